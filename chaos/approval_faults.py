@@ -17,13 +17,13 @@ APPROVAL_FAULTS = (
     Mutant(
         "approval for everybody",
         "another person's call runs on the approval of the first",
-        (Edit("access/approvals.py", "(session_id, requester, call.name", "(session_id, call.name"),),
+        (Edit("access/approvals.py", "(grantee, requester, call.name", "(grantee, call.name"),),
         Tests(_ALTERED),
     ),
     Mutant(
         "approval for every session",
         "a grant of one session holds in another",
-        (Edit("access/approvals.py", "(session_id, requester, call.name", "(requester, call.name"),),
+        (Edit("access/approvals.py", "(grantee, requester, call.name", "(requester, call.name"),),
         Tests(_ALTERED),
     ),
     Mutant(
@@ -95,13 +95,13 @@ APPROVAL_FAULTS = (
     Mutant(
         "an undo keeps the taint",
         "calls are asked about for content that is not visible any more",
-        (Edit("turns/trust.py", " if entry.seq not in hidden)", ")"),),
+        (Edit("turns/trust.py", " and entry.seq not in hidden)", ")"),),
         Tests(f"{_GRANTING}::test_content_from_outside_makes_calls_that_reach_out_ask_until_it_is_undone"),
     ),
     Mutant(
         "no taint",
         "content from outside lets the model write to other chats unasked",
-        (Edit("turns/trust.py", "result.untrusted is True", "result.untrusted is None"),),
+        (Edit("core/messages.py", "result.untrusted is True", "result.untrusted is None"),),
         Tests(f"{_GRANTING}::test_content_from_outside_makes_calls_that_reach_out_ask_until_it_is_undone"),
     ),
 )

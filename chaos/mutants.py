@@ -400,7 +400,13 @@ MUTANTS = (
     Mutant(
         "messages as people wrote them",
         "a secret that somebody pasted goes to the log and to the model",
-        (Edit("turns/intake.py", "inbound, parts=said[0].parts)", "inbound)"),),
+        (
+            Edit(
+                "turns/intake.py",
+                "inbound, parts=said[0].parts)\n        command",
+                "inbound)\n        command",
+            ),
+        ),
         Tests("tests/turns/test_pasted_secrets.py::test_a_pasted_secret_reaches_neither_log_nor_model"),
     ),
     Mutant(

@@ -107,6 +107,13 @@ async def test_a_command_that_is_a_message_is_shortened_too(
     assert kept(tmp_path)[0].read_text() == LONG.strip()
 
 
+async def test_a_message_that_no_person_wrote_is_shortened_too(store: Store, tmp_path: Path) -> None:
+    async with start(store, tmp_path, abilities=SMALL) as rig:
+        live = await rig.turns.receive(inbound(LONG), ())
+        assert (await rig.turns.wait(live)).reply == "fine"
+    assert kept(tmp_path)[0].read_text() == LONG
+
+
 async def test_a_model_without_tools_hears_that_it_cannot_read_on(store: Store, tmp_path: Path) -> None:
     plain = {"scripted/scripted": Abilities(context=16_000, tools=False)}
     async with start(store, tmp_path, abilities=plain) as rig:

@@ -70,6 +70,10 @@ def sent_exchanges(spoken: Iterable[UserMessage | str]) -> list[SentExchange]:
     return found
 
 
+def messages_of(exchanges: Iterable[SentExchange]) -> tuple[Message, ...]:
+    return tuple(message for exchange in exchanges for message in exchange.messages())
+
+
 class KnownExchange(msgspec.Struct, frozen=True):
     """An exchange of a log. `last` is the seq of its last entry that was read. The answer of a turn that
     runs, failed or was stopped is not `is_whole`. `is_cut`: the message was too long, and `said` is its

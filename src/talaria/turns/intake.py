@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -42,7 +42,7 @@ from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.loop_watch import Load
 from talaria.turns.agents import Agents
 from talaria.turns.command_turns import ANSWER
-from talaria.turns.histories import SentExchange, after_commands, known_exchanges, locate
+from talaria.turns.histories import SentExchange, after_commands, known_exchanges, locate, messages_of
 from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn
@@ -260,8 +260,11 @@ class Intake:
         self._load.check()
         said = await self._without_secrets((UserMessage(inbound.parts),))
         inbound = msgspec.structs.replace(inbound, parts=said[0].parts)
+        turn_id = new_turn_id()
+        if self._inputs is not None:
+            inbound = await self._inputs.shorten(inbound, turn_id)
         fresh = Fresh(new_session_id(), self._resolve(inbound), job_id=job_id)
-        order = msgspec.structs.replace(Accept(new_turn_id(), inbound, fresh), **changes)
+        order = msgspec.structs.replace(Accept(turn_id, inbound, fresh), **changes)
         self._check_open()
         return await finish(self._accept_in_turn(order, Busy.QUEUE, is_explicit=False))
 
@@ -443,7 +446,7 @@ class Intake:
         If the chat has no session, a new one begins with the history.
         """
         sent, is_rewritten = after_commands(history)
-        imported = Fresh(fresh.session_id, fresh.spec, _messages(sent))
+        imported = Fresh(fresh.session_id, fresh.spec, messages_of(sent))
         current = await self._store.current_session(chat_key)
         if is_rewritten or current is None or current.ended_at is not None:
             return imported, Binding.CURRENT
@@ -461,7 +464,7 @@ class Intake:
             if not log or log[0].seq > parent.seq:  # a summary stands for the place
                 log = await self._store.log(current.id, 0)
             context = settled_bodies(current.id, log, _first_seq(spec), parent.seq)
-        context = (*context, *_messages(sent[place.taken :]))
+        context = (*context, *messages_of(sent[place.taken :]))
         return Fresh(fresh.session_id, spec, context, parent=parent), Binding.NEW
 
     async def _bind(self, inbound: Inbound, command: Command | None) -> tuple[Binding, SessionId | None]:
@@ -482,10 +485,6 @@ class Intake:
 def _first_seq(spec: PinnedSpec | None) -> int:
     """Return the number of the first entry of a session's context, which stands behind the spec."""
     return 1 if spec is None else 2
-
-
-def _messages(exchanges: Iterable[SentExchange]) -> tuple[Message, ...]:
-    return tuple(message for exchange in exchanges for message in exchange.messages())
 
 
 def _with_text(inbound: Inbound, text: str) -> Inbound:
