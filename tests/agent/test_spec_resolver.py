@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -12,9 +13,13 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.core.errors import NoModel, NotFound
 from talaria.core.ids import ChatKey
 from talaria.core.specs import PinnedSpec
+from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.catalog import Catalog
+from talaria.models.openai_chat import OpenAIChat
+from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.settings import ModelSettings
-from talaria.testing.scripted_model import ScriptedModels
+from talaria.models.wire import Wire
+from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
@@ -28,13 +33,15 @@ def resolver(
     reasoning: str = "none",
     families: tuple[str, ...] = ("files", "todo"),
     secrets: tuple[str, ...] = (),
+    memory: Callable[[ChatKey], str] = lambda key: "",
+    wire: Wire | None = None,
 ) -> SpecResolver:
-    models = ScriptedModels()
+    models = ScriptedModels(ScriptedModel(wire=wire) if wire is not None else None)
     models.secrets.extend(secrets)
     settings = ModelSettings(provider, model, reasoning)  # type: ignore[arg-type]
     catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=("scripted", "other"), agents=(name,))
     tools = builtin_tools(ToolSettings(families))
-    return SpecResolver(AgentSettings(name, prompt), catalog, models, lambda: tools)
+    return SpecResolver(AgentSettings(name, prompt), catalog, models, lambda: tools, memory)
 
 
 def pinned(**changes: object) -> PinnedSpec:
@@ -99,3 +106,22 @@ def test_the_prompt_has_nothing_that_changes_by_itself() -> None:
     assert text.endswith("Be kind.")
     assert not re.search(r"\d", text), "no date, no time, no count"
     assert "tools" not in render_prompt("main", "", ())
+
+
+@pytest.mark.parametrize(
+    "wire", [OpenAIChat(), OpenAIResponses(), AnthropicMessages()], ids=lambda wire: wire.name
+)
+def test_memory_is_replaced_in_a_spec_and_all_else_stays(wire: Wire) -> None:
+    """At a compaction, in every wire format: the same as if the session had begun with this memory."""
+    memory = ["first"]
+    key = ChatKey("agent:main:http:api:x")
+    specs = resolver(wire=wire, memory=lambda key: memory[0])
+    before = specs.resolve(key)
+    assert before.spec.remembered == "first"
+    assert specs.refresh_memory(key, before) is before
+    for text in ("second, which is longer", "", "third"):
+        memory[0] = text
+        fresh = specs.resolve(key)
+        assert specs.refresh_memory(key, before) == fresh
+        assert fresh.spec.remembered == text and fresh.prefix.tools == before.prefix.tools
+        before = fresh

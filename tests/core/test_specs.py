@@ -42,6 +42,7 @@ def test_equal_specs_with_equal_bytes_share_one_id() -> None:
         ("tools_fingerprint", "0" * 64),
         ("credential", "0" * 64),
         ("sees", False),
+        ("memory", 3),
     ],
 )
 def test_another_value_of_any_field_is_another_id(field: str, value: Any) -> None:
@@ -59,6 +60,7 @@ def test_every_field_of_a_spec_is_covered_above() -> None:
         "tools_fingerprint",
         "credential",
         "sees",
+        "memory",
     }
 
 
@@ -101,3 +103,8 @@ def test_a_fingerprint_shows_nothing_of_the_secret() -> None:
     fingerprint = fingerprint_secrets(["sk-secret"])
     assert len(fingerprint) == 64
     assert "secret" not in fingerprint
+
+
+def test_what_is_remembered_is_the_end_of_the_prompt() -> None:
+    assert SPEC.remembered == ""
+    assert msgspec.structs.replace(SPEC, memory=5).remembered == "kind."
