@@ -423,10 +423,10 @@ class JobSuite:
 
     async def test_a_job_that_waits_for_a_process_fires_once(self, store: Store) -> None:
         job = await add(store, schedule=AfterProcess(SessionId("ses_1"), "p1"))
-        assert [one.id for one in await store.jobs.waiting_for(SessionId("ses_1"))] == [job.id]
+        assert [one.id for one in await store.jobs.awaiting(10)] == [job.id]
         assert await store.jobs.fire(job.id, START) is not None
         assert await store.jobs.fire(job.id, START + 1) is None
-        assert await store.jobs.waiting_for(SessionId("ses_1")) == []
+        assert await store.jobs.awaiting(10) == []
         assert len(await claim(store)) == 1
 
     # -- forgetting

@@ -37,6 +37,7 @@ class Failpoint(StrEnum):
     NOTED = "process.noted"  # the log has the note of its end, and the process does not count as told
     WOKEN = "process.woken"  # the turn that its end asks for is durable, and it does not count as told
     SLOTS_WRITTEN = "slots.written"  # a job's slots are due, and its next instant is set
+    CHECKED = "slot.checked"  # the check of a job has run, and its slot has no turn
     SLOT_CLAIMED = "slot.claimed"  # the slot is claimed, and has no turn
     REMEMBERING = "memory.writing"  # the new page is on the disk, and the old one in its place
     REMEMBERED = "memory.written"  # the new page is in its place, and nobody was told

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from talaria.core.ids import JobId, SessionId
+from talaria.core.ids import JobId
 from talaria.core.jobs import (
     AddJob,
     AdvanceJob,
@@ -111,8 +111,8 @@ class JobStore(Protocol):
         """Return the slots of a job, the latest first. Raises `BadRequest` for an invalid page."""
         ...
 
-    async def waiting_for(self, session_id: SessionId) -> Sequence[Job]:
-        """Return active jobs that wait for a background process of the session."""
+    async def awaiting(self, limit: int) -> Sequence[Job]:
+        """Return active jobs that wait for a background process, oldest first."""
         ...
 
     async def slot(self, job_id: JobId, instant: float) -> Slot | None: ...

@@ -21,7 +21,7 @@ import msgspec
 
 from talaria.core.errors import BadRequest, IllegalMove
 from talaria.core.ids import ChatKey, JobId, OwnerId, SessionId, TurnId
-from talaria.core.turns import Sender
+from talaria.core.turns import ReplyPlace, Sender
 
 MAX_FAILURES = 10  # in a row, after which a job is paused
 CLAIM_SECONDS = 60.0  # after which a claim without a turn is void, unless it was renewed
@@ -339,13 +339,15 @@ class ClaimedSlot(msgspec.Struct, frozen=True):
 class SettleSlot(msgspec.Struct, frozen=True):
     """End a slot that has no turn, under the claim's fence; with `DUE`, give the claim back instead.
 
-    A failure makes the slot due again later, if the plan has another try. Raises `IllegalMove`, and
+    A failure makes the slot due again later, if the plan has another try; else the chat that asked for the
+    job, at `asked_in` if it is given, is told. Raises `IllegalMove`, and
     `StaleFence` also for a slot that has a turn, whose end settles it.
     """
 
     claim: SlotClaim
     state: SlotState
     reason: str = ""
+    asked_in: ReplyPlace | None = None
 
 
 class SlotEnd(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ import msgspec
 
 from talaria.core.display import clean_line
 from talaria.core.errors import LeaseHeld, NotFound, Overloaded, StoreError, TalariaError
+from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, asking_chat, job_chat
 from talaria.core.jobs import (
     ASKING_CHAT,
@@ -82,20 +83,35 @@ class JobRuns:
         job, slot = claimed.job, claimed.slot
         for earlier in claimed.replaces:
             await self._replace(earlier)
-        chat_key, found = self._chat(job), ""
         try:
-            if job.plan.check:
-                found = await self._checks.run(job.plan.check, job_chat_of(self._agent, job))
-                if not found:
-                    await self._store.jobs.settle(SettleSlot(slot.claim, SlotState.DONE, NOTHING_NEW))
-                    return
-            is_new = job.plan.session is SessionMode.NEW
-            if is_new:
-                await self._end_last(chat_key)
-            inbound = await self._inbound(job, slot, chat_key, found)
-            await self._turns.run(inbound, Binding.NEW if is_new else Binding.CURRENT, slot.claim)
+            await self._start(job, slot)
         except (Draining, Overloaded):
             await self._store.jobs.settle(SettleSlot(slot.claim, SlotState.DUE))
+        except StoreError:
+            raise
+        except TalariaError as error:
+            _log.warning("run %s could not begin: %s", slot.id, error.user_text)
+            asked_in = self._asked_in(job)
+            reason = error.info().sentence()
+            await self._store.jobs.settle(SettleSlot(slot.claim, SlotState.FAILED, reason, asked_in))
+            self._sender.look()
+
+    async def _start(self, job: Job, slot: Slot) -> None:
+        chat_key, found = self._chat(job), ""
+        if job.plan.check:
+            found = await self._checks.run(job.plan.check, job_chat_of(self._agent, job))
+            hit(Failpoint.CHECKED)
+            if not found:
+                await self._store.jobs.settle(SettleSlot(slot.claim, SlotState.DONE, NOTHING_NEW))
+                return
+        is_new = job.plan.session is SessionMode.NEW
+        if is_new:
+            await self._end_last(chat_key)
+        inbound = await self._inbound(job, slot, chat_key, found)
+        await self._turns.run(inbound, Binding.NEW if is_new else Binding.CURRENT, slot.claim)
+
+    def _asked_in(self, job: Job) -> ReplyPlace:
+        return self._sender.place_of(job.origin.chat_key, job.origin.address)
 
     def _chat(self, job: Job) -> ChatKey:
         if job.plan.session is SessionMode.CHAT:
@@ -115,7 +131,7 @@ class JobRuns:
     async def _inbound(self, job: Job, slot: Slot, chat_key: ChatKey, found: str) -> Inbound:
         plan, digest = job.plan, plan_digest(job.plan)
         may_ask = slot.is_manual or not await self._store.has_job_asked(job.id, digest)
-        asked_in = self._sender.place_of(job.origin.chat_key, job.origin.address)
+        asked_in = self._asked_in(job)
         order = RunOrder(
             tools=plan.tools,
             cap=from_usd(self._gateway.reloader.live.settings.budgets.per_job_run_usd),

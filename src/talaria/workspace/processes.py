@@ -46,7 +46,8 @@ class BackgroundProcesses:
     """All background processes of this home. Implements `Belongings`.
 
     `on_end` is called on the event loop for each process that has ended or is lost, and of which its session
-    has not been told: also for those that ended while no gateway ran, by `recover`.
+    has not been told: also for those that ended while no gateway ran, by `recover`. `watchers` are called for
+    each end.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class BackgroundProcesses:
         self._all: dict[SessionId, dict[str, WatchedProcess]] = {}
         self._starting: dict[SessionId, set[str]] = {}
         self.on_end: Callable[[WatchedProcess], None] = lambda process: None
+        self.watchers: list[Callable[[], None]] = []
         self._limits.watch("processes", lambda: sum(self._count(each) for each in self._all))
 
     def of(self, session_id: SessionId, places: SessionPlaces) -> SessionProcesses:
@@ -113,6 +115,8 @@ class BackgroundProcesses:
         _log.info("process %s of %s %s: %s", info.id, info.session_id, info.state, info.code)
         if not process.is_told:
             self.on_end(process)
+        for watcher in self.watchers:
+            watcher()
 
     async def mark_told(self, process: WatchedProcess) -> None:
         """The session knows that the process has ended."""

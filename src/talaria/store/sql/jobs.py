@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from talaria.core.errors import HeadMoved, LimitReached, NotFound
-from talaria.core.ids import JobId, SessionId
+from talaria.core.ids import JobId
 from talaria.core.jobs import (
     AddJob,
     AfterProcess,
@@ -143,7 +143,7 @@ LIST_JOBS = f"SELECT {JOB_COLUMNS}, position FROM jobs WHERE position > ? ORDER 
 LIST_JOBS_OF = f"""
 SELECT {JOB_COLUMNS}, position FROM jobs WHERE owner = ? AND position > ? ORDER BY position LIMIT ?
 """
-FIND_WAITING = f"SELECT {JOB_COLUMNS} FROM jobs WHERE session_id = ? ORDER BY position"
+AWAITING = f"SELECT {JOB_COLUMNS} FROM jobs WHERE session_id IS NOT NULL ORDER BY position LIMIT ?"
 
 
 def find(db: Connection | Transaction, job_id: JobId) -> Job | None:
@@ -165,5 +165,5 @@ def listing(db: Connection, page: Page, owner: str | None = None) -> JobPage:
     return JobPage(tuple(job_from(row[:-1]) for row in rows[:limit]), following)
 
 
-def waiting_for(db: Connection, session_id: SessionId) -> Sequence[Job]:
-    return [job_from(row) for row in db.execute(FIND_WAITING, (session_id,))]
+def awaiting(db: Connection, limit: int) -> Sequence[Job]:
+    return [job_from(row) for row in db.execute(AWAITING, (limit,))]

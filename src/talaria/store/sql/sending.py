@@ -8,7 +8,7 @@ from talaria.core.jobs import SettleSlot, Slot, SlotState
 from talaria.core.ledger import Accept, Fresh, TurnEnd, ended_turn
 from talaria.core.run_texts import failure_text
 from talaria.core.sending import SENT_TURN, SendMessage, SentTurn
-from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.core.turns import Inbound, ReplyPlace, Sender, TurnState
 from talaria.store.sql import announcements, orders, slots
 from talaria.store.sql.executor import Transaction
 
@@ -38,8 +38,8 @@ def settle_slot(tx: Transaction, order: SettleSlot) -> Slot:
     ended = slots.settle(tx, order)
     job = ended.job
     if order.state is SlotState.FAILED and job is not None and (text := failure_text(ended, order.reason)):
-        turn_id, origin = new_turn_id(), job.origin
-        sender = Sender(f"job:{job.id}", job.name)
-        fresh = Fresh(new_session_id(), None)
-        send(tx, SendMessage(turn_id, origin.chat_key, sender, Announcement(text), fresh, origin.address))
+        place = order.asked_in or ReplyPlace(job.origin.chat_key, job.origin.address)
+        sender, fresh = Sender(f"job:{job.id}", job.name), Fresh(new_session_id(), None)
+        entry = Announcement(text)
+        send(tx, SendMessage(new_turn_id(), place.chat_key, sender, entry, fresh, place.address))
     return ended.slot

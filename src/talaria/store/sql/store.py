@@ -214,7 +214,7 @@ class SqlJobs(SqlPort):
     next_due = reads(slots.next_due)
     listing = reads(jobs.listing)
     slot = reads(slots.slot)
-    waiting_for = reads(jobs.waiting_for)
+    awaiting = reads(jobs.awaiting)
     counts = reads(slots.counts)
     slots = reads(slots.slots)
 

@@ -1,0 +1,56 @@
+"""`ProcessEnds`: fires the jobs that wait for a background process.
+
+The store says which jobs wait, the process's files that it has ended. Both outlast a kill, so an end is not
+lost; and a job fires once, because the order that writes its slot ends its wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from talaria.core.jobs import AfterProcess
+from talaria.core.tasks import wait_event
+
+if TYPE_CHECKING:
+    from talaria.gateway import Gateway
+
+_LOOK_SECONDS = 60.0  # for processes that went with their session
+_START_SECONDS = 1.0  # while the processes of earlier gateways are found again
+_BATCH = 100
+
+
+class ProcessEnds:
+    """Looks when a process ends and when a job is made. `run` goes on until it is cancelled."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._jobs = gateway.store.jobs
+        self._notes = gateway.notes
+        self._processes = gateway.workspaces.processes
+        self._clock = gateway.clock
+        self._woken = asyncio.Event()
+
+    async def run(self) -> None:
+        unwatch = self._jobs.bell.watch(self._woken.set)
+        self._processes.watchers.append(self._woken.set)
+        try:
+            while True:
+                self._woken.clear()
+                is_known = self._notes.is_open
+                if is_known:
+                    await self.look()
+                await wait_event(self._woken, self._clock, _LOOK_SECONDS if is_known else _START_SECONDS)
+        finally:
+            unwatch()
+            self._processes.watchers.remove(self._woken.set)
+
+    async def look(self) -> None:
+        """Fire the jobs whose process has ended, or is gone with its session."""
+        for job in await self._jobs.awaiting(_BATCH):
+            awaited = job.plan.schedule
+            if isinstance(awaited, AfterProcess) and not self._runs(awaited):
+                await self._jobs.fire(job.id, self._clock.now())
+
+    def _runs(self, awaited: AfterProcess) -> bool:
+        known = self._processes.of_session(awaited.session_id)
+        return any(each.record.id == awaited.process and not each.gone.is_set() for each in known)
