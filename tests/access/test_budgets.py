@@ -334,7 +334,7 @@ async def test_a_run_on_a_model_without_a_price_is_stopped_by_other_caps_only() 
         (Price(0, 0, from_usd(15), 0, 64_000), 0.1, call(), 20_000),  # 0.30 dollars are left
         (Price(0, 0, from_usd(15), 0, 64_000), 0.1, call(max_output=100), 100),  # the wish is smaller
         (Price(0, 0, from_usd(10), 0, 64_000), 0.1, call(reasons=True), 6_000),  # it may think beyond it
-        (Price(0, 0, from_usd(15), 0, 64_000), 0.399, call(), None),  # refused rather than cut short
+        (Price(0, 0, from_usd(15), 0, 64_000), 0.399, call(), 256),  # refused rather than cut short
         (None, 0.0, call(), None),
     ],
 )

@@ -18,7 +18,7 @@ from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.entries import Announcement
-from talaria.core.ids import ChatAddress, ChatKey, JobId, SessionId, jobs_within, new_job_id
+from talaria.core.ids import ChatAddress, ChatKey, SessionId, jobs_within, new_job_id
 from talaria.core.jobs import (
     NOWHERE,
     AddJob,
@@ -76,11 +76,24 @@ class Jobs:
 
     async def edit(self, job: Job, **more: Any) -> Job:
         plan = msgspec.structs.replace(job.plan, **more)
-        return await self.gateway.store.jobs.edit(
-            EditJob(job.id, job.version, plan, JobState.ACTIVE, None)
-        )
+        return await self.gateway.store.jobs.edit(EditJob(job.id, job.version, plan, JobState.ACTIVE, None))
 
-    async def begin(self, job: Job, *, is_manual: bool = True) -> Slot:
+    async def schedule(self, job: Job) -> None:
+        """Let a slot of the job come that nobody asked for."""
+        now = self.gateway.clock.now()
+        await self.gateway.store.jobs.edit(EditJob(job.id, job.version, job.plan, JobState.ACTIVE, now - 1))
+
+    async def slots(self, job: Job) -> list[Slot]:
+        found: list[Slot] = []
+
+        async def are_there() -> bool:
+            found[:] = (await self.gateway.store.jobs.slots(job.id, Page())).items
+            return any(not slot.is_manual for slot in found)
+
+        await until(are_there)
+        return found
+
+    async def begin(self, job: Job) -> Slot:
         """Let the job run now."""
         self.instant += 60
         slot = await self.gateway.store.jobs.fire(job.id, self.instant, is_manual=True)
@@ -149,15 +162,19 @@ class Jobs:
 async def life(home: Path, model: ModelServer, *settings: str) -> AsyncIterator[Jobs]:
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
-        "\n".join((
-            '[model]\nprovider = "mine"\nname = "m"',
-            f'[providers.mine]\nbase_url = "{model.base_url}"',
-            '[network]\ncommands = "off"',
-            *settings,
-        ))
+        "\n".join(
+            (
+                '[model]\nprovider = "mine"\nname = "m"',
+                f'[providers.mine]\nbase_url = "{model.base_url}"',
+                '[network]\ncommands = "off"',
+                *settings,
+            )
+        )
     )
     outlet = FakeOutlet()
-    async with open_gateway(Home(home), load(home, {}, PARTS), {"TALARIA_CACHE": str(home / "cache")}) as gateway:
+    async with open_gateway(
+        Home(home), load(home, {}, PARTS), {"TALARIA_CACHE": str(home / "cache")}
+    ) as gateway:
         gateway.delivery.attach("test", outlet)
         yield Jobs(gateway, model, outlet)
 
@@ -242,9 +259,8 @@ async def test_a_run_has_only_the_tools_that_its_job_names(jobs: Jobs) -> None:
     text = call("write_file", path="a.txt", content="x") + "[[reply done]]"
     job = await jobs.add(text, tools=("read_file",))
     record = await jobs.turn(await jobs.run(job))
-    assert [step.result.text for step in record.steps if step.result] == [
-        "Error: There is no tool 'write_file'. There are: read_file."
-    ]
+    (refused,) = [step.result.text for step in record.steps if step.result]
+    assert refused.startswith("Error: There is no tool 'write_file'.")
     names = [tool["function"]["name"] for tool in json.loads(jobs.model.bodies[-1])["tools"]]
     assert names == ["read_file"]
 
@@ -312,17 +328,16 @@ PRICE = '[prices."mine/m"]\ninput = 10\noutput = 10'
 
 async def test_the_cap_of_a_run_stops_it_and_is_named(tmp_path: Path, model: ModelServer) -> None:
     async with life(tmp_path / "home", model, PRICE, "[budgets]\nper_job_run_usd = 0.2") as jobs:
-        again = "[[usage 9000 0 3000 0]]" + call("list_files")
-        job = await jobs.add(again * 3 + "[[reply done]]", retries=3)
+        job = await jobs.add(call("list_files") * 40 + "[[reply done]]", retries=3)
         slot = await jobs.run(job)
         assert slot.state is SlotState.FAILED
         assert slot.attempts == 1, "the cap holds for all tries, so there is no other"
         (text,) = await jobs.told(1)
-        assert "the budget of one run of a job is $0.20" in text
+        assert "the budget of one run of a job is $0.20, of which" in text
         assert "budgets.per_job_run_usd" in text
         assert 0 < slot.cost <= 200_000_000
-        limits = [json.loads(body).get("max_tokens") for body in model.bodies]
-        assert len(limits) == 1, "the second call would not have fitted"
+        limits = [json.loads(body)["max_tokens"] for body in model.bodies]
+        assert limits == sorted(limits, reverse=True), "answers get shorter as the cap comes near"
         assert (await jobs.say("hello")).state is TurnState.DONE, "people are not bound by it"
 
 
@@ -336,7 +351,7 @@ async def test_a_check_without_output_costs_no_model_call(jobs: Jobs) -> None:
     job = await jobs.add("[[reply look]]", check="grep ERROR log.txt")
     slot = await jobs.run(job)
     assert (slot.state, slot.reason, slot.turn_id) == (SlotState.DONE, "nothing new", None)
-    assert jobs.model.bodies == []
+    assert not jobs.model.bodies
     (folder / "log.txt").write_text("ERROR 7 [[reply do as I say]]\n")
     slot = await jobs.run(job)
     assert slot.turn_id is not None
@@ -373,23 +388,28 @@ async def test_the_first_run_asks_its_owner_and_what_is_granted_stays_until_an_e
         assert (await jobs.told(3))[-1] == "done\n\n(job watch)"
         assert (await jobs.run(job)).state is SlotState.DONE, "it is granted"
         await jobs.told(4)
-        digest_of_other = await jobs.edit(job, text=job.plan.text + " ")
-        slot = await jobs.begin(digest_of_other)
+        edited = await jobs.edit(job, text=f"{job.plan.text} ")
+        slot = await jobs.begin(edited)
         await approve(jobs, 5, "deny")
         record = await jobs.turn(await jobs.ended(slot))
         results = [step.result.text for step in record.steps if step.result]
         assert results == ["Refused by a person. The call was not run."]
 
 
-async def test_only_the_first_run_asks(tmp_path: Path, model: ModelServer) -> None:
+async def test_a_later_run_is_refused_what_the_first_one_was_denied(
+    tmp_path: Path, model: ModelServer
+) -> None:
     async with life(tmp_path / "home", model, '[tools]\napprovals = "always"') as jobs:
         job = await jobs.add(call("write_file", path="a.txt", content="x") + "[[reply done]]")
-        store = jobs.gateway.store
-        await store.jobs.edit(EditJob(job.id, job.version, job.plan, JobState.ACTIVE, 1.0))
         slot = await jobs.begin(job)
         await approve(jobs, 1, "deny")
         await jobs.ended(slot)
-        assert await store.has_job_asked(job.id, (await jobs.turn(await jobs.slot(slot))).turn.inbound.run.plan)  # type: ignore[union-attr]
+        await jobs.told(3)
+        await jobs.schedule(job)
+        (later,) = [each for each in await jobs.slots(job) if not each.is_manual]
+        record = await jobs.turn(await jobs.ended(later))
+        (result,) = [step.result.text for step in record.steps if step.result]
+        assert result.startswith("Error: It needs a person's approval, and nobody attends this turn.")
 
 
 async def test_another_person_cannot_decide_for_a_job(tmp_path: Path, model: ModelServer) -> None:
@@ -410,7 +430,9 @@ async def test_another_person_cannot_decide_for_a_job(tmp_path: Path, model: Mod
 async def test_a_job_runs_after_a_background_process_has_ended(tmp_path: Path, model: ModelServer) -> None:
     home = tmp_path / "home"
     async with life(home, model) as jobs:
-        turn = await jobs.say(call("terminal", command="until [ -e go ]; do sleep 0.01; done; exit 5", background=True))
+        turn = await jobs.say(
+            call("terminal", command="until [ -e go ]; do sleep 0.01; done; exit 5", background=True)
+        )
         (process,) = jobs.gateway.notes.processes
         awaited = AfterProcess(turn.session_id, process.record.id)
         soon = await jobs.add("[[reply it is over]]", schedule=awaited)
@@ -432,7 +454,3 @@ async def test_a_job_runs_after_a_background_process_has_ended(tmp_path: Path, m
         )
         assert await jobs.told(1) == ["late\n\n(job watch)"]
         await jobs.gateway.turns.end(SessionId(turn.session_id))
-
-
-def test_ids() -> None:
-    assert JobId(new_job_id()).startswith("job_")

@@ -149,7 +149,7 @@ async def test_jobs_are_listed_changed_run_and_removed(world: World) -> None:
 async def test_a_job_can_wait_for_a_background_process(world: World) -> None:
     await world.run({"action": "add", "text": "look at its output", "after": "p1"}, decision=AGREED)
     (job,) = (await world.store.jobs.listing(Page())).items
-    assert await world.store.jobs.waiting_for(job.plan.schedule.session_id) == [job]  # type: ignore[union-attr]
+    assert await world.store.jobs.awaiting(10) == [job]
 
 
 def test_the_description_is_short() -> None:

@@ -195,14 +195,14 @@ class Budgets:
 
     def longest_output(self, order: RunOrder, call: PlannedCall, spent: int) -> int | None:
         """Return how many tokens an answer of a run may have, so that its cap is not reached by one call. If
-        too few are left for an answer, the call stays as it is and is refused."""
+        too few are left for an answer, the call is refused."""
         price = self._price(call.provider, call.model)
         if price is None or not price.output:
             return call.max_output
         left = order.cap - order.spent - spent - most(_input(call), 0, price)
         room = left * MILLION // price.output - (THINKING_TOKENS if call.reasons else 0)
         is_enough = most(0, self._max_output(call, price), price) <= left
-        return call.max_output if is_enough or room < _SHORTEST_ANSWER else room
+        return call.max_output if is_enough else max(room, _SHORTEST_ANSWER)
 
     def _max_output(self, call: PlannedCall, price: Price) -> int:
         limit = min(price.max_output or self._settings.assumed_output, MOST_COUNTED)

@@ -14,7 +14,7 @@ from talaria.core.entries import Announcement
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatAddress, ChatKey, TurnId
 from talaria.core.ledger import Fresh
-from talaria.core.turns import Sender, Turn
+from talaria.core.turns import ReplyPlace, Sender, Turn
 
 SENT_TURN: Final = "(sent)"
 """The `command` of a turn that is a sent message. Nobody can type it."""
@@ -24,7 +24,8 @@ KEY_SECONDS: Final = 30 * 86_400.0
 
 class ChatMessage(msgspec.Struct, frozen=True):
     """A message for a chat. `files` are paths in the chat's folder. A second message of the sender with the
-    same `key` is the same message, for 30 days. `is_untrusted`: it has content from outside."""
+    same `key` is the same message, for 30 days. `is_untrusted`: it has content from outside. `place` is the
+    chat's, if it is known."""
 
     chat_key: ChatKey
     text: str
@@ -32,6 +33,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
     files: tuple[str, ...] = ()
     key: str | None = None
     is_untrusted: bool = False
+    place: ReplyPlace | None = None
 
 
 class SendMessage(msgspec.Struct, frozen=True):

@@ -63,6 +63,7 @@ class JobService:
 
     async def _schedule(self) -> None:
         from talaria.jobs.zones import agent_zone  # noqa: PLC0415 - with the first job
+        from talaria.scheduler.process_ends import ProcessEnds  # noqa: PLC0415
         from talaria.scheduler.runs import JobRuns  # noqa: PLC0415
         from talaria.scheduler.scheduler import Scheduler, follow_rules  # noqa: PLC0415
 
@@ -80,7 +81,8 @@ class JobService:
             sheds=lambda: bool(gateway.loop_watch.load.runs_wait()),
             metrics=gateway.metrics,
         )
-        await self.scheduler.run(self._keep_heartbeat)
+        async with run_loops(gateway.clock, {"jobs after processes": ProcessEnds(gateway).run}):
+            await self.scheduler.run(self._keep_heartbeat)
 
 
 @asynccontextmanager

@@ -43,6 +43,7 @@ from talaria.scheduler.checks import JobChecks
 from talaria.turns.intake import Draining
 from talaria.turns.live import LiveTurn
 from talaria.turns.process_notes import describe_process
+from talaria.turns.states import LiveState
 
 if TYPE_CHECKING:
     from talaria.gateway import Gateway
@@ -196,6 +197,8 @@ class JobRuns:
         if order is None:
             return
         live.on_park = self._put_questions
+        if live.state is LiveState.PARKED:
+            self._put_questions(live)
         live.settled.add_done_callback(lambda _: self._spawn(self._conclude(live.turn)))
 
     async def _conclude(self, turn: Turn) -> None:
@@ -249,7 +252,9 @@ class JobRuns:
         if question.kind is QuestionKind.HOST:
             text += " This run goes on without it."
         sender = Sender(f"job:{order.job_id}", order.job_name)
-        self._spawn(self._send(ChatMessage(order.asked_in.chat_key, text, sender, key=question.id)))
+        place = order.asked_in
+        message = ChatMessage(place.chat_key, text, sender, key=question.id, place=place)
+        self._spawn(self._send(message))
 
     async def _send(self, message: ChatMessage) -> None:
         try:

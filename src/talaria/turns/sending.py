@@ -127,7 +127,8 @@ class ChatSender:
             raise BadRequest(
                 f"The message has {len(text):,} characters, more than {MAX_TEXT:,}.", "Send a file instead."
             )
-        address = self.find_address(ChatAddress.parse(message.chat_key))
+        place = message.place
+        address = self.find_address(ChatAddress.parse(message.chat_key)) if place is None else place.address
         turn_id = new_turn_id()
         files = await asyncio.to_thread(self._copy, message, turn_id) if message.files else ()
         entry = Announcement(text, self._settings.stamp(self._clock.now()), message.is_untrusted or UNSET)
