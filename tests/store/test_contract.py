@@ -8,6 +8,7 @@ import pytest
 
 from contracts.job_suite import JobSuite
 from contracts.pairing_suite import PairingSuite
+from contracts.run_suite import RunSuite
 from contracts.spend_suite import SpendSuite
 from contracts.store_compaction_suite import StoreCompactionSuite
 from contracts.store_deletion_suite import StoreDeletionSuite
@@ -51,7 +52,7 @@ class TestMemoryContract(StoreRetentionSuite, StoreDeletionSuite, StoreRecallSui
         await store.close()
 
 
-class TestJobContract(JobSuite):
+class TestJobContract(JobSuite, RunSuite):
     pass
 
 
