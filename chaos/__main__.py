@@ -16,6 +16,7 @@ from chaos.commands_docs import write_commands_docs
 from chaos.disk import DELETED, FAULTS, FROZEN, DiskRun
 from chaos.fuzz import HttpFuzzRun
 from chaos.hostile import HostileRun, Outcome
+from chaos.job_kills import JobKillRun
 from chaos.kills import KillResults, KillRun
 from chaos.limits_docs import render_table, write_limits_docs
 from chaos.loop_disk import why_not
@@ -30,7 +31,7 @@ from chaos.stops import CancelRun, DrainRun, PoisonRun
 from chaos.webhooks import WebhookRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
-PARTS = ("kills", "processes", "retries", "nonces", "pauses", "cancels", "sigterm", "poison")
+PARTS = ("kills", "processes", "jobs", "retries", "nonces", "pauses", "cancels", "sigterm", "poison")
 # Attacks from outside, with a page of their own.
 OUTSIDE = ("hostile", "http", "webhooks", "schema", "addresses", "proxy", "disk", "sandbox")
 
@@ -84,6 +85,10 @@ async def _run(options: argparse.Namespace, progress: Progress) -> tuple[list[Fi
         figures += await beside.run()
         found = beside.results
         print(*found.untold, *found.repeated, *found.left, sep="\n")
+    if "jobs" in parts:
+        jobs = JobKillRun(times(200), progress, options.seed)
+        figures += await jobs.run()
+        print(*jobs.results.untold, *jobs.results.told_twice, *jobs.results.unended, sep="\n")
     if "retries" in parts:
         retries = await RetryRun(times(1000), progress, options.seed, with_node=has_node()).run()
         figures += retries.figures()

@@ -53,14 +53,17 @@ _NEEDED = {
 }
 
 
-# No built-in tool asks a person; `chaos.processes` has the points of background processes, `tests/search`
-# those of the index.
+# No built-in tool asks a person; `chaos.processes` has the points of background processes, `chaos.job_kills`
+# those of jobs, `tests/search` those of the index.
 ELSEWHERE = {
     Failpoint.PARKED,
     Failpoint.PROCESS_RECORDED,
     Failpoint.PROCESS_STARTED,
     Failpoint.NOTED,
     Failpoint.WOKEN,
+    Failpoint.SLOTS_WRITTEN,
+    Failpoint.SLOT_CLAIMED,
+    Failpoint.CHECKED,
     Failpoint.INDEXING,
     Failpoint.INDEXED,
 }

@@ -28,6 +28,7 @@ from chaos.network_faults import NETWORK_FAULTS
 from chaos.pauses import PauseRun
 from chaos.planted import Commands, Edit, Kills, Mutant, Pauses, Retries, Tests
 from chaos.retries import RetryRun
+from chaos.run_faults import RUN_FAULTS
 from chaos.sandbox import SandboxRun, Setting
 from chaos.sandbox_faults import SANDBOX_FAULTS
 from soak.report import Progress
@@ -504,6 +505,7 @@ MUTANTS = (
     *FINDING_FAULTS,
     *HOOK_FAULTS,
     *LOAD_FAULTS,
+    *RUN_FAULTS,
     *MEMORY_FAULTS,
     *NETWORK_FAULTS,
     *SANDBOX_FAULTS,

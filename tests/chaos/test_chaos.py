@@ -10,6 +10,7 @@ import pytest
 
 from chaos.disk import DELETED, FROZEN, DiskResults, DiskRun
 from chaos.fuzz import HttpFuzzRun
+from chaos.job_kills import JobKillRun
 from chaos.kills import RANDOM, KillRun
 from chaos.loop_disk import why_not
 from chaos.mutants import MUTANTS, ROOT, EditNotFound, attempt, plant
@@ -42,6 +43,13 @@ def test_kills_beside_shells_and_processes_tell_every_end_once_and_leave_nothing
     assert missed(asyncio.run(run.run())) == [], run.results
     assert run.results.kills.total() >= 5
     assert run.results.told.total() > 3
+
+
+def test_kills_beside_jobs_lose_no_run_and_tell_each_once() -> None:
+    run = JobKillRun(2, QUIET)
+    assert missed(asyncio.run(run.run())) == [], run.results
+    assert run.results.kills.total() >= 2
+    assert len(run.results.made) > 3
 
 
 def test_clients_that_retry_repeat_no_effect_over_cuts_timeouts_and_kills() -> None:
