@@ -143,7 +143,7 @@ LIST_JOBS = f"SELECT {JOB_COLUMNS}, position FROM jobs WHERE position > ? ORDER 
 LIST_JOBS_OF = f"""
 SELECT {JOB_COLUMNS}, position FROM jobs WHERE owner = ? AND position > ? ORDER BY position LIMIT ?
 """
-AWAITING = f"SELECT {JOB_COLUMNS} FROM jobs WHERE session_id IS NOT NULL ORDER BY position LIMIT ?"
+AWAITING = f"SELECT {JOB_COLUMNS} FROM jobs WHERE session_id IS NOT NULL ORDER BY session_id LIMIT ?"
 
 
 def find(db: Connection | Transaction, job_id: JobId) -> Job | None:
