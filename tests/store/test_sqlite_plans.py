@@ -30,7 +30,6 @@ SCANS = {
     # Once a minute, over the index of what is unsent.
     "delivery.EXPIRE": {"outbox"},
     # Nearly always empty.
-    "jobs.AWAITING": {"jobs"},  # by its index
     "deletion.FIND_DELETION": {"deletions"},
     "deletion.FIND_REMOVALS": {"removals"},
     "announcements.FIND_SESSIONS": {"announcements"},
