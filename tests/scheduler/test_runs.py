@@ -397,9 +397,7 @@ async def test_the_first_run_asks_its_owner_and_what_is_granted_stays_until_an_e
         assert results == ["Refused by a person. The call was not run."]
 
 
-async def test_a_later_run_is_refused_what_the_first_one_was_denied(
-    tmp_path: Path, model: ModelServer
-) -> None:
+async def test_a_later_run_may_not_ask_again(tmp_path: Path, model: ModelServer) -> None:
     async with life(tmp_path / "home", model, '[tools]\napprovals = "always"') as jobs:
         job = await jobs.add(call("write_file", path="a.txt", content="x") + "[[reply done]]")
         slot = await jobs.begin(job)
