@@ -6,13 +6,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from rig import Rig, start
+from rig import Rig, inbound, start
 from talaria.commands.slash import parse_command
 from talaria.core.ids import OwnerId
 from talaria.core.messages import AssistantMessage, UserMessage
 from talaria.core.store_ports import Store
-from talaria.core.turns import TurnState
+from talaria.core.turns import RunOrder, TurnState
 from talaria.testing.clock import FakeClock
 from talaria.testing.scripted_model import ScriptedModel
 from talaria.turns.intake import choose_busy
@@ -196,6 +197,27 @@ async def test_turn_that_takes_too_long_is_stopped_and_told(store: Store, tmp_pa
     clock = FakeClock()
     async with start(store, tmp_path, clock=clock, turn_seconds=60) as rig:
         await _late(rig, clock, "[[hang]]")
+
+
+async def test_a_run_has_its_own_time_limit(store: Store, tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with start(store, tmp_path, clock=clock, turn_seconds=3600) as rig:
+        watch = asyncio.create_task(rig.turns.watch())
+        order = replace(inbound("[[hang]]"), run=RunOrder(deadline=60.0))
+        run, usual = await rig.turns.submit(order), await rig.submit("[[hang]]", "two")
+        while len(rig.model.bodies) < 2:
+            await asyncio.sleep(0)
+        for _ in range(40):
+            await clock.settle(20)
+            clock.advance(5)
+        turn = await rig.turns.wait(run)
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        assert turn.error is not None
+        assert "longer than 60 seconds" in turn.error.message
+        assert turn.error.hint == "Give the job a later deadline, or less to do."
+        assert usual.turn.state is TurnState.RUNNING
+        await rig.turns.cancel(usual)
 
 
 async def test_what_a_late_turn_had_said_is_kept(store: Store, tmp_path: Path) -> None:
