@@ -102,6 +102,7 @@ def test_a_job_has_its_own_zone(desk: JobDesk) -> None:
         ({"text": "x", "every": "1h", "name": "job_x"}, "cannot begin with"),
         ({"text": "x", "every": "1h", "timezone": "Europe/Belin"}, "no time zone 'Europe/Belin'"),
         ({"text": "x", "every": "1h", "session": "old"}, "session is 'old'"),
+        ({"text": "x", "every": "1h", "session": "chat", "model": "m"}, "uses the model of that session"),
         ({"text": "x", "every": "1h", "missed": "some"}, "missed is 'some'"),
         ({"text": "x", "every": "1h", "overlap": "both"}, "overlap is 'both'"),
         ({"text": "x", "every": "1h", "retries": 99}, "retries is 99"),

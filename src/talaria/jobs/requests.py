@@ -141,6 +141,11 @@ def fill_plan(plan: JobPlan, request: JobRequest) -> JobPlan:
         if (value := getattr(request, field)) is not UNSET:
             changes[field] = value.strip()
     plan = msgspec.structs.replace(plan, **changes)
+    if plan.session is SessionMode.CHAT and plan.model:
+        raise BadRequest(
+            "A run in the chat's session uses the model of that session.",
+            "Leave the model out, or let the job run in a session of its own: new or same.",
+        )
     _check_texts(plan)
     return plan
 
