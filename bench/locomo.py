@@ -36,7 +36,7 @@ from talaria.store.memory import MemoryStore
 HITS = 10
 _AT = re.compile(r"(\d+):(\d+) (am|pm) on (\d+) (\w+), (\d+)")
 _OWNER, _LEASE = OwnerId("own_bench"), 60.0
-_CANDIDATES, _STEPS, _RATE, _DECAY = 80, 120, 0.1, 1e-3
+_CANDIDATES, _STEPS, _RATE, _DECAY = 60, 150, 0.08, 3e-3
 
 
 class _Clock:

@@ -27,6 +27,7 @@ from chaos.memory_faults import MEMORY_FAULTS
 from chaos.network_faults import NETWORK_FAULTS
 from chaos.pauses import PauseRun
 from chaos.planted import Commands, Edit, Kills, Mutant, Pauses, Retries, Tests
+from chaos.recall_faults import RECALL_FAULTS
 from chaos.retries import RetryRun
 from chaos.run_faults import RUN_FAULTS
 from chaos.sandbox import SandboxRun, Setting
@@ -507,6 +508,7 @@ MUTANTS = (
     *LOAD_FAULTS,
     *RUN_FAULTS,
     *MEMORY_FAULTS,
+    *RECALL_FAULTS,
     *NETWORK_FAULTS,
     *SANDBOX_FAULTS,
     *APPROVAL_FAULTS,

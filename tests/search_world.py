@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from contracts.store_orders import HandClock
 from talaria.access.people import People
+from talaria.core.clock import Clock
 from talaria.core.entries import EntryBody
 from talaria.core.gateway_part import ToolScope
 from talaria.core.ids import ChatAddress, ChatKey, OwnerId, SessionId, TurnId
@@ -42,7 +42,7 @@ def said(text: str, name: str | None = None) -> UserMessage:
 class SearchWorld:
     store: MemoryStore | SqliteStore
     folder: Path
-    clock: HandClock
+    clock: Clock
     page_bytes: int = 16 << 10
     warnings: list[str] = field(default_factory=list)
     workers: ToolWorkers = field(default_factory=ToolWorkers)

@@ -156,6 +156,20 @@ async def test_a_spoilt_file_is_made_anew(world: SearchWorld, spoil: object) -> 
     assert set(again) <= set(sessions) and len(set(again)) >= 10
 
 
+async def test_damage_that_a_search_meets_costs_no_hit(world: SearchWorld) -> None:
+    texts = (said(f"walrus {' '.join(f'w{n}x{m}' for m in range(200))}") for n in range(100))
+    session = await world.talk(*texts)
+    assert len(await found(world, "walrus")) == 10
+    await world.index.close()
+    data = world.index.path.read_bytes()
+    kept = 32 * 4096  # the tables are whole, and so is what opening looks at
+    assert len(data) > 2 * kept
+    world.index.path.write_bytes(data[:kept] + os.urandom(len(data) - kept))
+    assert len(await found(world, "walrus")) == 10
+    hits = await world.index.find("w50x7", [BranchPoint(session, 100)], 10)
+    assert hits[0].seq == 51
+
+
 async def test_a_file_that_is_gone_or_of_another_version_is_made_anew(world: SearchWorld) -> None:
     session = await world.talk(said("walrus"), AssistantMessage("yes"))
     assert await found(world, "walrus") == [(session, 1)]

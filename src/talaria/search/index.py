@@ -68,7 +68,7 @@ class LogIndex:
         self._turn = asyncio.Lock()
         self._busy = Lock()  # also while a cancelled caller's work goes on
         self._since = clock.now()  # of this process, until the file is opened
-        self._is_filled = False
+        self._replaced = 0  # how often the file was damaged
 
     async def close(self) -> None:
         """Close the file, after the work on it. It is opened again if the index is used."""
@@ -117,10 +117,8 @@ class LogIndex:
                 since, after = page[-1].updated_at, page[-1].id
                 await self._use(SideFile.set_since, since)
             if len(page) < _PAGE:
-                self._is_filled = True
                 return True
             if self._clock.elapsed() >= until:
-                self._is_filled = False
                 return False
 
     async def follow(
@@ -177,8 +175,12 @@ class LogIndex:
 
     async def search(self, query: str, reach: Reach, limit: int = 10, after: str | None = None) -> SearchPage:
         parsed, offset = _parse(query), _offset(after, limit)
-        is_complete = await self.catch_up(_SEARCH_SECONDS)
-        left = await self._use(_find_within, parsed, reach.roots, self._zone)
+        while True:
+            replaced = self._replaced
+            is_complete = await self.catch_up(_SEARCH_SECONDS)
+            left = await self._use(_find_within, parsed, reach.roots, self._zone)
+            if self._replaced == replaced:
+                break
         hits: list[FoundEntry] = []
         seen = set[str]()
         while left and len(hits) <= offset + limit:
@@ -197,9 +199,13 @@ class LogIndex:
 
     async def find(self, query: str, logs: Sequence[BranchPoint], limit: int) -> Sequence[LogHit]:
         parsed = _parse(query)
-        for log in logs:
-            await self.follow(log.session_id, None, log.seq)
-        found = await self._use(_find_in_logs, parsed, logs, 2 * limit, self._zone)
+        while True:
+            replaced = self._replaced
+            for log in logs:
+                await self.follow(log.session_id, None, log.seq)
+            found = await self._use(_find_in_logs, parsed, logs, 2 * limit, self._zone)
+            if self._replaced == replaced:
+                break
         unique = {each.terms: each for each in reversed(found)}  # the best of equal ones
         hits = sorted(unique.values(), key=found.index)
         return [LogHit(each.session_id, each.seq, each.score) for each in hits[:limit]]
@@ -222,6 +228,7 @@ class LogIndex:
                     if kind_of(error) is not DiskFault.DAMAGED:
                         raise
                     self._drop_file()
+                    self._replaced += 1
                     self._file = replace_side_file(self.path, str(error))
                     return work(self._file)
             except driver.Error as error:

@@ -22,17 +22,17 @@ _MOST_POSTINGS = 20_000  # of a term, the newest; a more frequent term tells lit
 _MOST_SEEDS = 200  # documents with words of the query that are looked at, with their neighbours
 _REACH = 2  # neighbours on each side whose words count
 _LONG = 2000  # terms; in a longer document a term counts once
+_NEAR = 30  # terms, about three lines
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75  # k1 and b of BM25
-_CROWDING = 1.5  # that a hit costs each of its two neighbours, which are shown with it anyway
+_CROWDING = 2.0  # that a hit costs each of its two neighbours, which are shown with it anyway
 
 # As plain numbers, because they are looked at a thousand times for a query.
-_ASKS, _IS_QUESTION, _OWN = Traits.ASKS.value, Traits.IS_QUESTION.value, Traits.OWN.value
-_TIME, _MUCH_TIME, _NUMBER = Traits.TIME.value, Traits.MUCH_TIME.value, Traits.NUMBER.value
+_ASKS, _IS_QUESTION = Traits.ASKS.value, Traits.IS_QUESTION.value
+_TIME, _MUCH_TIME = Traits.TIME.value, Traits.MUCH_TIME.value
 
 _QUOTED = re.compile(r'["“”]([^"“”]+)["“”]')
 _ISO_DATE = re.compile(r"\b(?:19|20)\d\d-(\d\d)-(\d\d)\b")
 _WHEN = re.compile(r"when\b|how long\b|(?:what|which) (?:year|month|date|day)\b")
-_COUNTS = re.compile(r"how (?:many|much|old|long|often)\b")
 
 
 class Query(NamedTuple):
@@ -44,7 +44,6 @@ class Query(NamedTuple):
     months: frozenset[int]
     days: frozenset[int]
     asks_when: bool
-    asks_number: bool
 
 
 def parse_query(text: str) -> Query:
@@ -60,7 +59,6 @@ def parse_query(text: str) -> Query:
         frozenset(months | {month for month, _ in dates}),
         frozenset(days | {day for _, day in dates}),
         _WHEN.match(low) is not None,
-        _COUNTS.match(low) is not None,
     )
 
 
@@ -68,7 +66,7 @@ class Features(NamedTuple):
     """Reasons for a document to be a hit. `WEIGHTS` has the same fields."""
 
     own: float  # BM25 of its own words
-    share: float  # the share of the query's words that it has, be they rare or not
+    share: float  # the share of the query's words that stand near each other in it, be they rare or not
     before: float  # BM25 of the document before it, here and below without the names of speakers
     earlier: float  # of the one before that
     after: float  # of the document after it
@@ -78,26 +76,22 @@ class Features(NamedTuple):
     speaker: float  # the query names its speaker
     date: float  # the query names its month, or its day and month: 1 or 2
     question: float  # it ends with a question
-    personal: float  # its speaker tells of themselves
     time: float  # the query asks when, and it tells of times: up to 1
-    number: float  # the query asks how many, and it has a number
 
 
 WEIGHTS = Features(
-    own=0.28,
-    share=0.5,
-    before=-0.08,
-    earlier=0.09,
-    after=0.05,
-    answers=0.29,
-    around=4.1,
-    sitting=0.14,
-    speaker=1.2,
-    date=4.0,
-    question=-0.77,
-    personal=0.55,
-    time=2.7,
-    number=1.8,
+    own=0.19,
+    share=1.6,
+    before=-0.07,
+    earlier=0.10,
+    after=0.04,
+    answers=0.30,
+    around=2.9,
+    sitting=0.16,
+    speaker=1.1,
+    date=3.6,
+    question=-0.67,
+    time=2.5,
 )
 
 
@@ -237,7 +231,7 @@ class _Scores:
         is_asked = one > 0 and self._documents[number - 1].traits & _ASKS
         return Features(
             own=self._own[number],
-            share=(self._found.masks.get(number, 0) & self._told).bit_count() / self._count,
+            share=self._near(document) / self._count,
             before=one,
             earlier=two,
             after=self._beside.get(number + 1, 0.0) if number < sitting.last else 0.0,
@@ -247,9 +241,7 @@ class _Scores:
             speaker=self._speaker(document.speaker),
             date=self._date(document.at, zone) if query.months else 0.0,
             question=1.0 if traits & _IS_QUESTION else 0.0,
-            personal=1.0 if traits & _OWN else 0.0,
             time=_times(traits) if query.asks_when else 0.0,
-            number=1.0 if query.asks_number and traits & _NUMBER else 0.0,
         )
 
     def _bm25(self, document: Document, counted: int) -> float:
@@ -265,6 +257,25 @@ class _Scores:
                 often = words.count(term) or 1
                 score += self._found.rarity[term] * often * (_SATURATION + 1) / (often + _SATURATION * length)
         return score
+
+    def _near(self, document: Document) -> int:
+        """Return the most terms of the query that stand within a few lines of the document."""
+        mask = self._found.masks.get(document.number, 0) & self._told
+        if not mask or document.size <= _NEAR or document.size > _LONG:
+            return mask.bit_count()
+        bits = self._found.bits
+        places = [(at, bits[word]) for at, word in enumerate(document.terms.split()) if word in bits]
+        most = 0
+        for index, (at, _) in enumerate(places):
+            near = 0
+            for place, bit in places[index:]:
+                if place > at + _NEAR:
+                    break
+                near |= bit
+            most = max(most, (near & mask).bit_count())
+            if most == mask.bit_count():
+                break
+        return most
 
     def _around(self, number: int, sitting: NumberRange) -> float:
         mask, masks = 0, self._found.masks

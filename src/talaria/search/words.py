@@ -31,14 +31,11 @@ _UNSPACED = (
 _WORD = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+(?:['’][^\W_{_UNSPACED}]+)?")
 _ACCENTS = re.compile("[\u0300-\u036f]+")
 _VOWEL = re.compile("[aeiouy]")
-_OWN = frozenset(("i", "my", "me", "we", "our"))
 _TIME_WORDS = (
     "yesterday today tonight tomorrow ago last next week weeks weekend month months year years day "
     "days since recently monday tuesday wednesday thursday friday saturday sunday"
 )
-_NUMBER_WORDS = "one two three four five six seven eight nine ten once twice few couple"
 _TIMES = frozenset(_TIME_WORDS.split()) | frozenset(MONTHS)
-_NUMBERS = frozenset(_NUMBER_WORDS.split())
 
 
 # Forms that no rule finds: the first of each line stands for the others.
@@ -140,14 +137,12 @@ def placed_terms(text: str) -> Iterator[tuple[str, int]]:
 
 
 class Traits(IntFlag):
-    """Properties of a text beside its words: it asks, it tells of its speaker, of times, of numbers."""
+    """Properties of a text beside its words: it asks, it tells of times."""
 
     ASKS = 1
     IS_QUESTION = 2  # it ends with a question
-    OWN = 4
-    TIME = 8
-    MUCH_TIME = 16
-    NUMBER = 32
+    TIME = 4
+    MUCH_TIME = 8
 
 
 def _traits(text: str, words: list[str]) -> Traits:
@@ -156,11 +151,6 @@ def _traits(text: str, words: list[str]) -> Traits:
         found |= Traits.ASKS.value
         if text.rstrip().endswith(("?", "？")):
             found |= Traits.IS_QUESTION.value
-    if not _OWN.isdisjoint(words):
-        found |= Traits.OWN.value
-    digits = sum(map(str.isdigit, words))
-    if times := digits + sum(word in _TIMES for word in words):
+    if times := sum(word in _TIMES or word.isdigit() for word in words):
         found |= Traits.TIME.value | (Traits.MUCH_TIME.value if times > 1 else 0)
-    if digits or not _NUMBERS.isdisjoint(words):
-        found |= Traits.NUMBER.value
     return Traits(found)
