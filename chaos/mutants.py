@@ -32,6 +32,7 @@ from chaos.retries import RetryRun
 from chaos.run_faults import RUN_FAULTS
 from chaos.sandbox import SandboxRun, Setting
 from chaos.sandbox_faults import SANDBOX_FAULTS
+from chaos.slot_faults import SLOT_FAULTS
 from soak.report import Progress
 from talaria.core.failpoints import Failpoint
 
@@ -505,6 +506,7 @@ MUTANTS = (
     ),
     *FINDING_FAULTS,
     *HOOK_FAULTS,
+    *SLOT_FAULTS,
     *LOAD_FAULTS,
     *RUN_FAULTS,
     *MEMORY_FAULTS,

@@ -25,6 +25,7 @@ from soak.prefix import Prefixes
 from soak.report import Figure, Progress, render_text
 from soak.reservations import Reservations
 from soak.resumes import Resumes
+from soak.slots import run_seasons
 from soak.telegram import flood
 
 PARTS = (
@@ -36,6 +37,7 @@ PARTS = (
     "failures",
     "money",
     "telegram",
+    "slots",
     "memory",
     "months",
     "runs",
@@ -81,6 +83,10 @@ def main() -> None:
         figures += uvloop.run(CutCalls(times(10_000), progress).run())
     if "telegram" in parts:
         figures += uvloop.run(flood(times(10_000), progress))
+    if "slots" in parts:
+        kept, wrong = uvloop.run(run_seasons(times(200), progress))
+        figures += kept
+        print(*wrong, sep="\n")
     samples = 20 if options.quick else 100
     endurance = Endurance(times(100_000), times(10_000), progress, leak=options.leak, samples=samples)
     if "memory" in parts:

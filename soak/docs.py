@@ -33,6 +33,10 @@ Written by `./dev soak --docs` ({machine}). It runs in one process and a tempora
   gateway end in every way, over kills and shutdowns; the model server's own ledger is held against the caps.
 - *Telegram*: updates of every kind, from an allowed user and from others, each with one to three random
   changes or cut off. Every turn must come from the allowed user.
+- *Slots*: three processes with a scheduler each, on one database and a clock that goes over both changes of
+  summer time in two zones, jumps and sleeps. They are killed at the labelled points around a claim and
+  anywhere else, and stall until their claims are void. The instants are computed a second time, from the
+  offsets of the zones alone; every one must have one row, and one turn or a reason.
 - *Memory*: turns spread evenly over all sessions, because skewed traffic hides leaks. A tenth of them
   fail; a twentieth each change the model, undo, get a megabyte from a tool, or end the session.
   *Allocations kept* counts the interpreter's blocks while no agent is warm, so it shows one forgotten

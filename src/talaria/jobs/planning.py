@@ -20,6 +20,7 @@ GRACE = 120.0  # seconds; a slot that is no older has not been missed
 JITTER = 30.0  # seconds, over which jobs that come together are spread
 _MOST_AT_ONCE = 500  # slots of one job that are written in one order
 
+TOGETHER = ", and so were the runs after it"
 _REPLACED = "it was missed, and a later run stands for it"
 _NOT_WANTED = "it was missed, and missed runs of this job are skipped"
 
@@ -62,7 +63,7 @@ def plan_job(job: Job, zone: tzinfo, now: float, late: timedelta, put_off: float
         if then_at < oldest:
             # They are all too old, and so are those behind them up to the limit.
             then_at = next_instant(schedule, zone, oldest - 1)
-            reason = f"{_too_old(late)}, as were all runs after it until then"
+            reason = f"{_too_old(late)}{TOGETHER}"
             return AdvanceJob(job.id, job.version, first, then_at, (NewSlot(first, first, reason),))
         slots = [_missed(job, instant, now, late, is_last=False) for instant in passed]
         return AdvanceJob(job.id, job.version, first, then_at, tuple(slots))

@@ -95,13 +95,21 @@ class Scheduler:
             return self._clock.now() + _BLOCKED_SECONDS
         await self._rewind()
         await self._advance()
-        await self._claim()
         now = self._clock.now()
         following = await self._jobs.next_due(now)
-        if await self._jobs.is_waiting(now):
-            blocked_until = now + _BLOCKED_SECONDS
-            following = blocked_until if following is None else min(following, blocked_until)
+        # What is past now is a claim that has become void.
+        if (following is not None and following <= now) or await self._jobs.is_waiting(now):
+            await self._claim()
+            following = await self._jobs.next_due(now)
+            if await self._jobs.is_waiting(now):
+                blocked_until = now + _BLOCKED_SECONDS
+                following = blocked_until if following is None else min(following, blocked_until)
         return following
+
+    async def settle_started(self) -> None:
+        """Wait until every run that was claimed here has its turn, or has failed to get one."""
+        while self._starting:
+            await asyncio.wait(tuple(self._starting))
 
     async def _rewind(self) -> None:
         """Set jobs back that have passed slots of the future."""
