@@ -97,7 +97,7 @@ class Scheduler:
         await self._advance()
         now = self._clock.now()
         following = await self._jobs.next_due(now)
-        # What is past now is a claim that has become void.
+        # A time that has passed is that of a claim which has become void.
         if (following is not None and following <= now) or await self._jobs.is_waiting(now):
             await self._claim()
             following = await self._jobs.next_due(now)
