@@ -24,9 +24,10 @@ from talaria.core.jobs import (
 )
 from talaria.core.units import DURATION_FORMS, format_duration, parse_duration
 from talaria.jobs.schedules import local_instant
+from talaria.jobs.settings import MAX_TEXT
 from talaria.jobs.words import UnclearSchedule, read_when
 
-MAX_TEXT, MAX_NAME, MAX_CHECK = 8000, 80, 4000  # characters
+MAX_NAME, MAX_CHECK = 80, 4000  # characters
 MAX_RETRIES = 5
 MAX_DEADLINE = timedelta(hours=24)
 _CRON = re.compile(r"[\d*/,-]+ [\d*/,-]+( [\w*/,#-]+){3}", re.ASCII)
@@ -60,6 +61,11 @@ class JobRequest(msgspec.Struct, frozen=True):
     retries: int | UnsetType = UNSET
     overlap: _When = UNSET
     session_id: SessionId | UnsetType = UNSET
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything is set."""
+        return self != JobRequest()
 
     @property
     def named_times(self) -> list[str]:

@@ -10,6 +10,7 @@ import msgspec
 from talaria.core.setting_marks import Check, Mark, Unset
 from talaria.core.units import DURATION_FORMS, parse_duration
 
+MAX_TEXT = 8000  # characters of a job's text
 CHECKED_INTERVAL = timedelta(minutes=1)  # the shortest one of a job whose check decides
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from talaria.core.jobs import Job, Slot, SlotState
 from talaria.core.spending import to_usd
-from talaria.jobs.desk import JobDesk
-from talaria.jobs.requests import JobProposal
+
+if TYPE_CHECKING:
+    from talaria.jobs.desk import JobDesk
+    from talaria.jobs.requests import JobProposal
 
 
 class JobView(msgspec.Struct, frozen=True):

@@ -6,7 +6,6 @@ import os
 import zoneinfo
 from datetime import tzinfo
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -68,6 +67,8 @@ def rules_version() -> str:
                 return file.readline().strip()
         except OSError:
             continue
+    from importlib import metadata  # noqa: PLC0415 - only where the system has no rules
+
     try:
         return metadata.version("tzdata")
     except metadata.PackageNotFoundError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -15,14 +15,14 @@ from talaria.core.ledger import Page
 from talaria.core.questions import QuestionDraft, QuestionKind
 from talaria.core.spending import show_usd
 from talaria.core.tools import Tool, ToolContext, ToolSpec
-from talaria.jobs.desk import JobAsker, JobDesk
-from talaria.jobs.requests import MAX_TEXT, JobProposal, JobRequest, request_at
-from talaria.jobs.settings import JobSettings
-from talaria.jobs.views import iso_instant
-from talaria.jobs.zones import machine_zone
+from talaria.jobs.settings import MAX_TEXT, JobSettings
 from talaria.tools.approvals import APPROVAL_SECONDS
 from talaria.tools.function import Arguments, parameters, text
 from talaria.tools.visible import visible_text
+
+if TYPE_CHECKING:
+    from talaria.jobs.desk import JobAsker, JobDesk
+    from talaria.jobs.requests import JobProposal, JobRequest
 
 _SHOWN = 50  # jobs or runs in a result
 _ASKED = ("add", "edit")
@@ -79,6 +79,9 @@ class JobsTool:
 
     @cached_property
     def _desk(self) -> JobDesk:
+        from talaria.jobs.desk import JobDesk  # noqa: PLC0415 - with the first call
+        from talaria.jobs.zones import machine_zone  # noqa: PLC0415
+
         scope = self._scope
         zone = scope.zone or machine_zone()
         return JobDesk(scope.store.jobs, scope.people, scope.clock, zone=zone, settings=self._settings)
@@ -106,6 +109,8 @@ class JobsTool:
             _refuse(error)
 
     async def run(self, arguments: Arguments, context: ToolContext) -> str:
+        from talaria.jobs.desk import JobAsker  # noqa: PLC0415
+
         asker = JobAsker(context.sender, context.chat_key)
         try:
             return await self._do(arguments, context, asker)
@@ -175,6 +180,8 @@ def jobs_tools(scope: ToolScope, settings: Callable[[], JobSettings]) -> tuple[T
 
 
 def _request(arguments: Arguments, context: ToolContext | None) -> JobRequest:
+    from talaria.jobs.requests import JobRequest, request_at  # noqa: PLC0415
+
     named = ("text", "name", "timezone", "session", "to", "model", "check", "missed", "after")
     fields = {name: arguments[name] for name in named if arguments.get(name) is not None}
     if "after" in fields:
@@ -184,6 +191,8 @@ def _request(arguments: Arguments, context: ToolContext | None) -> JobRequest:
 
 
 def _history(slots: Sequence[Slot]) -> str:
+    from talaria.jobs.views import iso_instant  # noqa: PLC0415
+
     if not slots:
         return "It has not run yet."
     lines = []

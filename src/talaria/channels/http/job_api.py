@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -17,9 +17,12 @@ from talaria.core.errors import BadRequest
 from talaria.core.ids import is_session_name
 from talaria.core.jobs import ASKING_CHAT, NOWHERE, Job
 from talaria.gateway import Gateway
-from talaria.jobs.desk import JobAsker, JobDesk
-from talaria.jobs.requests import MAX_TEXT, JobRequest
+from talaria.jobs.settings import MAX_TEXT
 from talaria.jobs.views import JobList, JobView, ProposalView, RunList, RunView
+
+if TYPE_CHECKING:
+    from talaria.jobs.desk import JobAsker, JobDesk
+    from talaria.jobs.requests import JobRequest
 
 DEFAULT_CHAT: Final = "terminal"  # the chat of jobs that are made without a chat
 _MAX_BODY: Final = 128 << 10
@@ -98,7 +101,7 @@ class JobApi:
         """Change a job, pause it, or let it run again."""
         body, job = await request.json(JobChange, _MAX_BODY), await self._find(request)
         asker, wanted, asked_at = self._asker(request), await self._request(body), self._asked_at(body)
-        if wanted != JobRequest():
+        if wanted.is_any:
             proposal = self._desk.propose_edit(asker, job, wanted, asked_at)
             job = await self._desk.edit(asker, job, proposal)
         if body.state is not UNSET:
@@ -127,6 +130,8 @@ class JobApi:
         return await self._desk.find(self._asker(request), name)
 
     def _asker(self, request: Request, chat: str = DEFAULT_CHAT) -> JobAsker:
+        from talaria.jobs.desk import JobAsker  # noqa: PLC0415 - with the first job
+
         if not is_session_name(chat):
             raise BadRequest(f"{chat!r} is no name of a chat.", "Give a name such as terminal.")
         caller = request.caller
@@ -142,6 +147,8 @@ class JobApi:
         return body.asked_at
 
     async def _request(self, body: JobFields) -> JobRequest:
+        from talaria.jobs.requests import JobRequest  # noqa: PLC0415
+
         fields = {name: getattr(body, name) for name in JobRequest.__struct_fields__ if hasattr(body, name)}
         if body.to is not UNSET and body.to not in (ASKING_CHAT, NOWHERE):
             fields["to"] = await self._gateway.sender.find_chat(body.to)
