@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from bench.load import Client, fresh_names
@@ -61,10 +62,10 @@ class _Speaker:
                 for _ in range(_VOCABULARY)
             }
         )
-        self._weights = [1 / rank for rank in range(1, len(self.words) + 1)]
+        self._weights = list(accumulate(1 / rank for rank in range(1, len(self.words) + 1)))
 
     def say(self, count: int) -> str:
-        return " ".join(self._random.choices(self.words, self._weights, k=count))
+        return " ".join(self._random.choices(self.words, cum_weights=self._weights, k=count))
 
 
 def _chat(name: str) -> ChatKey:

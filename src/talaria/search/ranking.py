@@ -18,7 +18,7 @@ from talaria.search.side_file import SEQ_BITS, Document, NumberRange, SideFile
 from talaria.search.words import MONTHS, Traits, plain_words, terms
 
 _MOST_TERMS = 32
-_MOST_POSTINGS = 20_000  # of a term, the newest; a more frequent term tells little
+_MOST_POSTINGS = 10_000  # of a term, the newest; a more frequent term tells little
 _MOST_SEEDS = 200  # documents with words of the query that are looked at, with their neighbours
 _REACH = 2  # neighbours on each side whose words count
 _LONG = 2000  # terms; in a longer document a term counts once
