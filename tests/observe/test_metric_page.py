@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from talaria.core.jobs import JobCounts
 from talaria.core.ledger import StoreStats
 from talaria.core.limits import LimitReading
 from talaria.core.messages import TokenUsage
@@ -22,6 +23,7 @@ talaria_tokens_total{kind="output",provider="p"} 3.0
 talaria_cost_usd_total{model="m",provider="p"} 0.5
 talaria_prompt_cache_misses_total{cause="spec"} 1.0
 talaria_tool_calls_total{outcome="ok",tool="now"} 1.0
+talaria_webhook_calls_total{hook="deploys",outcome="accepted"} 1.0
 talaria_deliveries_total{channel="telegram",outcome="sent"} 1.0
 talaria_http_requests_total{route="/healthz",status="200"} 1.0
 talaria_loop_delay_seconds_count 1.0
@@ -31,6 +33,14 @@ talaria_store_wal_bytes 1.0
 talaria_store_bytes 2.0
 talaria_owed_turns 3.0
 talaria_outbox 4.0
+talaria_jobs{state="active"} 2.0
+talaria_job_runs{state="due"} 1.0
+talaria_job_wait_seconds 5.0
+talaria_job_lateness_seconds_count 1.0
+talaria_job_lateness_seconds_sum 0.5
+talaria_job_skips_day{reason="overlap"} 3.0
+talaria_job_skips_day{reason="missed"} 0.0
+talaria_job_skips_day{reason="other"} 1.0
 talaria_pool_agents 1.0
 talaria_pool_busy 2.0
 talaria_pool_building 3.0
@@ -76,6 +86,10 @@ def test_every_figure_has_its_line() -> None:
     metrics.delivered("telegram", "sent")
     metrics.request_answered("/healthz", 200)
     metrics.loop_was_late(0.25)
+    metrics.hook_called("deploys", "accepted")
+    metrics.job_started(0.5)
+    skipped = {"an earlier run had not ended": 3, "the job was edited": 1}
+    metrics.note_jobs(JobCounts({"active": 2}, {"due": 1}, 95.0), 100.0, skipped)
     metrics.note_store(StoreStats("sqlite", 1, 2, 1, 0, {}, owed=3, outbox=4))
     metrics.watch_pool(lambda: PoolReading(*range(1, 13)))
     metrics.watch_endpoints(lambda: {"p": EndpointReading("open", 3, 9.0, 1, 2), "q": EndpointReading()})

@@ -128,7 +128,9 @@ class Metrics:
         self._runs_by_state = Gauge("talaria_job_runs", "Runs of jobs.", ("state",), registry=registry)
         self._job_wait = gauge("job_wait_seconds", "How long the run waits that has waited longest.")
         self._job_lateness = histogram("job_lateness_seconds", "From due to started.", _MODEL_SECONDS)
-        self._job_skips = counter("job_skips", "Runs of jobs that were skipped.", "reason")
+        self._job_skips = Gauge(
+            "talaria_job_skips_day", "Runs skipped in the last day.", ("reason",), registry=registry
+        )
 
     def turn_ended(self, state: str, channel: str, seconds: float) -> None:
         self._turns.inc(state, channel)
@@ -143,8 +145,14 @@ class Metrics:
         """`outcome` is accepted, repeated, refused, limited or failed."""
         self._hooks.inc(hook, outcome)
 
-    def note_jobs(self, counts: JobCounts, now: float) -> None:
-        """Take over what the store counts."""
+    def note_jobs(self, counts: JobCounts, now: float, skipped: Mapping[str, int]) -> None:
+        """Take over what the store counts. `skipped` are the skips of the last day by their reasons."""
+        kinds = {"overlap": 0, "missed": 0, "other": 0}
+        for reason, number in skipped.items():
+            is_missed = "missed" in reason or "late" in reason
+            kinds["overlap" if "earlier run" in reason else "missed" if is_missed else "other"] += number
+        for kind, number in kinds.items():
+            self._job_skips.labels(kind).set(number)
         for state, number in counts.jobs.items():
             self._jobs_by_state.labels(state).set(number)
         for state, number in counts.slots.items():
@@ -153,11 +161,6 @@ class Metrics:
 
     def job_started(self, late_seconds: float) -> None:
         self._job_lateness.observe(max(0.0, late_seconds))
-
-    def jobs_skipped(self, reason: str, count: int = 1) -> None:
-        """`reason` is `missed` or `overlap`."""
-        for _ in range(count):
-            self._job_skips.inc(reason)
 
     def model_retried(self, provider: str) -> None:
         self._retries.inc(provider)

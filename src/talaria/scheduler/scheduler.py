@@ -132,9 +132,6 @@ class Scheduler:
             plans = plan_slots(jobs, now, self._settings().late, self._zone)
             if not await self._jobs.advance(plans):
                 return
-            if self._metrics is not None:
-                missed = sum(bool(slot.skipped) for plan in plans for slot in plan.slots)
-                self._metrics.jobs_skipped("missed", missed)
             hit(Failpoint.SLOTS_WRITTEN)
 
     async def _claim(self) -> None:

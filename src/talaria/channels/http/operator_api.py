@@ -85,7 +85,8 @@ class OperatorApi:
     async def metrics(self, request: Request) -> Response:
         metrics = self._gateway.metrics
         metrics.note_store(await self._gateway.store.stats())
-        metrics.note_jobs(await self._gateway.store.jobs.counts(), self._gateway.clock.now())
+        jobs, now = self._gateway.store.jobs, self._gateway.clock.now()
+        metrics.note_jobs(await jobs.counts(), now, await jobs.skipped(now - 86_400.0))
         return Response(metrics.render(), media_type=CONTENT_TYPE.encode())
 
     async def pool(self, request: Request) -> Response:

@@ -73,7 +73,8 @@ class OwedView(msgspec.Struct, frozen=True):
 
 
 class JobsView(msgspec.Struct, frozen=True):
-    """Jobs and their runs by state. `late_seconds` is how long the run waits that has waited longest."""
+    """Jobs by state, and the runs that are due or under way. `late_seconds` is how long the run waits that
+    has waited longest."""
 
     jobs: dict[str, int]
     runs: dict[str, int]

@@ -397,6 +397,15 @@ def slots(db: Connection, job_id: JobId, page: Page) -> SlotPage:
     return SlotPage(tuple(found[:limit]), following)
 
 
+COUNT_SKIPPED = """
+SELECT reason, count(*) FROM slots WHERE ended_at >= ? AND state = 'skipped' GROUP BY reason
+"""
+
+
+def skipped(db: Connection, since: float) -> dict[str, int]:
+    return dict(db.execute(COUNT_SKIPPED, (since,)).fetchall())
+
+
 def counts(db: Connection) -> JobCounts:
     (oldest,) = db.execute(OLDEST_DUE).fetchone()
     return JobCounts(
