@@ -215,7 +215,6 @@ class SqlJobs(SqlPort):
     listing = reads(jobs.listing)
     slot = reads(slots.slot)
     awaiting = reads(jobs.awaiting)
-    waiting_for = reads(jobs.waiting_for)
     skipped = reads(slots.skipped)
     counts = reads(slots.counts)
     slots = reads(slots.slots)
