@@ -112,8 +112,10 @@ class Months:
         return self.figures()
 
     async def live(self, home: Path, model_url: str, clock: FakeClock, days: Iterable[int]) -> None:
-        """Live these days in one life of the gateway. `self.days` gets a line for each."""
-        await self._live(home, model_url, clock, self._share, days, self._note_day)
+        """Live these days in one life of the gateway, which keeps every session. `self.days` gets a line for
+        each."""
+        kept = {"retention": {"job_sessions": timedelta(days=365)}}
+        await self._live(home, model_url, clock, self._share, days, self._note_day, kept)
 
     async def _probe(self, home: Path, copy: Path) -> HomeFigures:
         """Measure a copy of the home, because a gateway of today would make the jobs' times up."""
