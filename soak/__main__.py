@@ -94,17 +94,20 @@ def main() -> None:
     if options.docs and figures:
         write_main(figures, endurance)
     if "months" in parts:
-        months = Months(progress, share=0.05 if options.quick else options.share)
+        share = 0.05 if options.quick else options.share
+        months = Months(progress, share=share)
         lived = uvloop.run(months.run())
         figures += lived
         if options.docs:
-            write_section(MONTHS, lived, months.curves())
+            note = "" if share >= 1 else f"This run had {share:.0%} of each day's load."
+            write_section(MONTHS, lived, months.curves(), note)
     if "runs" in parts:
         load = JobLoad(times(2_000), times(200_000), progress, minutes=options.minutes)
         ran = uvloop.run(load.run())
         figures += ran
         if options.docs:
-            write_section(RUNS, ran, load.curves())
+            note = "" if math.isinf(options.minutes) else f"This run was ended after {options.minutes:g} min."
+            write_section(RUNS, ran, load.curves(), note)
     print(render_text(figures))
     sys.exit(0 if all(figure.is_reached for figure in figures) else 1)
 

@@ -92,11 +92,15 @@ def write_main(figures: Sequence[Figure], endurance: Endurance) -> None:
     _PAGE.write_text(_SECTION.join([head, *sections]))
 
 
-def write_section(section: Section, figures: Sequence[Figure], curves: Sequence[Curve]) -> None:
-    """Write one section and its picture. The rest of the page stays as it is."""
+def write_section(
+    section: Section, figures: Sequence[Figure], curves: Sequence[Curve], note: str = ""
+) -> None:
+    """Write one section and its picture, with a note on how long the run was. The rest of the page stays as
+    it is."""
     (_DOCS / section.picture).write_text(render_svg(section.title, curves, section.over))
     head, *sections = _PAGE.read_text().split(_SECTION)
     kept = [part.rstrip() + "\n" for part in sections if not part.startswith(f"{section.title}\n")]
     picture = f"![{section.title.lower()}]({section.picture})"
-    body = f"{section.title}\n\n{section.text}\n\n{picture}\n\n{render_markdown(figures)}\n"
+    text = f"{section.text}\n\n{note}" if note else section.text
+    body = f"{section.title}\n\n{text}\n\n{picture}\n\n{render_markdown(figures)}\n"
     _PAGE.write_text(_SECTION.join([head.rstrip() + "\n", *kept, body]))
