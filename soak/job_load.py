@@ -10,6 +10,7 @@ import asyncio
 import gc
 import math
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -38,6 +39,7 @@ from talaria.turns.live import LiveTurn
 PERIOD = 600.0  # seconds between two runs of a job
 STEP = 60.0
 RSS_LIMIT = 0.5  # MB for 10,000 runs
+BLOCKS_LIMIT = 300  # for 1,000 runs: a third of one forgotten object each
 AGENTS = 64
 ANCESTOR = 18.0  # MB an hour
 _LONG = 20_000  # runs; below that, noise of the allocator is larger than the limit
@@ -59,6 +61,7 @@ class JobSample:
     runs: int
     hours: float  # of the virtual clock
     rss: int
+    blocks: int  # all allocations of the interpreter, after all agents were released
     pool: int
     fds: int
     threads: int
@@ -155,13 +158,16 @@ class JobLoad:
         return EditJob(job.id, job.version, plan, type(job.state).ACTIVE, next_at)
 
     async def _sample(self, gateway: Gateway, runs: int, hours: float) -> JobSample:
-        self.most_agents = max(self.most_agents, gateway.pool.stats().size)
+        rss, agents = read_rss(), gateway.pool.stats().size
+        self.most_agents = max(self.most_agents, agents)
+        await gateway.pool.drain()
         gc.collect()
         return JobSample(
             runs=runs,
             hours=hours,
-            rss=read_rss(),
-            pool=gateway.pool.stats().size,
+            rss=rss,
+            blocks=sys.getallocatedblocks(),
+            pool=agents,
             fds=len(os.listdir("/proc/self/fd")),
             threads=threading.active_count(),
             tasks=len(asyncio.all_tasks()),
@@ -186,6 +192,8 @@ class JobLoad:
         return [
             Figure(f"RSS slope over {done:,} runs of {self._jobs:,} jobs ({counted})", rss,
                    "MB per 10,000 runs", RSS_LIMIT if done >= _LONG else None),
+            Figure("… allocations kept", slope([(s.runs, s.blocks) for s in late]) * 1000, "per 1,000 runs",
+                   BLOCKS_LIMIT if done >= _LONG else None),
             Figure("… most warm agents", self.most_agents, "", AGENTS),
             *(Figure(f"… more {name} in the second half than in the first", max(0, more), "", _MORE)
               for name, more in grown.items()),

@@ -19,6 +19,7 @@ from talaria.core.gateway_part import NoSettings, ToolPart, ToolScope
 from talaria.core.tools import ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Inbound, Turn
 from talaria.gateway import Gateway
+from talaria.observe.allocator import return_large_blocks
 from talaria.parts import PARTS
 from talaria.testing.clock import FakeClock
 from talaria.tools.function import FunctionTool, parameters
@@ -49,6 +50,7 @@ async def open_virtual(
     home: Path, model_url: str, clock: FakeClock, tables: Mapping[str, Any] | None = None
 ) -> AsyncIterator[Gateway]:
     """Open the gateway. Move the clock only while no turn runs: leases and time limits go by it."""
+    return_large_blocks()  # as `talaria serve` does
     parts = (*PARTS, LOOK)
     settings = msgspec.convert(
         {
