@@ -93,6 +93,9 @@ client, with {pieces.STREAMS} answers side by side.
 
 ![CPU per streamed piece](streams.svg)
 
+*Jobs*: eight people send messages one by one, at rest and while 1,000 jobs come due in the same second; the
+limit is 1.5 times the time at rest and 20 ms. An *idle job* is stored and not due.
+
 {render_markdown(rows)}
 """
     )
