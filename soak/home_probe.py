@@ -20,6 +20,8 @@ from talaria.store.sqlite.driver import driver
 
 SEARCHED = "lighthouse7"
 _ASKED = 21
+_REST_SECONDS = 300
+_REST_CPU = 0.03  # seconds in one second
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ async def probe(home: Path, size: ProbeSize) -> HomeFigures:
             client = Client(served.url, token)
             try:
                 await client.run(fresh_names(4), size.turns // 4)
+                await _rest(served)
                 turn = min([await _turn_cpu(client, served, size.turns) for _ in range(size.rounds)])
                 return HomeFigures(
                     start=min(starts),
@@ -65,6 +68,16 @@ async def probe(home: Path, size: ProbeSize) -> HomeFigures:
                 )
             finally:
                 await client.close()
+
+
+async def _rest(served: Metered) -> None:
+    """Wait until the process does nothing by itself: the virtual months leave the index of searches behind,
+    and it is filled now."""
+    for _ in range(_REST_SECONDS):
+        before = served.cpu()
+        await asyncio.sleep(1)
+        if served.cpu() - before < _REST_CPU:
+            return
 
 
 async def _turn_cpu(client: Client, served: Metered, turns: int) -> float:
