@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from talaria.access.budgets import Budgets
 from talaria.access.settings import BudgetSettings
 from talaria.agent.calling import Routes
+from talaria.agent.compaction.engine import ContextEngine, SummaryEngine
 from talaria.agent.compaction.keeper import Compaction
 from talaria.agent.settings import AgentSettings, ContextSettings
 from talaria.agent.side_calls import SideCalls
@@ -165,6 +166,7 @@ async def start(
     checkpoints: Checkpoints | None = None,
     quota: FolderQuota | None = None,
     context: ContextSettings = CONTEXT,
+    engine: ContextEngine | None = None,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
@@ -201,7 +203,7 @@ async def start(
         routes=Routes(models, builder, clock, draw, chain, catalog.abilities),
         tool_runner=tool_runner,
         budgets=money,
-        compaction=Compaction(store, side_calls),
+        compaction=Compaction(store, side_calls, engine=engine or SummaryEngine()),
         metrics=metrics,
         pending=arrivals,
         secrets=secrets,

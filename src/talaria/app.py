@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 from talaria.access.budgets import Budgets
 from talaria.access.people import People
 from talaria.agent.calling import Routes
+from talaria.agent.compaction.engine import ContextEngine, open_engine
 from talaria.agent.compaction.keeper import Compaction
 from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
@@ -33,14 +34,14 @@ from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import GatewayPart, Parts, S, StoreScope, ToolPart, ToolScope, find_engine
-from talaria.core.ids import ChatKey, new_owner_id
+from talaria.core.ids import ChatKey
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
 from talaria.core.setting_marks import KeyPath
 from talaria.core.slots import FairThreads
 from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tasks import run_loops
-from talaria.core.tools import MAX_SENT_BYTES
+from talaria.core.tools import MAX_SENT_BYTES, ToolSource
 from talaria.core.turns import Turn
 from talaria.gateway import Gateway, ServicePart
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
@@ -62,10 +63,11 @@ from talaria.tools.environment import command_environ
 from talaria.tools.execution import ToolRunner
 from talaria.tools.workers import ToolWorkers
 from talaria.turns.agents import Agents, NoteSources
-from talaria.turns.crashes import RestartGuard, leave_wedged
+from talaria.turns.crashes import RestartGuard
 from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
 from talaria.turns.host_questions import HostQuestions
+from talaria.turns.lease_watch import keep_leases
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.memories import Memories
 from talaria.turns.process_notes import ProcessNotes
@@ -120,6 +122,11 @@ class _Start:
     def turn_settings(self) -> TurnSettings:
         settings = self.settings
         return TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, self.zone)
+
+    def leases(self, store: StoreEngine) -> AbstractAsyncContextManager[tuple[LeaseKeeper, LoopWatch]]:
+        return keep_leases(
+            store, self.clock, self.timing, limits=self.limits, metrics=self.metrics, health=self.health
+        )
 
     @property
     def zone(self) -> ZoneInfo | None:
@@ -294,6 +301,20 @@ async def _open_workspaces(
         await workspaces.close()
 
 
+async def _open_sources(
+    start: _Start, scope: ToolScope, scopes: AsyncExitStack
+) -> tuple[list[ToolSource], ContextEngine]:
+    """Open the sources of tools, and the context engine, which may bring some too."""
+    settings = start.settings
+    sources = [
+        await scopes.enter_async_context(part.open(scope, settings.of(part)))
+        for part in start.parts
+        if isinstance(part, ToolPart)
+    ]
+    engine = await open_engine(scopes, start.parts, lambda part: part.open(scope, settings.of(part)))
+    return sources + ([] if engine.tools is None else [engine.tools]), engine
+
+
 @asynccontextmanager
 async def _open_agents(
     start: _Start, scope: ToolScope, models: _Models, workspaces: ChatWorkspaces, workers: ToolWorkers
@@ -302,11 +323,7 @@ async def _open_agents(
     settings, clock, live, metrics = start.settings, start.clock, start.live, start.metrics
     store = scope.store
     async with AsyncExitStack() as scopes:
-        sources = [
-            await scopes.enter_async_context(part.open(scope, settings.of(part)))
-            for part in start.parts
-            if isinstance(part, ToolPart)
-        ]
+        sources, engine = await _open_sources(start, scope, scopes)
         checkpoints = FolderCheckpoints(start.home.path, workers.threads)
         tool_runner = ToolRunner(
             sources,
@@ -352,7 +369,7 @@ async def _open_agents(
         calls = SideCalls(
             models.providers, models.catalog, budgets, store, metrics, secrets, lambda: live.settings.context
         )
-        compaction = Compaction(store, calls, specs.refresh_memory)
+        compaction = Compaction(store, calls, specs.refresh_memory, engine)
         agents = Agents(pool, specs, routes, tool_runner, budgets, metrics, compaction, downloads, secrets)
         yield replace(agents, memories=memories)
 
@@ -376,7 +393,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         agents = replace(agents, notes=sources, job_desk=lambda: gateway.job_desk())  # noqa: PLW0108 - later
         sessions = _make_lifecycle(start, store, workspaces, agents)
         scopes.push_async_callback(sessions.drain)
-        keeper, watch = await scopes.enter_async_context(_keep_leases(start, store))
+        keeper, watch = await scopes.enter_async_context(start.leases(store))
         uploads = Uploads(home.files, folders, clock, workers.threads, workers.quota)
         hosts, load = _host_questions(start), watch.load
         turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, hosts=hosts, uploads=uploads)
@@ -470,28 +487,6 @@ def _make_lifecycle(
         agents.pool.release,
         lambda: reset_cutoff(start.live.settings.sessions, clock.now(), start.zone),
     )
-
-
-@asynccontextmanager
-async def _keep_leases(start: _Start, store: StoreEngine) -> AsyncIterator[tuple[LeaseKeeper, LoopWatch]]:
-    """Watch the event loop, and renew leases in a thread. A thread follows no clock but the system's."""
-    timing, clock = start.timing, start.clock
-    keeper = LeaseKeeper(store, clock, new_owner_id(), timing.lease_seconds)
-    leave = partial(leave_wedged, store.from_thread, keeper.owner, timing.wedged_seconds)
-    watch = LoopWatch(start.limits, start.metrics, on_wedged=leave, wedged_seconds=timing.wedged_seconds)
-    start.health.watch("loop", watch.load.trouble)
-    if not isinstance(clock, SystemClock):
-        async with run_loops(clock, {"leases": keeper.run}):
-            yield keeper, watch
-        return
-    watch.begin_start()
-    watch.start()
-    try:
-        renewing = partial(keeper.run_beside, store.from_thread, lambda: not watch.is_wedged)
-        async with run_loops(clock, {"leases": renewing}):
-            yield keeper, watch
-    finally:
-        watch.stop()
 
 
 def _read_sent(folders: ChatFolders, key: ChatKey, path: str) -> bytes:

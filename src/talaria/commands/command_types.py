@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 import msgspec
 
+from talaria.commands.window_use import WindowUse
 from talaria.commands.workspace_status import WorkspaceStatus
 from talaria.core.delivery import Button
 from talaria.core.entries import EntryBody, Exchange
@@ -46,8 +47,8 @@ class CommandContext(msgspec.Struct, frozen=True):
     come from the session's log and are filled in for commands with `reads_log`; `account` is filled in for
     `/usage`, and `recent`, the session's last turns, newest first, for `/why`. `is_parked` says that the turn
     under way waits for a person's decision. `questions` are the open questions of the chat, and the one that
-    the command names, for commands with `reads_questions`. `workspace` is filled in for `/status`, and
-    `memory` for `/memory`, if there is one.
+    the command names, for commands with `reads_questions`. `workspace` is filled in for `/status`,
+    `window` for `/context`, and `memory` for `/memory`, if there is one.
     """
 
     summary: ChatSummary
@@ -71,6 +72,7 @@ class CommandContext(msgspec.Struct, frozen=True):
     workspace: WorkspaceStatus | None = None
     questions: tuple[AskedQuestion, ...] = ()
     memory: tuple[PageContent, ...] | None = None
+    window: WindowUse | None = None
 
     @property
     def session(self) -> Session:

@@ -19,6 +19,7 @@ from talaria.commands.command_types import (
 )
 from talaria.commands.deciding import approve, deny, waiting_lines
 from talaria.commands.remembering import USAGE, memory
+from talaria.commands.window_use import describe_window
 from talaria.commands.workspace_status import describe_workspace
 from talaria.core.delivery import Button
 from talaria.core.display import clean_line
@@ -218,6 +219,12 @@ def _compact(context: CommandContext, args: str) -> CommandResult:
     return CommandResult("")
 
 
+def _context(context: CommandContext, args: str) -> CommandResult:
+    if context.window is None:
+        return CommandResult("There is no model yet, and so no window to fill.")
+    return CommandResult(describe_window(context.window))
+
+
 # -- information ------------------------------------------------------------------------------------------
 
 
@@ -384,6 +391,7 @@ _ROWS = (
         Route.LANE,
         _compact,
     ),
+    CommandSpec("context", "/context", "show what fills the model's window", Route.LANE, _context),
     CommandSpec(
         "why", "/why", "show the last messages, their ids and what became of them", Route.CONTROL, _why
     ),

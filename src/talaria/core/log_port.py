@@ -28,6 +28,10 @@ class LogStore(Protocol):
         """Return the entries that a turn wrote, in order, also those behind the floor."""
         ...
 
+    async def last_input(self, session_id: SessionId) -> int | None:
+        """Return the tokens of the last request of the session whose provider reported them."""
+        ...
+
     async def notes(self, session_id: SessionId) -> Sequence[Note]:
         """Return all notes of the session's log, in order."""
         ...

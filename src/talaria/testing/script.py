@@ -211,7 +211,8 @@ def _answer_aside(context: ScriptContext) -> ScriptedAnswer:
     text = f"In short ({len(context.user)} characters): {' '.join(context.user.split())[:_ASIDE_CHARS]}"
     if len(lines) > 1 and all(line.startswith("- ") for line in lines):
         text = "\n".join(lines[::2])  # of a list, every other line
-    return parser.steps[-1].answer(text=parser.steps[-1].reply or text, calls=(), earlier_attempts=0)
+    reply = parser.steps[-1].reply
+    return parser.steps[-1].answer(text=text if reply is None else reply, calls=(), earlier_attempts=0)
 
 
 class AttemptCounter:

@@ -29,6 +29,7 @@ READS = {
     "shown_log",
     "turn_log",
     "notes",
+    "last_input",
     "spec",
     "turn_record",
     "summary",

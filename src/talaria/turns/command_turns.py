@@ -13,6 +13,7 @@ from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.command_types import Command, CommandContext, CommandResult, SpecChange
 from talaria.commands.file_changes import NO_COPIES, describe_diff, describe_undo
 from talaria.commands.slash import SLASH_COMMANDS, canonical, parse_command, run_command
+from talaria.commands.window_use import WindowUse
 from talaria.commands.workspace_status import WorkspaceStatus
 from talaria.core.background import ProcessState
 from talaria.core.backoff import Backoff
@@ -23,6 +24,7 @@ from talaria.core.ledger import AskedQuestion, Begin, Page, TurnEnd, ended_turn
 from talaria.core.memory import EditOrigin, MemoryEdit, PageContent
 from talaria.core.messages import Image
 from talaria.core.questions import QuestionKind
+from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
@@ -35,6 +37,7 @@ from talaria.turns.settings import TurnSettings
 from talaria.turns.states import LiveState
 
 _log = logging.getLogger("talaria.turns")
+_NUMBER_DIGITS = 10
 _RECENT = 50  # turns among which `/why` looks for messages
 ANSWER = "answer"  # the command of a message that answers a question; nobody types it
 INTERNAL = TalariaError(
@@ -246,6 +249,7 @@ class CommandRunner:
             is_parked=running is not None and running.state is LiveState.PARKED,
             questions=await self._questions(turn),
             memory=await self._memory(turn),
+            window=await self._window(turn, summary.current),
             account=await agents.budgets.account(turn, model) if canonical(turn.command) == "usage" else None,
         )
 
@@ -278,6 +282,14 @@ class CommandRunner:
         finally:
             self._agents.pool.give_back(workspace)
 
+    async def _window(self, turn: Turn, session: Session) -> WindowUse | None:
+        if canonical(turn.command) != "context" or session.spec_id is None:
+            return None
+        agents = self._agents
+        return await agents.compaction.use(
+            session.id, agents.builder, await agents.builder.pinned(session.spec_id)
+        )
+
     async def _recent(self, turn: Turn) -> tuple[Turn, ...]:
         if canonical(turn.command) != "why":
             return ()
@@ -290,4 +302,14 @@ class CommandRunner:
             return (), ""
         log = await self._store.shown_log(turn.session_id)
         efforts = [entry.body.effort for entry in log if isinstance(entry.body, ReasoningSet)]
-        return tuple(exchanges(log)), efforts[-1] if efforts else ""
+        seen, wanted = exchanges(log), parse_command(turn.inbound.text)
+        if len(seen) < _wished_exchanges(wanted) and log and log[0].seq > 1:
+            # An undo behind the floor: the summaries of what it takes back do not count any more.
+            seen = exchanges(await self._store.log(turn.session_id, 0))
+        return tuple(seen), efforts[-1] if efforts else ""
+
+
+def _wished_exchanges(command: Command | None) -> int:
+    """Return how many exchanges a command is about."""
+    number = command.args if command and command.args.isdecimal() else ""
+    return int(number) if number and len(number) < _NUMBER_DIGITS else 1

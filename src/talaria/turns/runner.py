@@ -268,7 +268,10 @@ class Runner:
         """Return the exchange that a `/retry` repeats; None for every other turn."""
         if not turn.command or not asks_model(turn.command):
             return None
-        earlier = exchanges(await self._store.shown_log(turn.session_id))
+        shown = await self._store.shown_log(turn.session_id)
+        earlier = exchanges(shown)
+        if not earlier and shown and shown[0].seq > 1:  # all that a summary left was undone
+            earlier = exchanges(await self._store.log(turn.session_id, 0))
         return earlier[-1] if earlier else None
 
     async def _converse(self, attempt: _Attempt) -> None:

@@ -7,11 +7,15 @@ another engine as a `ContextPart`; its tools join the tools of every new session
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from talaria.agent.compaction.plan import CompactionRequest, Plan, plan_compaction
 from talaria.agent.side_calls import Purpose, SideCall
 from talaria.core.entries import Entry, Summary, hidden_seqs
+from talaria.core.errors import TalariaError
+from talaria.core.gateway_part import GatewayPart, Parts, S, ToolScope
 from talaria.core.messages import (
     AssistantMessage,
     File,
@@ -48,6 +52,26 @@ class ContextEngine(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextPart(GatewayPart[S]):
+    """A part that brings a context engine, which is used until its context is left. The first one of the list
+    of parts counts; without one, `SummaryEngine` does."""
+
+    open: Callable[[ToolScope, S], AbstractAsyncContextManager[ContextEngine]]
+
+
+async def open_engine(
+    scopes: AsyncExitStack,
+    parts: Parts,
+    open_part: Callable[[ContextPart[Any]], AbstractAsyncContextManager[ContextEngine]],
+) -> ContextEngine:
+    """Open the first engine of the list of parts, until the scopes are left; the default one if none is."""
+    for part in parts:
+        if isinstance(part, ContextPart):
+            return await scopes.enter_async_context(open_part(part))
+    return SummaryEngine()
+
+
 _INSTRUCTIONS = """\
 You write the summary of the earlier part of a conversation between people and an assistant with tools. The \
 assistant reads your summary in place of that part, and goes on with the conversation.
@@ -73,6 +97,10 @@ class SummaryEngine:
     """The default engine: cuts large results, then summarises the oldest turns."""
 
     tools: ToolSource | None = None
+
+    def __init__(self, call_seconds: float = _CALL_SECONDS) -> None:
+        """`call_seconds` is the time limit of one call."""
+        self._call_seconds = call_seconds
 
     async def compact(self, request: CompactionRequest, ask: Ask) -> Summary | None:
         plan = plan_compaction(request)
@@ -108,9 +136,14 @@ class SummaryEngine:
                     instructions,
                     told,
                     max_output=request.summary_tokens + _THOUGHT_TOKENS,
-                    seconds=_CALL_SECONDS,
+                    seconds=self._call_seconds,
                 )
             )
+            if len(text) >= len(told):
+                raise TalariaError(
+                    "The summary is no shorter than what it stands for.",
+                    "Let another model write summaries: context.summary_model.",
+                )
         return text
 
 

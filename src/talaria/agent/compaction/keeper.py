@@ -16,17 +16,19 @@ import msgspec
 
 from talaria.agent.compaction.engine import ContextEngine, SummaryEngine, leave_out
 from talaria.agent.compaction.plan import CompactionRequest, find_fault
-from talaria.agent.compaction.sizes import WindowLimits, count_tokens, rate_of, request_weight
+from talaria.agent.compaction.sizes import WindowLimits, count_tokens, rate_of, request_weight, seed
+from talaria.agent.compaction.usage import measure_use
 from talaria.agent.journal import Journal
 from talaria.agent.settings import ContextSettings
 from talaria.agent.side_calls import SideCall, SideCalls
 from talaria.agent.transcript import Transcript
-from talaria.agent.warm import WarmAgent, can_recall, load_agent
+from talaria.agent.warm import AgentBuilder, WarmAgent, can_recall, load_agent
+from talaria.commands.window_use import WindowUse
 from talaria.core.entries import Entry, EntryBody, ReasoningSet, SpecSet, Summary, SummaryDropped
 from talaria.core.errors import ContextTooLong, NoModel, StoreError, TalariaError
 from talaria.core.events import Compacted, Event
 from talaria.core.failpoints import Failpoint, hit
-from talaria.core.ids import ChatKey
+from talaria.core.ids import ChatKey, SessionId
 from talaria.core.messages import Message
 from talaria.core.ports import Models
 from talaria.core.shown import shown_messages
@@ -71,6 +73,14 @@ class Compaction:
         choice = ModelChoice(spec.provider, spec.model)
         return WindowLimits.of(self.settings, self.abilities(choice), self.learned.get(choice))
 
+    async def use(self, session_id: SessionId, builder: AgentBuilder, pinned: PinnedSpec) -> WindowUse:
+        """Return what fills the window of a session's model."""
+        entries = await self.store.shown_log(session_id)
+        wire = self.models.wire(pinned.spec.provider)
+        view = await builder.view(session_id, pinned)
+        reported = await self.store.last_input(session_id)
+        return measure_use(view, wire, entries, self.limits(pinned.spec), reported)
+
     def keep(
         self, turn: Turn, agent: WarmAgent, journal: Journal, emit: Callable[[Event], None]
     ) -> ContextKeeper:
@@ -102,7 +112,7 @@ class ContextKeeper:
         self._agent = agent
         self._journal = journal
         self._emit = emit
-        self._limits: dict[str, WindowLimits] = {}
+        self._limits: dict[tuple[str, str], WindowLimits] = {}
         self._has_relieved = False
         self.note = ""
 
@@ -113,13 +123,19 @@ class ContextKeeper:
         Raises `ContextTooLong` if the request cannot be made to fit, and store errors.
         """
         spec = view.pinned.spec
-        limits = self._limits.get(spec.model)
+        limits = self._limits.get((spec.provider, spec.model))
         if limits is None:
-            limits = self._limits[spec.model] = self._means.limits(spec)
+            limits = self._limits[spec.provider, spec.model] = self._means.limits(spec)
             if view is self._agent and view.summary is not None:
                 await self._restore(view, limits)
         tokens = count_tokens(view)
-        if tokens <= limits.at or tokens <= self._trigger(view, limits):
+        if tokens <= limits.at:
+            return
+        if view.measured is None and view is self._agent:
+            if (reported := await self._means.store.last_input(view.session_id)) is not None:
+                seed(view, reported)
+            tokens = count_tokens(view)
+        if tokens <= self._trigger(view, limits):
             return
         await self._run(view, limits)
         if (tokens := count_tokens(view)) > limits.most:
@@ -135,7 +151,7 @@ class ContextKeeper:
         self._has_relieved = True
         spec, tokens = view.pinned.spec, count_tokens(view)
         self._means.learned[ModelChoice(spec.provider, spec.model)] = tokens - tokens // _STEP
-        limits = self._limits[spec.model] = self._means.limits(spec)
+        limits = self._limits[spec.provider, spec.model] = self._means.limits(spec)
         outcome = await self._run(view, limits, must=True)
         return outcome.after < outcome.before
 
@@ -177,11 +193,11 @@ class ContextKeeper:
         it can be had."""
         entries = await self._means.store.shown_log(view.session_id)
         rate, before = rate_of(view), count_tokens(view)
-        request = self._request(view, entries, limits, focus)
+        request = self._request(view, entries, limits, focus, is_wished=is_wished)
         summary, failure = await self._choose(view, request)
         after = before if summary is None else self._size_with(view, entries, summary, rate)
         if summary is not None and after >= before:
-            summary, failure = None, "the summary is no shorter than what it stands for."
+            summary, failure = None, "The summary is no shorter than what it stands for."
         if summary is None and (must or before > limits.most):
             summary = leave_out(request)
             after = before if summary is None else self._size_with(view, entries, summary, rate)
@@ -200,7 +216,7 @@ class ContextKeeper:
         else:
             view.failed_at, self.note = 0, f"[Compacted from {before:,} to {after:,} tokens.]"
         _log.info("session %s was compacted from %d to %d tokens", view.session_id, before, after)
-        return CompactionOutcome(before, after, "" if is_wished and not failure else failure)
+        return CompactionOutcome(before, after, failure)
 
     def _note_failure(self, view: WarmAgent, before: int, failure: str, *, is_left: bool) -> None:
         if failure and not view.failed_at:
@@ -211,7 +227,7 @@ class ContextKeeper:
             _log.warning("session %s could not be summarised: %s", view.session_id, failure)
 
     def _request(
-        self, view: WarmAgent, entries: Sequence[Entry], limits: WindowLimits, focus: str
+        self, view: WarmAgent, entries: Sequence[Entry], limits: WindowLimits, focus: str, *, is_wished: bool
     ) -> CompactionRequest:
         spec, prefix, rate = view.pinned.spec, view.pinned.prefix, rate_of(view)
         scratch = Transcript(self._means.models.wire(spec.provider), spec)
@@ -230,6 +246,7 @@ class ContextKeeper:
             self._means.settings.keep_turns,
             self._room(spec, limits),
             focus,
+            is_wished,
         )
 
     def _room(self, spec: AgentSpec, limits: WindowLimits) -> int:
@@ -255,15 +272,15 @@ class ContextKeeper:
         except StoreError:
             raise
         except TimeoutError:
-            return None, f"it took longer than {_MOST_SECONDS:.0f} seconds."
+            return None, f"It took longer than {_MOST_SECONDS:.0f} seconds."
         except TalariaError as error:
             return None, error.user_text
         except Exception:
             _log.exception("the context engine failed")
-            return None, "the context engine failed; the log has more."
+            return None, "The context engine failed; the log has more."
         if summary is not None and (fault := find_fault(request.entries, summary)):
             _log.error("a compaction of session %s is wrong: %s", view.session_id, fault)
-            return None, f"{fault}."
+            return None, f"The summary cannot be used, because {fault}."
         hit(Failpoint.SUMMARISED)
         return summary, ""
 

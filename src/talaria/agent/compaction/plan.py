@@ -31,7 +31,8 @@ Measure = Callable[[Message], int]
 class CompactionRequest(msgspec.Struct, frozen=True):
     """The material of a compaction. `entries` are the session's log behind its floor, `tokens` the size of
     the next request, of which the prompt and the tools take `fixed`. One call of the model
-    that summarises may have `room` tokens of material. `focus` is what a person asked to keep in view."""
+    that summarises may have `room` tokens of material. A compaction that `is_wished` was asked for
+    by a person, and `focus` is what to keep in view: it summarises although there is room."""
 
     entries: Sequence[Entry]
     limits: WindowLimits
@@ -41,6 +42,7 @@ class CompactionRequest(msgspec.Struct, frozen=True):
     keep_turns: int
     room: int
     focus: str = ""
+    is_wished: bool = False
 
     @property
     def summary_tokens(self) -> int:
@@ -84,7 +86,7 @@ def plan_compaction(request: CompactionRequest) -> Plan:
     spoken = request.measure(UserMessage(())) + len(before.text) // 3 if before.text else 0
     shortened = sum(item.cut for item in old)
     base = request.fixed + size
-    if old and base + spoken + shortened <= limits.target:
+    if old and base + spoken + shortened <= limits.target and not request.is_wished:
         cut = stubs.union(*(item.stubs for item in old))
         return Plan(before.last, _sorted(cut), before.folds, 0, base + spoken + shortened)
     last = old[-1].entry.seq if old else before.last

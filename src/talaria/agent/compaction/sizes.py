@@ -75,6 +75,14 @@ def _rate(view: WarmAgent) -> float:
     return tokens / max(1, weight)
 
 
+def seed(view: WarmAgent, reported: int) -> None:
+    """Let a view without a measurement count with the size of the session's last request. It may only lower
+    the estimate: what was shown then may have been more than now."""
+    weight = request_weight(view)
+    if weight and _LEAST_RATE <= reported / weight < TOKENS_PER_BYTE:
+        view.measured = (weight, reported)
+
+
 def measure(view: WarmAgent, weight: int, reported: int) -> None:
     """Note that a request of `weight` bytes had so many tokens. A report that cannot be true is ignored."""
     if weight and _LEAST_RATE <= reported / weight <= _HIGHEST_RATE:

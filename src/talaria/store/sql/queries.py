@@ -85,6 +85,12 @@ NOTES = f"""
 SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
 WHERE s.id = ? AND e.kind = 'note' ORDER BY e.seq
 """
+# The name of a step that is no answer, such as a summary, is not the model's.
+LAST_INPUT = """
+SELECT u.input FROM turns t JOIN usage u ON u.turn_id = t.id
+JOIN steps p ON p.turn_id = u.turn_id AND p.n = u.n AND p.name = u.model
+WHERE t.session_id = ? AND u.calls = 1 AND u.estimated = 0 ORDER BY t.position DESC, u.n DESC LIMIT 1
+"""
 SPOKEN = f"""
 SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
 WHERE s.id = ? AND e.kind IN ('user', 'assistant', 'hidden') ORDER BY e.seq DESC LIMIT ?
@@ -168,6 +174,11 @@ def shown_log(db: Connection, session_id: SessionId) -> Sequence[Entry]:
 
 def turn_log(db: Connection, session_id: SessionId, turn_id: TurnId) -> Sequence[Entry]:
     return tuple(map(entry_from, db.execute(TURN_LOG, (session_id, turn_id))))
+
+
+def last_input(db: Connection, session_id: SessionId) -> int | None:
+    row = db.execute(LAST_INPUT, (session_id,)).fetchone()
+    return None if row is None else row[0]
 
 
 def notes(db: Connection, session_id: SessionId) -> Sequence[Note]:

@@ -99,6 +99,7 @@ class SqlStore(SqlPort):
     shown_log = reads(queries.shown_log)
     turn_log = reads(queries.turn_log)
     notes = reads(queries.notes)
+    last_input = reads(queries.last_input)
     spoken = reads(queries.spoken)
     sent_files = reads(queries.sent_files)
     spec = reads(queries.spec)
