@@ -104,7 +104,7 @@ def test_folded_steps_are_one_line() -> None:
     entries = log(ask("go"), *steps, *steps, *steps, Summary(folds=((2, 5),)))
     shown = list(shown_messages(entries))
     assert [each.seq for each in shown] == [1, 2, 6, 7]
-    assert texts(entries)[1] == "[The steps e2 to e5 of this turn are left out here to save room.]"
+    assert texts(entries)[1] == "[Note: the steps e2 to e5 of this turn are left out to save room.]"
 
 
 def test_a_branch_begins_with_the_summary_and_the_messages_behind_it() -> None:

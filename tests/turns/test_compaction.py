@@ -125,7 +125,7 @@ async def test_a_summary_that_hangs_is_given_up(tmp_path: Path) -> None:
     async with start(store, tmp_path, abilities=ABILITIES, model=model, engine=engine) as rig:
         replies = [(await rig.say(f"message {n} {LONG}")).reply or "" for n in range(9)]
         assert any("did not finish within 0.05 seconds" in reply for reply in replies)
-        assert model.asked <= 2
+        assert model.asked <= 3
 
 
 async def test_a_compaction_over_the_cap_is_left_and_the_turn_goes_on(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def render_summary(seq: int, summary: Summary, *, can_recall: bool) -> str:
 
 
 def _render_fold(first: int, last: int) -> str:
-    return f"[The steps {entry_id(first)} to {entry_id(last)} of this turn are left out here to save room.]"
+    return f"[Note: the steps {entry_id(first)} to {entry_id(last)} of this turn are left out to save room.]"
 
 
 # -- stubs --------------------------------------------------------------------------------------------------

@@ -54,6 +54,7 @@ _NAME = re.compile(r"(?:call\s+)?([^\s\]{+]+)\s*")
 _SHOWN_IMAGE = "[image 1 from "  # the beginning of a message with images of tool results
 _NOTE = "[Note: "  # the beginning of a message that no person wrote, such as the end of a process
 _STAMP = re.compile(r"\[[^\[\]]*\] ")
+_FOLDED = re.compile(r"\[Note: the steps e(\d+) to e(\d+) of this turn")
 _ASIDE_CHARS = 200
 _scan_json = json.JSONDecoder().raw_decode
 
@@ -163,7 +164,7 @@ def _asks(messages: Sequence[dict[str, Any]], n: int) -> bool:
         return False
     text = _text_of(messages[n])
     follows_results = n > 0 and messages[n - 1].get("role") == "tool"
-    is_note = _STAMP.sub("", text, count=1).startswith(_NOTE) if _STAMP.match(text) else False
+    is_note = (_STAMP.sub("", text, count=1) if _STAMP.match(text) else text).startswith(_NOTE)
     return not is_note and not (follows_results and text.startswith(_SHOWN_IMAGE))
 
 
@@ -177,6 +178,8 @@ def read_steps(messages: Sequence[dict[str, Any]]) -> tuple[int, tuple[str, ...]
             results.clear()
         elif message.get("role") == "tool":
             results.append(_text_of(message))
+        elif folded := _FOLDED.match(_text_of(message)):  # each step is two entries
+            steps += (int(folded[2]) - int(folded[1]) + 1) // 2
     return steps, tuple(results)
 
 
