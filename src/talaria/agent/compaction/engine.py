@@ -106,7 +106,7 @@ class SummaryEngine:
         plan = plan_compaction(request)
         found = find_summary(request.entries)
         before = found.body if found is not None and isinstance(found.body, Summary) else Summary()
-        if plan.last > before.last or (before.of and plan.last):
+        if plan.last > (0 if before.of else before.last):
             text = await self._summarise(request, plan, before, ask)
             return apply_plan(request.entries, plan, text)
         if plan.stubs == before.stubs and plan.folds == before.folds:
@@ -177,7 +177,7 @@ def leave_out(request: CompactionRequest) -> Summary | None:
     plan = plan_compaction(request)
     found = find_summary(request.entries)
     before = found.body if found is not None and isinstance(found.body, Summary) else Summary()
-    if plan.last <= before.last and not (before.of and plan.last):
+    if plan.last <= (0 if before.of else before.last):
         if plan.stubs == before.stubs and plan.folds == before.folds:
             return None
         return apply_plan(request.entries, plan)

@@ -200,6 +200,8 @@ class ContextKeeper:
             summary, failure = None, "The summary is no shorter than what it stands for."
         if summary is None and (must or before > limits.most):
             summary = leave_out(request)
+            if summary is not None and (fault := find_fault(entries, summary)):
+                raise AssertionError(f"a compaction without a model is wrong: {fault}")
             after = before if summary is None else self._size_with(view, entries, summary, rate)
         if summary is None or after >= before:
             self._note_failure(view, before, failure, is_left=False)

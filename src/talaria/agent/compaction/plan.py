@@ -76,9 +76,10 @@ def plan_compaction(request: CompactionRequest) -> Plan:
     limits = request.limits
     found = find_summary(request.entries)
     before = found.body if found is not None and isinstance(found.body, Summary) else Summary()
+    floor = 0 if before.of else before.last
     turns = group_turns(_items(request, before))
     if not turns:
-        return Plan(before.last, before.stubs, before.folds, 0, request.tokens)
+        return Plan(floor, before.stubs, before.folds, 0, request.tokens)
     kept, stubs = _choose_kept(turns, request)
     old = [item for turn in turns[: len(turns) - kept] for item in turn]
     new = [item for turn in turns[len(turns) - kept :] for item in turn]
@@ -88,15 +89,14 @@ def plan_compaction(request: CompactionRequest) -> Plan:
     base = request.fixed + size
     if old and base + spoken + shortened <= limits.target and not request.is_wished:
         cut = stubs.union(*(item.stubs for item in old))
-        return Plan(before.last, _sorted(cut), before.folds, 0, base + spoken + shortened)
-    last = old[-1].entry.seq if old else before.last
-    kept_last = new[0].entry.seq - 1 if old else last
+        return Plan(floor, _sorted(cut), before.folds, 0, base + spoken + shortened)
+    last = new[0].entry.seq - 1 if old else floor
     source = sum(item.size for item in old) + (spoken if old else 0)
     rest = base + (request.summary_tokens if old else spoken)
     running = turns[-1]
     folds, saved = _fold(running, stubs, rest - limits.target, before.folds)
     cut, more = _cut_messages(new, stubs, folds, rest - saved - limits.most, request)
-    return Plan(max(kept_last, before.last), _sorted(stubs | cut), folds, source, rest - saved - more)
+    return Plan(last, _sorted(stubs | cut), folds, source, rest - saved - more)
 
 
 def _sorted(stubs: frozenset[str]) -> tuple[str, ...]:
@@ -250,7 +250,7 @@ def find_fault(entries: Sequence[Entry], summary: Summary) -> str:
         and summary.last < (0 if before.of else before.last),
         "it is empty": bool(summary.last) and not summary.text,
         "it leaves no message": bool(shown) and not behind,
-        "it does not end where a turn ends": summary.last > before.last
+        "it does not end where a turn ends": summary.last > (0 if before.of else before.last)
         and bool(behind)
         and isinstance(behind[0].body, AssistantMessage | ToolResults),
         "it splits a call from its results": splits,
