@@ -19,6 +19,7 @@ from random import Random
 import msgspec
 
 from chaos.approval_faults import APPROVAL_FAULTS
+from chaos.context_faults import CONTEXT_FAULTS
 from chaos.finding_faults import FINDING_FAULTS
 from chaos.hook_faults import HOOK_FAULTS
 from chaos.kills import KillRun
@@ -504,6 +505,7 @@ MUTANTS = (
         (Edit("workspace/checkpoints/reading.py", '    (".git", ".hg",', '    (".hg",'),),
         Tests(f"{_COPIES}/test_shadow.py::test_a_repository_s_history_is_never_touched"),
     ),
+    *CONTEXT_FAULTS,
     *FINDING_FAULTS,
     *HOOK_FAULTS,
     *SLOT_FAULTS,

@@ -141,7 +141,7 @@ def test_nothing_is_lost_and_every_request_fits(
 
 
 @pytest.mark.long
-@settings(_WITHIN, max_examples=300)
+@settings(_WITHIN, max_examples=100)
 @given(plan=st.lists(actions, min_size=8, max_size=40))
 def test_nothing_is_lost_in_long_lives(plan: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     asyncio.run(live(tmp_path_factory.mktemp("life"), ["SAY hello", *plan]))
