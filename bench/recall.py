@@ -33,6 +33,7 @@ _MESSAGE_WORDS = 150
 _VOCABULARY = 30_000
 _BATCH = 500
 _QUERIES = 30
+_SETTLE_SECONDS = 3.0  # after which sessions are not looked at again for late changes
 _POLL_SECONDS = 5.5  # after which a gateway looks for something to index
 _SESSION = SessionId("ses_bench")
 
@@ -105,6 +106,7 @@ async def measure_sessions(count: int) -> tuple[float, float]:
                 await asyncio.gather(*(_add_session(store, speaker, number) for number in some))
             while not await index.catch_up(60.0):
                 pass
+            await asyncio.sleep(_SETTLE_SECONDS)
 
             async def search(query: str) -> None:
                 await index.search(query, EVERYTHING)

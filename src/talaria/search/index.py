@@ -43,7 +43,7 @@ _log = logging.getLogger("talaria.search")
 SIDE_FILE = "search.db"
 _POLL_SECONDS = 5.0
 _SWEEP_SECONDS = 3600.0
-_SLACK_SECONDS = 10.0  # a change may become visible a little after a later one
+_SLACK_SECONDS = 2.0  # a change may become visible a little after a later one
 _PAGE = 200
 _SLICE_BYTES = 16 << 10  # takes some milliseconds
 _PAUSE = 9.0  # beside turns, times the time of a slice
@@ -178,7 +178,7 @@ class LogIndex:
         while True:
             replaced = self._replaced
             is_complete = await self.catch_up(_SEARCH_SECONDS)
-            left = await self._use(_find_within, parsed, reach.roots, self._zone)
+            left = await self._use(_find_within, parsed, reach.roots, offset + 3 * limit, self._zone)
             if self._replaced == replaced:
                 break
         hits: list[FoundEntry] = []
@@ -277,18 +277,21 @@ def _add(
 
 
 def _find_within(
-    file: SideFile, query: ranking.Query, roots: tuple[ChatKey, ...] | None, zone: tzinfo | None
+    file: SideFile,
+    query: ranking.Query,
+    roots: tuple[ChatKey, ...] | None,
+    most: int,
+    zone: tzinfo | None,
 ) -> list[_Found]:
     if roots is None:
-        return _rank(
-            file, query, ranking.Extent([EVERY_DOCUMENT], file.count(), needs_words=True), _MOST_HITS, zone
-        )
+        extent = ranking.Extent([EVERY_DOCUMENT], file.count(), needs_words=True)
+        return _rank(file, query, extent, most, zone)
     sessions = file.sessions_within(roots)
     count = sum(session.head for session in sessions)
     extent = ranking.Extent([session.span() for session in sessions], count, needs_words=True)
     if len(sessions) > _MOST_SPANS:
         extent = ranking.Extent([EVERY_DOCUMENT], count, {each.number for each in sessions}, needs_words=True)
-    return _rank(file, query, extent, _MOST_HITS, zone)
+    return _rank(file, query, extent, most, zone)
 
 
 def _find_in_logs(
