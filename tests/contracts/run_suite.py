@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from contracts.job_suite import add, claim, write
-from contracts.store_orders import ME, START, HandClock, accepting, answered, begun, ending, step
+from contracts.store_orders import ME, RIVAL, START, HandClock, accepting, answered, begun, ending, step
 from talaria.core.delivery import OutboxRow
 from talaria.core.entries import Announcement
 from talaria.core.errors import OverBudget
@@ -77,6 +77,17 @@ class RunSuite:
         last = (await store.log(session.id, 0))[-1].body
         assert isinstance(last, Announcement)
         assert last.text == row.body
+
+    async def test_claims_of_dead_owners_are_void_at_once(self, store: StoreEngine) -> None:
+        mine = await job_with_slots(store, START)
+        await claim(store)
+        job = await job_with_slots(store, START)
+        (dead,) = await claim(store, owner=RIVAL)
+        assert dead.job.id == job.id
+        await store.reclaim(ME)
+        found = {each: await store.jobs.slot(each, START) for each in (mine.id, job.id)}
+        states = {each: slot.state for each, slot in found.items() if slot is not None}
+        assert states == {mine.id: SlotState.RUNNING, job.id: SlotState.DUE}
 
     async def test_failure_is_told_to_the_chat_that_asked_once_all_tries_failed(
         self, store: StoreEngine, clock: HandClock

@@ -138,8 +138,8 @@ class Store(SpendStore, LogStore, QuestionStore, Protocol):
         ...
 
     async def reclaim(self, owner: OwnerId) -> Sequence[Turn]:
-        """Expire the leases of every other owner and return the unsettled turns, `waiting` ones included,
-        oldest first.
+        """Expire the leases of every other owner, and their claims of slots without a turn, and return the
+        unsettled turns, `waiting` ones included, oldest first.
 
         Only the holder of the home's lock may call it: it knows that no other process is alive.
         """

@@ -12,7 +12,7 @@ import msgspec
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.ledger import BLAMED, Ended, Renewal, blamed_turns
 from talaria.core.turns import Turn
-from talaria.store.sql import delivery, rules, spending
+from talaria.store.sql import delivery, rules, slots, spending
 from talaria.store.sql.delivery import DUE_AT_ONCE
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import (
@@ -148,6 +148,7 @@ FORGIVE_ALL = "UPDATE turns SET forgiven = attempts WHERE id = ?"
 def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
     tx.execute(EXPIRE_OTHERS, (owner,))
     spending.charge_others(tx, owner)
+    tx.execute(slots.FREE_OTHERS, (owner,))
     tx.execute(DUE_AT_ONCE)
     return tuple(map(turn_from, tx.execute(FIND_UNSETTLED).fetchall()))
 

@@ -118,6 +118,10 @@ FREE_DEAD = """
 UPDATE slots SET state = 'due', claimed_by = ''
 WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL AND (claimed_at <= ? OR claimed_at > ?)
 """
+FREE_OTHERS = """
+UPDATE slots SET state = 'due', claimed_by = ''
+WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL AND claimed_by <> ?
+"""
 SKIP_OVERLAPPING = f"""
 UPDATE slots SET state = 'skipped', ended_at = ?,
                  reason = CASE WHEN (
