@@ -18,7 +18,7 @@ HOOK_FAULTS = (
                 "if not header:",
             ),
         ),
-        Tests("tests/chaos/test_webhook_calls.py"),
+        Tests(f"{_HOOKS}::test_forged_call_is_refused"),
     ),
     Mutant(
         "webhook of any time",
@@ -65,7 +65,10 @@ HOOK_FAULTS = (
     Mutant(
         "announcement without a fence",
         "a process that lost its lease writes after a sent message",
-        (Edit("store/sql/announcements.py", "(lease.fence + 1, head.epoch", "(lease.fence, head.epoch"),),
+        (
+            Edit("store/sql/announcements.py", "(lease.fence + 1, head.epoch", "(lease.fence, head.epoch"),
+            Edit("store/sql/announcements.py", "lease_fence = ?, lease_expires = 0,", "lease_fence = ?,"),
+        ),
         Tests(f"{_LOG}::test_holder_of_an_expired_lease_cannot_write_after_the_message"),
     ),
     Mutant(

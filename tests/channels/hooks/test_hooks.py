@@ -74,6 +74,19 @@ async def test_other_event_id_does_not_make_a_body_new(tmp_path: Path, kind: str
         assert (status, second == first) == (202, False)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_forged_call_is_refused(tmp_path: Path, kind: str) -> None:
+    secret = STANDARD_SECRET if kind == "standard" else SECRET
+    async with hooked(tmp_path, deploys=table(signature=kind, secret=secret)) as api:
+        forged = sign(kind, BODY, event_id="e1", at=time.time(), secret=f"another {SECRET}")
+        assert (await call(api, "deploys", BODY, forged))[0] == 401
+        assert (await call(api, "deploys", BODY, {}))[0] == 401
+        genuine = sign(kind, BODY, event_id="e1", at=time.time())
+        if kind != "token":
+            assert (await call(api, "deploys", BODY + b" ", genuine))[0] == 401
+        assert await count_turns(api) == 0
+
+
 async def test_calls_at_the_same_time_are_one_turn(tmp_path: Path) -> None:
     async with hooked(tmp_path, deploys=table()) as api:
         headers = sign("hmac-sha256", BODY)
