@@ -11,6 +11,7 @@ from bench import pieces, streams
 from bench.accepts import group_commit_gain, http_accept_cpu
 from bench.agents import warm_agent_costs
 from bench.commands import MODEL_SECONDS, command_costs, output_costs
+from bench.context import COMPACTED_LENGTH, measure_context
 from bench.jobs import MODEL_SECONDS as RUN_SECONDS
 from bench.jobs import measure_crowd, measure_stored
 from bench.load import Client, bare_call_cpu, fresh_names, sdk_call_cpu
@@ -28,6 +29,7 @@ PARTS = (
     "chats",
     "accepts",
     "agents",
+    "context",
     "commands",
     "jobs",
     "recall",
@@ -61,6 +63,7 @@ class Suite:
             self._measure_chats,
             self._measure_accepts,
             self._measure_agents,
+            self._measure_context,
             self._measure_commands,
             self._measure_jobs,
             self._measure_recall,
@@ -199,6 +202,14 @@ class Suite:
         self._add_cpu("agent built from 100 messages", build, Wanted.AT_MOST, 2)
         allowed = 3 * transcript + 20_000
         self.rows.append(Row("agent in memory over its allowance", held / allowed, "×", Wanted.AT_MOST, 1))
+
+    async def _measure_context(self) -> None:
+        self._say(f"a conversation of {COMPACTED_LENGTH:,} messages")
+        costs = await measure_context(self._times(100), self._times(100))
+        name = f"agent built from {COMPACTED_LENGTH:,} messages, compacted"
+        self._add_cpu(name, costs.cold, Wanted.AT_MOST, 20)
+        growth = f"turn at {COMPACTED_LENGTH:,} messages, compacted, against 2"
+        self.rows.append(Row(growth, costs.long / costs.short, "×", Wanted.AT_MOST, 1.5))
 
     async def _measure_commands(self) -> None:
         self._say("commands of the terminal")

@@ -61,6 +61,8 @@ ALL = [
     "durable accepts, 64 tasks over one",
     "durable accept through HTTP, 64 at once",
     *AGENTS,
+    "agent built from 5,000 messages, compacted",
+    "turn at 5,000 messages, compacted, against 2",
     "command `true`, until its result",
     "command `true`, in the gateway",
     "gateway's growth by 10 MB of output",

@@ -15,6 +15,7 @@ from talaria.models.known import Abilities
 TOKENS_PER_BYTE = 1 / 3
 """The rate for text of which no report is known, and for all new text: English has a lower rate."""
 _LEAST_RATE, _HIGHEST_RATE = 1 / 12, 1.0  # another rate is no measurement
+_LEAST_SEEDED = 1 / 4
 _USUAL_ANSWER = 4096
 _KEPT_SHARE = 0.3
 _ANSWER_SHARE = 8  # an answer takes at most one part of so many of the window
@@ -76,11 +77,12 @@ def _rate(view: WarmAgent) -> float:
 
 
 def seed(view: WarmAgent, reported: int) -> None:
-    """Let a view without a measurement count with the size of the session's last request. It may only lower
-    the estimate: what was shown then may have been more than now."""
+    """Let a view without a measurement count with the size of the session's last request. That may have shown
+    more or less than the next one, so it can lower the estimate by a quarter at most."""
     weight = request_weight(view)
-    if weight and _LEAST_RATE <= reported / weight < TOKENS_PER_BYTE:
-        view.measured = (weight, reported)
+    rate = max(reported / max(1, weight), _LEAST_SEEDED)
+    if rate < TOKENS_PER_BYTE:
+        view.measured = (weight, round(weight * rate))
 
 
 def measure(view: WarmAgent, weight: int, reported: int) -> None:
