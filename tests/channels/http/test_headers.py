@@ -176,7 +176,7 @@ async def test_a_preflight_allows_the_methods_and_headers_of_the_api(client: Cli
     case = Case(("OPTIONS", "/api/sessions"), "127.0.0.1:PORT", LISTED, "", "", "cross-site")
     status, headers = await client.ask(case)
     assert status == 204
-    assert headers["access-control-allow-methods"] == "GET, HEAD, POST, DELETE"
+    assert headers["access-control-allow-methods"] == "GET, HEAD, POST, PATCH, DELETE"
     assert headers["access-control-allow-headers"] == "authorization, *"
     assert headers["access-control-max-age"] == "600"
 
