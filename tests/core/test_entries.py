@@ -96,6 +96,7 @@ def test_every_kind_of_body_has_its_own_tag() -> None:
         "note",
         "summary",
         "summary_dropped",
+        "announcement",
     }
 
 

@@ -10,6 +10,7 @@ from talaria.core.events import (
     EVENT_NAMES,
     FINAL_EVENTS,
     Cancelled,
+    Compacted,
     Delta,
     Done,
     Event,
@@ -35,7 +36,7 @@ from talaria.core.questions import QuestionKind, Span
 
 CONTRACT = {
     *("queued", "model.loading", "reasoning", "delta", "tool.started", "tool.output", "tool.finished"),
-    *("tool.delta", "approval.decided"),  # additions
+    *("tool.delta", "approval.decided", "compacted"),  # additions
     *("approval", "retry", "fallback", "usage", "reset", "done", "failed", "cancelled"),
 }
 
@@ -53,6 +54,7 @@ EVENTS: list[Event] = [
     Retrying("openai/gpt", 2, 1.5, "It is busy."),
     FellBack("backup/gpt", "openai/gpt", "It is down."),
     ModelLoading("local/tiny", "fetching", 31.0, 128, 491),
+    Compacted(24_000, 12_000),
     Reset(),
     Done("bye"),
     Failed(ErrorInfo("model", "It broke.", "Wait.")),

@@ -57,7 +57,7 @@ with ballast.open("wb", buffering=0) as file:
 accepted = [seen.pop("before")]
 refused = None
 for number in range(200):
-    status, body = call("/api/sessions/one/messages", {"text": "x" * 20000})
+    status, body = call("/api/sessions/one/messages", {"text": "x" * 1000})
     if status != 202:
         refused = [status, body["error"]["type"], body["error"]["message"], body["error"]["hint"]]
         break
