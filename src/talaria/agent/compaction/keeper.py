@@ -325,7 +325,9 @@ class ContextKeeper:
         for _ in range(_ROUNDS):
             found = view.summary
             summary = found.body if found is not None and isinstance(found.body, Summary) else None
-            if found is None or summary is None or summary.model == own or summary.window >= limits.window:
+            if found is None or summary is None or summary.model == own:
+                break
+            if not 0 < summary.window < limits.window:
                 break
             if count_tokens(view) + summary.before - summary.after > limits.at or summary.of:
                 break
