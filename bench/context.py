@@ -72,7 +72,7 @@ async def _lengthen(home: Path, builds: int) -> float:
         for number in range(COMPACTED_LENGTH // 2):
             bodies += [UserMessage((Text(f"{number} {_TEXT}"),)), AssistantMessage(_TEXT)]
         last = session.revision.seq + len(bodies) - _KEPT
-        bodies.append(Summary(1, last, _TEXT * 20, model="scripted/scripted", window=32_000))
+        bodies.append(Summary(1, last, _TEXT * 20, window=300_000, before=250_000, after=3_000))
         fence = await store.hold(session.id, OwnerId("own_bench"), _LEASE_SECONDS)
         await store.commit(Commit(session.id, fence, None, tuple(bodies), release=True))
         builder = AgentBuilder(store, ScriptedModels(), ChatWorkspaces(home))
