@@ -72,6 +72,11 @@ def test_words_count_from_when_they_were_shown(desk: JobDesk, clock: FakeClock) 
     assert (saved.plan.text, saved.plan.is_reminder, saved.next_at) == ("stretch", True, NOW + 600)
 
 
+def test_a_when_may_say_remind_me(desk: JobDesk) -> None:
+    plan = desk.propose(OPERATOR, JobRequest(text="stretch", when="remind me in ten minutes")).plan
+    assert (plan.text, plan.is_reminder, plan.schedule) == ("stretch", True, At(NOW + 600))
+
+
 def test_a_job_has_its_own_zone(desk: JobDesk) -> None:
     proposal = desk.propose(OPERATOR, msgspec.structs.replace(DAILY, timezone="America/New_York"))
     assert proposal.shown[0] == "Tue 2026-11-17 09:00 EST", "it is half past eight there"

@@ -47,7 +47,7 @@ from talaria.jobs.schedules import (
     show_instant,
 )
 from talaria.jobs.settings import CHECKED_INTERVAL, JobSettings
-from talaria.jobs.words import UnclearSchedule, parse_sentence
+from talaria.jobs.words import UnclearSchedule, is_reminder, parse_sentence
 from talaria.jobs.zones import find_zone, zone_name
 
 _LOOKED_AT = 500  # jobs, when one is looked for by its name
@@ -91,7 +91,7 @@ class JobDesk:
         """
         now = self._clock.now() if now is None else now
         zone = self._zone(request)
-        text, is_reminder = request.text or "", False
+        text, reminds = request.text or "", False
         if not request.named_times:
             worded = parse_sentence(text, zone, now) if text else None
             if worded is None:
@@ -100,10 +100,11 @@ class JobDesk:
                     'Say it with the text ("every weekday at 9 …", "remind me in ten minutes to …"), or '
                     "apart from it.",
                 )
-            schedule, text, is_reminder = worded
+            schedule, text, reminds = worded
         else:
             schedule = read_schedule(request, zone, now)
-        plan = JobPlan(text, schedule, "", is_reminder=is_reminder)
+            reminds = isinstance(request.when, str) and is_reminder(request.when)
+        plan = JobPlan(text, schedule, "", is_reminder=reminds)
         is_worded = not request.named_times or request.when is not UNSET
         return self._proposal(self._filled(asker, plan, request), now, is_worded=is_worded)
 

@@ -40,11 +40,18 @@ _MAX_CHARS = 200
 
 
 def read_when(text: str, zone: tzinfo, now: float) -> Schedule:
-    """Return the schedule that the whole text names. Raise `UnclearSchedule`, `BadRequest`."""
-    schedule = parse_words(text, zone, now)
+    """Return the schedule that the whole text names, also behind "remind me". Raise `UnclearSchedule`,
+    `BadRequest`."""
+    reminder = _REMINDER.fullmatch(text.strip())
+    schedule = parse_words(reminder["rest"] if reminder else text, zone, now)
     if schedule is None:
         _ask(f"When is {text[:80]!r}?")
     return schedule
+
+
+def is_reminder(text: str) -> bool:
+    """Return whether a text asks to remind its writer."""
+    return _REMINDER.fullmatch(text.strip()) is not None
 
 
 def parse_words(text: str, zone: tzinfo, now: float) -> Schedule | None:
