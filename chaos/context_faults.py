@@ -60,7 +60,7 @@ CONTEXT_FAULTS = (
             Edit(
                 "core/shown.py",
                 "                text=short_text(text, name),\n",
-                "                text=short_text(text, name),\n                reasoning=(),\n",
+                "                reasoning=(), text=short_text(text, name),\n",
             ),
         ),
         Tests(f"{_SHOWN}::test_stubs_keep_ids_calls_and_signed_thoughts"),
@@ -84,7 +84,7 @@ CONTEXT_FAULTS = (
             Edit(
                 "agent/compaction/keeper.py",
                 _TAKE,
-                f"        await self._journal.commit((summary,))\n{_TAKE}",
+                f"        await self._journal.commit((summary,))\n{_TAKE.replace('not self', 'not  self')}",
             ),
         ),
         Tests(f"{_TURNS}::test_a_smaller_fallback_gets_a_shorter_view_for_its_turn_only"),

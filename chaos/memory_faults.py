@@ -10,7 +10,7 @@ _PINNED = "                return pinned, began.before\n"
 _PINNED_ANEW = """\
                 pinned = self.specs.refresh_memory(turn.chat_key, pinned)
                 if pinned.id == session.spec_id:
-                    return pinned, began.before
+                    return (pinned, began.before)
                 return pinned, await journal.commit((SpecSet(pinned.id),), specs=(pinned,))
 """
 _DRAFT = "            _write(draft, text)\n"
@@ -58,7 +58,13 @@ MEMORY_FAULTS = (
     Mutant(
         "compaction without memory",
         "a session that goes on for weeks never has new facts in its prefix",
-        (Edit("app.py", "Compaction(store, calls, specs.refresh_memory)", "Compaction(store, calls)"),),
+        (
+            Edit(
+                "app.py",
+                "Compaction(store, calls, specs.refresh_memory, engine)",
+                "Compaction(store, calls, engine=engine)",
+            ),
+        ),
         Tests(f"{_SCENARIOS}::test_a_compaction_takes_memory_into_the_prefix"),
     ),
     Mutant(
@@ -92,7 +98,7 @@ MEMORY_FAULTS = (
             Edit(
                 "memory/memory_files.py",
                 _DRAFT,
-                _IN_PLACE + _DRAFT + _BEFORE,
+                _IN_PLACE + _DRAFT.replace("(draft, text)", "(draft, text, )") + _BEFORE,
             ),
         ),
         Tests(f"{_FILES}::test_a_kill_leaves_the_old_page_or_the_new_one_and_a_repeat_doubles_nothing"),

@@ -229,7 +229,7 @@ MUTANTS = (
         "a turn that holds the event loop lets the leases of all turns expire",
         (
             Edit(
-                "app.py",
+                "turns/lease_watch.py",
                 "renewing = partial(keeper.run_beside, store.from_thread, lambda: not watch.is_wedged)",
                 "renewing = keeper.run",
             ),

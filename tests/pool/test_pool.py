@@ -53,6 +53,11 @@ class HeldReads(MemoryStore):
         self.is_read = asyncio.Event()
         self.may_go = asyncio.Event()
 
+    async def shown_log(self, session_id: SessionId) -> Sequence[Entry]:
+        self.is_read.set()
+        await self.may_go.wait()
+        return await super().shown_log(session_id)
+
     async def log(self, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
         self.is_read.set()
         await self.may_go.wait()

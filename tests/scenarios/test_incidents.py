@@ -58,10 +58,10 @@ class GatedStore(MemoryStore):
         self.held_up: SessionId | None = None
         self.is_open = asyncio.Event()
 
-    async def log(self, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
+    async def shown_log(self, session_id: SessionId) -> Sequence[Entry]:
         if session_id == self.held_up:
             await self.is_open.wait()
-        return await super().log(session_id, after_seq)
+        return await super().shown_log(session_id)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -259,7 +259,7 @@ async def test_who_sends_all_before_reading_still_hears_why(api: Api) -> None:
 
 
 async def test_commas_in_a_text_are_no_values(api: Api) -> None:
-    text = "a, {},, b" * 20_000
+    text = "a, {},, b" * 5_000
     turn = await api.say("one", text)
     assert turn["reply"] == f"You said: {text}"
 

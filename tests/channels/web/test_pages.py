@@ -151,7 +151,9 @@ def test_every_file_of_the_folder_is_served_and_named_by_another() -> None:
     assert {path.name for path in ASSETS.iterdir()} == set(MEDIA_TYPES)
     text = {name: (ASSETS / name).read_text() for name in NAMES}
     named = {
-        name for source in text.values() for name in re.findall(r'(?:/assets/|from "\./)([\w.]+)"', source)
+        name
+        for source in text.values()
+        for name in re.findall(r'(?:/assets/|(?:from|import) "\./)([\w.]+)"', source)
     }
     assert named == set(MEDIA_TYPES) - {INDEX}
 
