@@ -75,6 +75,18 @@ class finish(Generic[T]):  # noqa: N801 - reads as a verb: `await finish(work)`
                 failure = error
 
 
+async def sleep_until_woken(clock: Clock, seconds: float, woken: asyncio.Event) -> None:
+    """Sleep for so long, or until `woken` is set."""
+    sleeping = asyncio.ensure_future(clock.sleep(seconds))
+    waking = asyncio.ensure_future(woken.wait())
+    try:
+        await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sleeping, waking):
+            task.cancel()
+        await asyncio.gather(sleeping, waking, return_exceptions=True)
+
+
 @asynccontextmanager
 async def run_loops(clock: Clock, loops: Mapping[str, Callable[[], Awaitable[None]]]) -> AsyncIterator[None]:
     """Run the named loops; leaving cancels them. A loop that fails is logged and started again."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from talaria.core.tasks import run_loops
+from talaria.core.tasks import run_loops, sleep_until_woken
 from talaria.gateway import Gateway, ServicePart
 from talaria.jobs.settings import JobSettings
 
@@ -36,7 +36,7 @@ class JobService:
             await self._keep_heartbeat()
             if await self._gateway.store.jobs.is_any():
                 break
-            await self._wait()
+            await sleep_until_woken(self._gateway.clock, LOOK_SECONDS, self._woken)
         await self._schedule()
 
     async def close(self) -> None:
@@ -50,16 +50,6 @@ class JobService:
 
             gateway = self._gateway
             await keep_heartbeat(gateway.store.jobs, gateway.clock, gateway.settings.agent.name, heartbeat)
-
-    async def _wait(self) -> None:
-        sleeping = asyncio.ensure_future(self._gateway.clock.sleep(LOOK_SECONDS))
-        waking = asyncio.ensure_future(self._woken.wait())
-        try:
-            await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sleeping, waking):
-                task.cancel()
-            await asyncio.gather(sleeping, waking, return_exceptions=True)
 
     async def _schedule(self) -> None:
         from talaria.jobs.zones import agent_zone  # noqa: PLC0415 - with the first job

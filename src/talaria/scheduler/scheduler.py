@@ -28,7 +28,7 @@ from talaria.core.jobs import (
 )
 from talaria.core.ledger import Page
 from talaria.core.store_ports import Store
-from talaria.core.tasks import finish
+from talaria.core.tasks import finish, sleep_until_woken
 from talaria.jobs.planning import plan_slots, replan, zone_of
 from talaria.jobs.schedules import next_instant
 from talaria.jobs.settings import JobSettings
@@ -183,19 +183,9 @@ class Scheduler:
                 return
             before = now
             left = TICK_SECONDS if until is None else min(TICK_SECONDS, until - now)
-            await self._sleep(left)
+            await sleep_until_woken(self._clock, left, self._woken)
             if self._starting:
                 await self._jobs.renew([one.slot.claim for one in self._starting.values()])
-
-    async def _sleep(self, seconds: float) -> None:
-        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
-        waking = asyncio.ensure_future(self._woken.wait())
-        try:
-            await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sleeping, waking):
-                task.cancel()
-            await asyncio.gather(sleeping, waking, return_exceptions=True)
 
     async def _let_go(self) -> None:
         for task in tuple(self._starting):
