@@ -48,7 +48,8 @@ class ToolSpec(msgspec.Struct, frozen=True):
     `[tools] call_timeout`. A tool that `asks` is an `AskingTool`. Results of an `untrusted` tool are content
     from outside. A tool that `runs_commands` needs an approval where there is no sandbox. A tool that
     `reaches_out` (it writes to memory, makes a job, writes to another chat) needs one after content from
-    outside has entered the conversation.
+    outside has entered the conversation. `origin` says where the tool comes from, such as `mcp:files`; the
+    name of its source if it is empty. A model is not told it.
     """
 
     name: str
@@ -62,6 +63,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     untrusted: bool = False
     runs_commands: bool = False
     reaches_out: bool = False
+    origin: str = ""
 
     @property
     def writes_files(self) -> bool:
