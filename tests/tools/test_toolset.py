@@ -3,13 +3,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import msgspec
 import pytest
 
 from talaria.core.errors import ConfigError
-from talaria.core.tools import ToolSpec
+from talaria.core.tools import Findable, ToolSpec
 from talaria.testing.changing_tools import ChangingSource
 from talaria.tools.function import FunctionTool
-from talaria.tools.toolset import Family, ToolSet, resolve
+from talaria.tools.toolset import MOST_OF_ORIGIN, Family, ToolSet, resolve
 from tools.conftest import tool
 
 
@@ -149,3 +150,61 @@ def test_a_tool_of_another_source_that_cannot_be_offered_is_left_out_with_a_reas
         "A tool of one is left out: The parameters of the tool 'broken' are not a JSON schema of an object.",
         "A tool of two is left out: Two tools are named 'fine'. Tool names must be unique: rename one.",
     ]
+
+
+def tool_from(origin: str, name: str, description: str = "") -> FunctionTool:
+    made = tool(name, description)
+    return dataclasses.replace(made, spec=msgspec.structs.replace(made.spec, origin=origin))
+
+
+def test_each_tool_has_the_origin_of_its_spec_or_the_name_of_its_source() -> None:
+    server = source(tool_from("mcp:git", "git_log"), tool("plain"), tool_from("family0", "false"), name="mcp")
+    tools = resolve([*FAMILIES, server], ["family0"])
+    origins = {name: tools.origin(name) for name in (*tools.names, "unknown")}
+    assert origins == {
+        "git_log": "mcp:git",
+        "plain": "mcp",
+        "false": "mcp",
+        "tool0": "family0",
+        "unknown": "",
+    }
+    assert [(each.origin, each.names) for each in tools.only(("git_log", "tool0")).families()] == [
+        ("family0", ("tool0",)),
+        ("mcp:git", ("git_log",)),
+    ]
+
+
+def test_a_source_that_floods_with_tools_gets_no_more_than_its_share() -> None:
+    told: list[str] = []
+    flood = source(
+        *(tool_from("mcp:flood", f"flood_{n % 5000}") for n in range(10_000)),
+        tool("tool_search"),
+        tool("tool_call"),
+        tool_from("mcp:other", "fine"),
+        tool_from("mcp:other", "long", "x" * 70_000),
+        tool_from("mcp:other", "fine"),
+        name="mcp",
+    )
+    tools = resolve([*FAMILIES, flood], ["family0"], told.append)
+    assert {each.origin: len(each.names) for each in tools.families()} == {
+        "family0": 1,
+        "mcp:flood": MOST_OF_ORIGIN,
+        "mcp:other": 1,
+    }
+    assert len(set(tools.names)) == len(tools.names) == MOST_OF_ORIGIN + 2
+    assert len(told) == 6
+    assert told[-1] == "8999 more tools of mcp are left out."
+
+
+class FindingSource(ChangingSource):
+    def findables(self) -> tuple[Findable, ...]:
+        return (Findable("pdf", "Reads PDF files.", "skill"),)
+
+
+def test_what_can_be_found_goes_with_the_tool_that_takes_its_name() -> None:
+    skills = FindingSource("skills")
+    skills.offer(tool("skill"))
+    tools = resolve([*FAMILIES, skills], ["family0"])
+    assert [each.name for each in tools.findables] == ["pdf"]
+    assert tools.only(("skill",)).findables == tools.findables
+    assert tools.only(("tool0",)).findables == ()

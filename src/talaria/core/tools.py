@@ -27,6 +27,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 SEND_FILE = "send_file"  # its calls that went well are files of the reply
+TOOL_SEARCH, TOOL_CALL = "tool_search", "tool_call"  # the way to tools that a session is not shown
 MAX_SENT_BYTES = 50 << 20
 NO_CHAT, NOBODY = ChatKey(""), Sender("")  # of a call outside of a turn
 
@@ -293,4 +294,23 @@ class ToolSource(Protocol):
 
     def subscribe(self, changed: Callable[[], None]) -> None:
         """Call `changed` on the event loop whenever `tools` would return something else than before."""
+        ...
+
+
+class Findable(msgspec.Struct, frozen=True):
+    """An entry that `tool_search` finds beside tools, such as a skill. `tool` is the tool that takes its
+    name; a session without that tool does not find it."""
+
+    name: str
+    description: str
+    tool: str
+
+
+@runtime_checkable
+class FindableSource(Protocol):
+    """A `ToolSource` that has more than its tools to be found. A session gets `tool_search` if there is
+    any."""
+
+    def findables(self) -> tuple[Findable, ...]:
+        """Return what is found as of now. Does not block. `subscribe` announces its changes too."""
         ...
