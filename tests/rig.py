@@ -23,10 +23,13 @@ from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
+from talaria.commands.command_types import ExtraCommand
+from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home
 from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
+from talaria.core.hooks import Hooks
 from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
 from talaria.core.messages import Text
 from talaria.core.ports import Checkpoints, Models, PendingModels
@@ -167,6 +170,8 @@ async def start(
     quota: FolderQuota | None = None,
     context: ContextSettings = CONTEXT,
     engine: ContextEngine | None = None,
+    commands: Sequence[ExtraCommand] = (),
+    hooks: Hooks | None = None,
 ) -> AsyncIterator[Rig]:
     """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
     clock = clock or SystemClock()
@@ -190,7 +195,9 @@ async def start(
     workspaces = workspaces or FakeWorkspaces(lambda key: folder)
     builder = AgentBuilder(store, models, workspaces)
     pool = Pool(builder, limits, clock)
-    sessions = SessionLifecycle(store, clock, workspaces, pool.release, lambda: cutoff(clock.now()))
+    sessions = SessionLifecycle(
+        store, clock, workspaces, pool.release, lambda: cutoff(clock.now()), hooks=hooks
+    )
     keeper = LeaseKeeper(store, clock, new_owner_id(), 30.0)
     money = Budgets(
         budgets or BudgetSettings(), Prices(prices).find, store, metrics=metrics, clock=clock, zone=UTC
@@ -207,6 +214,8 @@ async def start(
         metrics=metrics,
         pending=arrivals,
         secrets=secrets,
+        commands=ExtraCommands(lambda: commands),
+        hooks=hooks,
     )
     turn_settings = TurnSettings("main", max_steps, turn_seconds, busy, zone=UTC)
     uploads = Uploads(folder / "uploads", lambda key: folder, clock, quota=quota)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from enum import Enum, auto
 
 import msgspec
@@ -11,7 +12,7 @@ from talaria.commands.window_use import WindowUse
 from talaria.commands.workspace_status import WorkspaceStatus
 from talaria.core.delivery import Button
 from talaria.core.entries import EntryBody, Exchange
-from talaria.core.ids import QuestionId, SessionId, TurnId
+from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
 from talaria.core.ledger import AskedQuestion, ChatSummary
 from talaria.core.memory import MemoryEdit, PageContent
 from talaria.core.questions import Span
@@ -25,6 +26,40 @@ class Command(msgspec.Struct, frozen=True):
 
     name: str
     args: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandCall:
+    """A call of an extra command. After a crash the same call, with the same `turn_id`, may be made again."""
+
+    name: str
+    args: str
+    turn_id: TurnId
+    session_id: SessionId
+    chat_key: ChatKey
+    sender: Sender
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraCommand:
+    """A command of a plug-in or a skill. `origin` says whose it is, such as `plugin:weather`.
+
+    It has `run`, which answers it without a model, or `message`, which returns the text that the model gets
+    in place of the command and its arguments. `message` does not block. `run` raises `TalariaError` for a
+    failure that the person should read. A command that `is_control` works while a turn runs; others wait.
+    """
+
+    name: str
+    help: str
+    origin: str
+    arguments: str = ""
+    run: Callable[[CommandCall], Awaitable[str]] | None = None
+    message: Callable[[str], str] | None = None
+    is_control: bool = False
+
+    def describe(self) -> str:
+        usage = f"/{self.name} {self.arguments}".rstrip()
+        return f"{usage}: {self.help} ({self.origin})"
 
 
 class Route(Enum):
@@ -48,7 +83,8 @@ class CommandContext(msgspec.Struct, frozen=True):
     `/usage`, and `recent`, the session's last turns, newest first, for `/why`. `is_parked` says that the turn
     under way waits for a person's decision. `questions` are the open questions of the chat, and the one that
     the command names, for commands with `reads_questions`. `workspace` is filled in for `/status`,
-    `window` for `/context`, and `memory` for `/memory`, if there is one.
+    `window` for `/context`, and `memory` for `/memory`, if there is one. `extra` are the commands that are
+    not built in.
     """
 
     summary: ChatSummary
@@ -73,6 +109,7 @@ class CommandContext(msgspec.Struct, frozen=True):
     questions: tuple[AskedQuestion, ...] = ()
     memory: tuple[PageContent, ...] | None = None
     window: WindowUse | None = None
+    extra: tuple[ExtraCommand, ...] = ()
 
     @property
     def session(self) -> Session:

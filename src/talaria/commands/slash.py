@@ -7,6 +7,7 @@ command runner in `turns` applies the result.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from talaria.commands.command_types import (
@@ -14,6 +15,7 @@ from talaria.commands.command_types import (
     CommandContext,
     CommandResult,
     CommandSpec,
+    ExtraCommand,
     Route,
     SpecChange,
 )
@@ -32,6 +34,7 @@ from talaria.core.suggest import nearest
 from talaria.core.turns import Turn
 
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z_-]*)(?:\s+(.*))?", re.DOTALL)
+_WITH_DIGITS = re.compile(r"/([A-Za-z][A-Za-z0-9_-]*)(?:\s+(.*))?", re.DOTALL)  # extra commands may have them
 _TITLE_LIMIT = 120
 _BUTTONS = 8
 _LISTED = 20
@@ -43,9 +46,9 @@ COMPACT = "compact"
 _NUMBER_DIGITS = 10  # a longer text is not taken for a number; Python refuses to convert very long ones
 
 
-def parse_command(text: str) -> Command | None:
+def parse_command(text: str, *, with_digits: bool = False) -> Command | None:
     """Return the command if the first word is a slash and letters. `/usr/bin/env` and `/ 2` are messages."""
-    match = _COMMAND.fullmatch(text.strip())
+    match = (_WITH_DIGITS if with_digits else _COMMAND).fullmatch(text.strip())
     return Command(match[1].lower(), (match[2] or "").strip()) if match else None
 
 
@@ -232,8 +235,12 @@ def _help(context: CommandContext, args: str) -> CommandResult:
     wanted = args.lstrip("/").lower()
     if wanted:
         spec = SLASH_COMMANDS.get(canonical(wanted))
-        return CommandResult(f"{spec.usage}: {spec.help}" if spec else unknown_command(wanted))
-    return CommandResult("\n".join(f"{spec.usage}: {spec.help}" for spec in SLASH_COMMANDS.values()))
+        if spec is not None:
+            return CommandResult(f"{spec.usage}: {spec.help}")
+        found = next((extra for extra in context.extra if extra.name == wanted), None)
+        return CommandResult(found.describe() if found else unknown_command(wanted, context.extra))
+    lines = [f"{spec.usage}: {spec.help}" for spec in SLASH_COMMANDS.values()]
+    return CommandResult("\n".join([*lines, *(extra.describe() for extra in context.extra)]))
 
 
 def _status(context: CommandContext, args: str) -> CommandResult:
@@ -424,12 +431,14 @@ def is_control(command: str) -> bool:
     return bool(command) and (spec is None or spec.route is Route.CONTROL)
 
 
-def unknown_command(name: str) -> str:
-    near = nearest(name, [*SLASH_COMMANDS, *ALIASES])
+def unknown_command(name: str, extra: Iterable[ExtraCommand] = ()) -> str:
+    near = nearest(name, [*SLASH_COMMANDS, *ALIASES, *(each.name for each in extra)])
     guess = f" Did you mean /{near}?" if near else ""
     return f"There is no command /{name} in this version.{guess} /help lists the commands."
 
 
 def run_command(command: Command, context: CommandContext) -> CommandResult:
     spec = SLASH_COMMANDS.get(canonical(command.name))
-    return spec.run(context, command.args) if spec else CommandResult(unknown_command(command.name))
+    if spec is None:
+        return CommandResult(unknown_command(command.name, context.extra))
+    return spec.run(context, command.args)

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Protocol
 from talaria.access.budgets import Budgets
 from talaria.agent.calling import Caller, Routes
 from talaria.agent.compaction.keeper import Compaction
-from talaria.agent.context import TurnContext, TurnNotes
+from talaria.agent.context import TurnContext, TurnNotes, TurnTools
+from talaria.agent.hooked import HookedCaller, HookedTools
 from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
 from talaria.agent.side_calls import Purpose, SideCall, SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder, WarmAgent
+from talaria.commands.extra import ExtraCommands
 from talaria.core.clock import Clock
 from talaria.core.entries import Note, Revision, SpecSet
 from talaria.core.errors import TalariaError
 from talaria.core.events import ModelLoading
+from talaria.core.hooks import Hooks
 from talaria.core.ledger import Began
 from talaria.core.ports import PendingModels
 from talaria.core.redaction import SecretRegistry
@@ -104,6 +107,8 @@ class Agents:
     notes: SessionNotes | None = None
     memories: Memories | None = None
     job_desk: Callable[[], JobDesk] | None = None
+    commands: ExtraCommands = field(default_factory=ExtraCommands)
+    hooks: Hooks | None = None
 
     @property
     def builder(self) -> AgentBuilder:
@@ -168,13 +173,16 @@ class Agents:
             effort = agent.reasoning or settings.reasoning
             reasoning = None if effort == "none" else effort
             steering = LiveSteering(live, settings.message_of)
+        tools: TurnTools | None = self.tool_runner.bind(
+            live.turn, spec.tools, agent.workspace, live.emit, partial(self._ask_beside, live.turn, spec)
+        )
+        if self.hooks is not None and tools is not None:
+            tools = HookedTools(tools, self.hooks, live.turn)
         context = TurnContext(
             turn_id=live.turn.id,
             emit=live.emit,
             max_steps=settings.max_steps,
-            tools=self.tool_runner.bind(
-                live.turn, spec.tools, agent.workspace, live.emit, partial(self._ask_beside, live.turn, spec)
-            ),
+            tools=tools,
             clock=self.clock,
             metrics=self.metrics,
             budget=self.budgets.of(live.turn),
@@ -188,7 +196,12 @@ class Agents:
             gives_way=live.turn.inbound.gives_way,
         )
         keeper = self.compaction.keep(live.turn, agent, journal, live.emit) if spec.prompt else None
-        return Loop(Caller(agent, journal, context, self.routes, keeper), journal, context)
+        if self.hooks is None:
+            caller = Caller(agent, journal, context, self.routes, keeper)
+        else:
+            caller = HookedCaller(agent, journal, context, self.routes, keeper)
+            caller.hooks, caller.turn = self.hooks, live.turn
+        return Loop(caller, journal, context)
 
     async def _ask_beside(
         self, turn: Turn, spec: AgentSpec, instructions: str, text: str, max_output: int

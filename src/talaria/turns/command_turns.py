@@ -10,7 +10,7 @@ import msgspec
 from talaria.access.approvals import QuestionClosed
 from talaria.agent.journal import Journal
 from talaria.cluster.leases import LeaseKeeper
-from talaria.commands.command_types import Command, CommandContext, CommandResult, SpecChange
+from talaria.commands.command_types import Command, CommandCall, CommandContext, CommandResult, SpecChange
 from talaria.commands.file_changes import NO_COPIES, describe_diff, describe_undo
 from talaria.commands.slash import SLASH_COMMANDS, canonical, parse_command, run_command
 from talaria.commands.window_use import WindowUse
@@ -94,12 +94,14 @@ class CommandRunner:
         return ended
 
     async def _outcome(self, turn: Turn) -> tuple[CommandResult, TurnEnd, tuple[PinnedSpec, ...]]:
-        command = parse_command(turn.inbound.text) or Command(turn.command)
+        command = parse_command(turn.inbound.text, with_digits=True) or Command(turn.command)
         specs: tuple[PinnedSpec, ...] = ()
         try:
             if turn.command == ANSWER and parse_command(turn.inbound.text) is None:
                 reply = await self._answer(turn)
                 return CommandResult(reply), TurnEnd(TurnState.DONE, reply=reply), ()
+            if (extra := self._agents.commands.find(command.name)) is not None and extra.run is not None:
+                return await self._run_extra(turn, command, extra.run)
             view = await self._view(turn)
             outcome = run_command(command, view)
             if outcome.spec_change is not None:
@@ -119,6 +121,15 @@ class CommandRunner:
             _log.exception("the command of turn %s failed", turn.id)
             return CommandResult(""), TurnEnd.failed(INTERNAL), ()
         return outcome, TurnEnd(TurnState.DONE, reply=outcome.reply, buttons=outcome.buttons), specs
+
+    async def _run_extra(
+        self, turn: Turn, command: Command, run: Callable[[CommandCall], Awaitable[str]]
+    ) -> tuple[CommandResult, TurnEnd, tuple[PinnedSpec, ...]]:
+        """Answer a command that is not built in. Raises what it raises."""
+        sender = turn.inbound.sender
+        call = CommandCall(command.name, command.args, turn.id, turn.session_id, turn.chat_key, sender)
+        reply = self._agents.secrets(await run(call))
+        return CommandResult(reply), TurnEnd(TurnState.DONE, reply=reply), ()
 
     async def _answer(self, turn: Turn) -> str:
         """Pass a message on as the answer to the chat's oldest open question of its sender. The answer's own
@@ -251,6 +262,7 @@ class CommandRunner:
             memory=await self._memory(turn),
             window=await self._window(turn, summary.current),
             account=await agents.budgets.account(turn, model) if canonical(turn.command) == "usage" else None,
+            extra=tuple(agents.commands),
         )
 
     async def _questions(self, turn: Turn) -> tuple[AskedQuestion, ...]:

@@ -21,7 +21,8 @@ from typing import Final
 
 import msgspec
 
-from talaria.commands.slash import canonical, parse_command
+from talaria.commands.extra import ExtraCommands
+from talaria.commands.slash import canonical
 from talaria.core.entries import Entry, hidden_seqs
 from talaria.core.message_redaction import redact_message
 from talaria.core.messages import AssistantMessage, File, Message, Text, UserMessage
@@ -31,6 +32,7 @@ _REWRITES: Final = frozenset({"new", "resume", "branch", "undo", "retry"})
 _MESSAGES: Final = frozenset({"queue", "steer"})  # commands whose argument is a message
 _BLOCKS: Final = (("<details", "</details>"), ("<think>", "</think>"))
 _BREAK: Final = "\n\n"  # between the texts of two model calls, as callers of `/v1` get them
+_NO_EXTRA: Final = ExtraCommands()
 _LONG: Final = 128 << 10  # characters; longer histories are compared in a thread
 
 
@@ -121,20 +123,24 @@ def known_exchanges(entries: Sequence[Entry]) -> list[KnownExchange]:
     return found
 
 
-def after_commands(sent: Iterable[SentExchange]) -> tuple[list[SentExchange], bool]:
+def after_commands(
+    sent: Iterable[SentExchange], extra: ExtraCommands = _NO_EXTRA
+) -> tuple[list[SentExchange], bool]:
     """Return the exchanges as the log has them: without commands and their replies. The second value is True
     if a command has changed the log itself (`/new`, `/undo`, …); then the exchanges behind it are returned,
     and cannot be compared."""
     kept: list[SentExchange] = []
     is_rewritten = False
     for exchange in sent:
-        command = parse_command(exchange.said.text) if exchange.said is not None else None
+        command = extra.parse(exchange.said.text) if exchange.said is not None else None
         if command is None:
             kept.append(exchange)
         elif command.name in _MESSAGES and command.args:
             kept.append(msgspec.structs.replace(exchange, said=UserMessage((Text(command.args),))))
         elif canonical(command.name) in _REWRITES:
             kept, is_rewritten = [], True
+        elif (text := extra.message_of(command)) is not None:
+            kept.append(msgspec.structs.replace(exchange, said=UserMessage((Text(text),))))
     return kept, is_rewritten
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.command_types import Command
-from talaria.commands.slash import canonical, find_session, is_control, parse_command
+from talaria.commands.slash import canonical, find_session
 from talaria.core.entries import EntryBody
 from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued
@@ -178,14 +178,17 @@ class Intake:
     ) -> LiveTurn:
         said = await self._without_secrets((UserMessage(inbound.parts),))
         inbound = msgspec.structs.replace(inbound, parts=said[0].parts)
-        command = parse_command(inbound.text)
-        if not inbound.gives_way and (command is None or not is_control(command.name)):
+        extra = self._agents.commands
+        command = extra.parse(inbound.text)
+        if not inbound.gives_way and (command is None or not extra.is_control(command.name)):
             self._load.check()
         if inbound.key is not None:
             digest = await _digest(inbound.parts, inbound.model)
         busy, is_explicit = choose_busy(command, self._settings.busy)
         if is_explicit and command is not None:
             inbound, command = _with_text(inbound, command.args), None
+        elif command is not None and (text := extra.message_of(command)) is not None:
+            inbound, command, busy = _with_text(inbound, text), None, self._settings.busy
         elif command is None and self._answers(inbound):
             busy, command = Busy.QUEUE, Command(ANSWER)
         turn_id = new_turn_id()
@@ -346,7 +349,7 @@ class Intake:
             and (is_explicit or not (ahead or self._live.waiting_in(key)))
         ):
             order = msgspec.structs.replace(order, steers=running.turn.id)
-        if not is_control(order.command):
+        if not self._agents.commands.is_control(order.command):
             self._check_room(order, ahead, running)
         self._arriving[key] = ahead + 1
         try:
@@ -369,10 +372,8 @@ class Intake:
         waiting = len(lane) + ahead - 1 + sum(steer.turn.state is TurnState.ACCEPTED for steer in steers)
         if waiting < self._limits.now.chat_queue:
             return
-        known = (live.turn.inbound for live in (*lane, *steers))
-        if inbound.key is not None and any(
-            (one.key, one.sender) == (inbound.key, inbound.sender) for one in known
-        ):
+        known = [(live.turn.inbound.key, live.turn.inbound.sender) for live in (*lane, *steers)]
+        if inbound.key is not None and (inbound.key, inbound.sender) in known:
             return
         raise LimitReached(
             f"{waiting} messages of this chat wait already, so this one was not taken.",
@@ -403,7 +404,7 @@ class Intake:
             live = self._live.find(turn)
             live.repeats += 1
             return live
-        live = self._live.open(turn, options, accepted.began, asked_at)
+        live = self._live.accept(turn, options, accepted.began, asked_at)
         if turn.merged_into is None:
             self._lanes.put(live, is_claimed=has_lane)
         elif (host := self._live.get(turn.merged_into)) is not None:
@@ -445,7 +446,7 @@ class Intake:
 
         If the chat has no session, a new one begins with the history.
         """
-        sent, is_rewritten = after_commands(history)
+        sent, is_rewritten = after_commands(history, self._agents.commands)
         imported = Fresh(fresh.session_id, fresh.spec, messages_of(sent))
         current = await self._store.current_session(chat_key)
         if is_rewritten or current is None or current.ended_at is not None:

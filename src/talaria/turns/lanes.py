@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,8 +21,12 @@ from talaria.turns.states import LiveState
 class Lanes:
     """The lanes, one for each chat that has turns. A lane's task hands its turns to the runner one by one."""
 
-    def __init__(self, runner: Runner, live: LiveTurns) -> None:
+    def __init__(
+        self, runner: Runner, live: LiveTurns, is_control: Callable[[str], bool] = is_control
+    ) -> None:
+        """`is_control` returns whether a command passes its chat's lane."""
         self._runner = runner
+        self._is_control = is_control
         self.live = live
         self._lanes: dict[ChatKey, deque[LiveTurn]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -66,7 +70,7 @@ class Lanes:
         """Append the turn to its chat's lane, in front of scheduled turns that have not started. A control
         command runs at once. During a drain the turn is let go."""
         key = live.turn.chat_key
-        if is_control(live.turn.command):
+        if self._is_control(live.turn.command):
             self.put_beside(live)
             return
         if self._is_draining:

@@ -11,6 +11,7 @@ from typing import Protocol
 from talaria.core.clock import Clock
 from talaria.core.closer import Closer
 from talaria.core.errors import LeaseHeld
+from talaria.core.hooks import Hooks
 from talaria.core.ids import SessionId, new_owner_id
 from talaria.core.job_port import JobStore
 from talaria.core.ports import Workspaces
@@ -71,9 +72,12 @@ class SessionLifecycle:
         workspaces: Workspaces,
         release: Callable[[SessionId], None],
         cutoff: Callable[[], float] = lambda: 0.0,
+        *,
+        hooks: Hooks | None = None,
     ) -> None:
         """`release` lets a session's agent leave the pool. `cutoff` returns the moment before which an
         unused session has expired, 0 for never."""
+        self._hooks = hooks
         self._store = store
         self._clock = clock
         self._workspaces = workspaces
@@ -86,6 +90,8 @@ class SessionLifecycle:
         _log.info("session %s ended", session_id)
         self._release(session_id)
         self._closer.close(session_id, partial(self._workspaces.end, session_id))
+        if self._hooks is not None:
+            self._hooks.session_ended(session_id)
 
     async def end(self, session_id: SessionId) -> Session:
         """End the session now and return it; a session that has ended already is returned unchanged.

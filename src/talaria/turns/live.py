@@ -26,6 +26,7 @@ from talaria.core.events import (
     ToolOutput,
     ToolStarted,
 )
+from talaria.core.hooks import Hooks
 from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.ledger import Began
 from talaria.core.messages import UserMessage
@@ -345,9 +346,10 @@ class LiveSteering:
 class LiveTurns:
     """The turns of this process that are not over, by id."""
 
-    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, clock: Clock, metrics: Metrics, hooks: Hooks | None = None) -> None:
         self.clock = clock
         self.metrics = metrics
+        self._hooks = hooks
         self._turns: dict[TurnId, LiveTurn] = {}
         self._observers: list[Callable[[LiveTurn], None]] = []
         self.feed = StateFeed(clock.now)
@@ -361,6 +363,12 @@ class LiveTurns:
     def observe(self, observer: Callable[[LiveTurn], None]) -> None:
         """Call `observer` with each turn that is opened from now on."""
         self._observers.append(observer)
+
+    def accept(self, turn: Turn, options: CallOptions, began: Began | None, asked_at: float) -> LiveTurn:
+        """Open a turn that was accepted by this process just now."""
+        if self._hooks is not None:
+            self._hooks.turn_accepted(turn)
+        return self.open(turn, options, began, asked_at)
 
     def open(
         self,
@@ -390,6 +398,8 @@ class LiveTurns:
         self.metrics.turn_ended(turn.state, channel_of(turn.chat_key), waited)
         live.settle(turn)
         self._turns.pop(turn.id, None)
+        if self._hooks is not None:
+            self._hooks.turn_ended(turn)
 
     def let_go(self, live: LiveTurn) -> None:
         """This process does nothing more with the turn. No effect on a turn that is over."""

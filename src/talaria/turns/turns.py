@@ -67,7 +67,7 @@ class Turns:
         self._sessions = sessions
         self._settings = settings
         self._clock = agents.clock
-        self.live = LiveTurns(agents.clock, agents.metrics)
+        self.live = LiveTurns(agents.clock, agents.metrics, agents.hooks)
         self.hosts = hosts(store, self.live, agents.clock)
         take_up, redact = self._take_up_chat, agents.secrets
         self.decisions = Decisions(store, self.live, agents.clock, take_up, self.hosts, redact=redact)
@@ -83,7 +83,7 @@ class Turns:
             titles=self._titles,
             load=load,
         )
-        self._lanes = Lanes(self._runner, self.live)
+        self._lanes = Lanes(self._runner, self.live, agents.commands.is_control)
         inputs = LongInputs(store, agents, uploads) if uploads is not None else None
         self._intake = Intake(
             store,

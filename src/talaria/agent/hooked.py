@@ -1,0 +1,70 @@
+"""The model and tool calls of a turn, with hooks around them. Used only if there are hooks."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from talaria.agent.calling import Caller
+from talaria.agent.context import TurnTools
+from talaria.core.errors import ModelError
+from talaria.core.hooks import HookRefusal, Hooks
+from talaria.core.messages import ToolCall, ToolOutcome, ToolResult
+from talaria.core.models import Completion
+from talaria.core.questions import Question, QuestionDraft
+from talaria.core.tools import ToolSpec
+from talaria.core.turns import Turn
+
+
+class HookedCaller(Caller):
+    """A `Caller` whose calls are told to hooks: once for each answer, however many tries it takes."""
+
+    hooks: Hooks
+    turn: Turn
+
+    async def ask(self) -> Completion:
+        """Return the answer. Raises `HookRefusal`, and what `Caller.ask` raises."""
+        await self.hooks.before_model(self.turn, self._name)
+        try:
+            completion = await super().ask()
+        except ModelError as error:
+            await self.hooks.after_model(self.turn, self._name, error)
+            raise
+        await self.hooks.after_model(self.turn, self._name, completion)
+        return completion
+
+    @property
+    def _name(self) -> str:
+        return f"{self.spec.provider}/{self.spec.model}"
+
+
+@dataclass(frozen=True, slots=True)
+class HookedTools:
+    """The tools of a turn whose calls are told to hooks. Implements `TurnTools`."""
+
+    tools: TurnTools
+    hooks: Hooks
+    turn: Turn
+
+    def spec(self, name: str) -> ToolSpec | None:
+        return self.tools.spec(name)
+
+    async def question(self, call: ToolCall) -> QuestionDraft | None:
+        return await self.tools.question(call)
+
+    def slot(self) -> AbstractAsyncContextManager[None]:
+        return self.tools.slot()
+
+    async def run(self, call: ToolCall, question: Question | None = None) -> ToolResult:
+        try:
+            await self.hooks.before_tool(self.turn, call)
+        except HookRefusal as refusal:
+            text = f"Error: {refusal.info().sentence()} The call was not run."
+            result = ToolResult(call.id, call.name, text, ToolOutcome.ERROR)
+        else:
+            result = await self.tools.run(call, question)
+        await self.hooks.after_tool(self.turn, call, result)
+        return result
+
+    async def record_write(self) -> None:
+        await self.tools.record_write()
