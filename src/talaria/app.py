@@ -101,7 +101,7 @@ class _Start:
     reloader: Reloader
     limits: Limits
     timing: LeaseTiming
-    shares_database: bool
+    serves: bool
     secrets: SecretRegistry
     people: People
     metrics: Metrics = field(default_factory=Metrics)
@@ -144,25 +144,23 @@ async def open_gateway(
     takes_up: Callable[[Turn], bool] = lambda turn: True,
     parts: Parts = PARTS,
     timing: LeaseTiming = USUAL_TIMING,
-    shares_database: bool = False,
+    serves: bool = True,
     secrets: SecretRegistry | None = None,
 ) -> AsyncIterator[Gateway]:
     """Open everything but the channels, recover, and accept messages. Leaving drains.
 
     Turns that earlier processes left are resumed if `takes_up` returns True for them. After several unclean
-    ends turns run only after a pause; messages are accepted meanwhile. A database that another gateway serves
-    is refused, unless this one `shares_database`: it leaves the turns of the other alone then. `secrets` are
-    taken out of everything that is said; those that the parts find are added to it. Raises
-    `ConfigError` and `StoreError`, each with a hint.
+    ends turns run only after a pause; messages are accepted meanwhile. A gateway that `serves` refuses a
+    database that another one serves. One that does not, inside a command, leaves the turns of the other alone
+    and opens no service that needs it. `secrets` are taken out of everything that is said; those that the
+    parts find are added to it. Raises `ConfigError` and `StoreError`, each with a hint.
     """
     settings, clock = loaded.settings, clock or SystemClock()
     secrets = secrets or SecretRegistry(loaded.secrets)
     reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock, secrets=secrets)
     limits = Limits(settings.limits)
     people = follow_people(reloader.live, parts)
-    start = _Start(
-        home, settings, environ, clock, parts, reloader, limits, timing, shares_database, secrets, people
-    )
+    start = _Start(home, settings, environ, clock, parts, reloader, limits, timing, serves, secrets, people)
     start.live.on(("limits",), tell=lambda new: start.limits.change(new.limits))
     start.metrics.watch_limits(start.limits.readings)
     async with (
@@ -220,7 +218,7 @@ async def _open_store(start: _Start) -> AsyncIterator[tuple[StoreEngine, bool]]:
         raise loss
     with HomeLock(home.path) as lock, ExitStack() as locks:
         is_alone = not is_file(url) or locks.enter_context(
-            lock_database(home.find_database(url), home.path, is_required=not start.shares_database)
+            lock_database(home.find_database(url), home.path, is_required=start.serves)
         )
         drop_snapshots(home.path)
         engine = find_engine(start.parts, url)
@@ -433,13 +431,13 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             parts=start.parts,
             checkpoints=agents.tool_runner.checkpoints,
         )
-        await _open_services(scopes, gateway)
+        await _open_services(scopes, gateway, serves=start.serves)
         yield gateway
 
 
-async def _open_services(scopes: AsyncExitStack, gateway: Gateway) -> None:
+async def _open_services(scopes: AsyncExitStack, gateway: Gateway, *, serves: bool) -> None:
     for part in gateway.parts:
-        if isinstance(part, ServicePart):
+        if isinstance(part, ServicePart) and (serves or not part.needs_serve):
             await scopes.enter_async_context(part.open(gateway, gateway.settings.of(part)))
 
 

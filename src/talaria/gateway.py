@@ -96,9 +96,12 @@ class Unproven(TalariaError):
 class ServicePart(GatewayPart[S]):
     """A background service of the gateway, such as the deletion of old data, or the scheduler.
 
-    It is opened when everything but the channels is open, and closed before anything else is.
+    It is opened when everything but the channels is open, and closed before anything else is. A service that
+    `needs_serve` starts turns that nobody at the terminal asked for, so a gateway inside `talaria ask` or
+    `talaria chat` does not open it.
     """
 
+    needs_serve: bool = False
     open: Callable[[Gateway, S], AbstractAsyncContextManager[None]]
 
 

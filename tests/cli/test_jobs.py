@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cli.conftest import Serve, Talaria
@@ -52,3 +54,17 @@ def test_what_is_wrong_is_said(talaria: Talaria, arguments: tuple[str, ...], cod
     done = talaria("jobs", *arguments)
     assert done.returncode == code
     assert says in done.stderr
+
+
+def test_a_gateway_inside_a_command_starts_no_jobs(talaria: Talaria, home: Path) -> None:
+    with (home / "config.toml").open("a") as config:
+        config.write('[jobs.heartbeat]\nevery = "30m"\n')
+    added = talaria("jobs", "add", "look around", "--every", "1h", "--name", "look").stdout
+    assert "talaria serve`, which does not run now" in added
+    assert "is due now" in talaria("jobs", "run", "look").stdout
+    assert talaria("ask", '[[call todo {"items": []}]]').returncode == 0
+    told = talaria("ask", "/jobs run look").stdout
+    assert "look is due" in told and "talaria serve" in told
+    states = [line.split()[1] for line in talaria("jobs", "history", "look").stdout.splitlines()]
+    assert states == ["STATE", "due", "due"]
+    assert "heartbeat" not in talaria("jobs", "list").stdout

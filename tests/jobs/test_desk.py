@@ -41,6 +41,7 @@ def clock() -> FakeClock:
 @pytest.fixture
 def desk(clock: FakeClock) -> JobDesk:
     jobs = MemoryStore(clock).jobs
+    jobs.bell.watch(lambda: None)
     return JobDesk(jobs, People(), clock, zone=BERLIN, settings=lambda: JobSettings(max_jobs=3))
 
 

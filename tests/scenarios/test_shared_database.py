@@ -26,9 +26,7 @@ MESSAGE = Inbound(ChatAddress("main", "http", "api", "one").key(), Sender("u1"),
 
 
 @asynccontextmanager
-async def serving(
-    home: Path, model: ModelServer, url: str, *, shares_database: bool = False
-) -> AsyncIterator[Gateway]:
+async def serving(home: Path, model: ModelServer, url: str, *, serves: bool = True) -> AsyncIterator[Gateway]:
     home.mkdir(mode=0o700, exist_ok=True)
     environ = {
         "TALARIA_MODEL__PROVIDER": "scripted",
@@ -37,7 +35,7 @@ async def serving(
         "TALARIA_SHUTDOWN__DEADLINE": "100ms",
     }
     loaded = load(home, environ, PARTS)
-    async with open_gateway(Home(home), loaded, environ, shares_database=shares_database) as gateway:
+    async with open_gateway(Home(home), loaded, environ, serves=serves) as gateway:
         yield gateway
 
 
@@ -60,7 +58,7 @@ async def test_a_second_gateway_on_a_database_is_refused(tmp_path: Path, name: s
         with pytest.raises(StoreLocked, match="take each other's turns"):
             async with serving(second, model, url):
                 pass
-        async with serving(second, model, url, shares_database=True) as guest:
+        async with serving(second, model, url, serves=False) as guest:
             other = msgspec.structs.replace(
                 MESSAGE, chat_key=ChatAddress("main", "http", "api", "two").key(), parts=(Text("hello"),)
             )

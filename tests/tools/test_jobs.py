@@ -32,6 +32,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
         self.store = MemoryStore(self.clock)
+        self.store.jobs.bell.watch(lambda: None)
         scope = ToolScope(folder, {}, self.clock, People(), opened=self.store)
         self.tool = JobsTool(scope, JobSettings)
         self._folder = folder
@@ -137,7 +138,7 @@ async def test_jobs_are_listed_changed_run_and_removed(world: World) -> None:
     assert "cron 0 7 * * *" in changed
     assert "paused the job was paused" in await world.run({"action": "pause", "job": "news"})
     assert "Next:" in await world.run({"action": "resume", "job": "news"})
-    assert (await world.run({"action": "run", "job": "news"})).startswith("news runs now")
+    assert (await world.run({"action": "run", "job": "news"})).startswith("news is due now")
     assert " due ($0.00)" in await world.run({"action": "history", "job": "news"})
     assert (await world.run({"action": "remove", "job": "news"})).startswith("Removed news")
     with pytest.raises(ToolError, match="There is no job 'news'"):

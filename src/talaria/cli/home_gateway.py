@@ -61,8 +61,8 @@ async def connect(
 ) -> AsyncIterator[GatewayClient]:
     """Give a client of the running gateway, or of one that runs inside this process and drains at the end.
 
-    A gateway inside resumes the turns of `session` only. It leaves the others to a real gateway: this shell
-    may lack their keys, and the command ends soon.
+    A gateway inside resumes the turns of `session` only, and runs neither jobs nor webhooks. A real gateway
+    does: this shell may lack their keys, and the command ends soon.
 
     Raises `ConfigError` and `StoreError` if no gateway can be started.
     """
@@ -97,7 +97,7 @@ async def _start_inside(
                 loaded,
                 environ,
                 takes_up=partial(_belongs_to, session),
-                shares_database=True,
+                serves=False,
                 secrets=secrets,
             ) as gateway,
             open_http(gateway, gateway.settings.of(HTTP)) as http,

@@ -88,7 +88,7 @@ def _add(invocation: Invocation, text: str, yes: bool, **options: Any) -> None:
     """Make a job. Without a time option the text says when, at its beginning or end."""
     fields = _given(options) | {"text": text}
     proposal = _with_jobs(invocation, lambda jobs: jobs.propose(fields), make=True)
-    _confirm(proposal, yes=yes)
+    _confirm(invocation, proposal, yes=yes)
     fields["asked_at"] = proposal.asked_at
     job = _with_jobs(invocation, lambda jobs: jobs.add(fields), make=True)
     click.echo(f"Saved {job.id}.")
@@ -107,7 +107,7 @@ def _edit(invocation: Invocation, job: str, yes: bool, **options: Any) -> None:
         found = _with_jobs(invocation, lambda jobs: jobs.job(job))
         shown = {"text": found.text, "check": found.check} | fields
         proposal = _with_jobs(invocation, lambda jobs: jobs.propose(shown))
-        _confirm(proposal, yes=yes)
+        _confirm(invocation, proposal, yes=yes)
         fields["asked_at"] = proposal.asked_at
     _show_job(_with_jobs(invocation, lambda jobs: jobs.edit(job, fields)))
 
@@ -116,10 +116,10 @@ def _given(options: Fields) -> Fields:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _confirm(proposal: ProposalView, *, yes: bool) -> None:
+def _confirm(invocation: Invocation, proposal: ProposalView, *, yes: bool) -> None:
     """Show what would be saved. Ask a person, if the time was said in words."""
     for line in proposal.lines:
-        click.echo(clean(line))
+        click.echo(clean(invocation.spoken(line)))
     if yes or not proposal.worded:
         return
     if not sys.stdin.isatty():

@@ -389,6 +389,11 @@ class JobBell:
         self._watchers.append(watcher)
         return lambda: self._watchers.remove(watcher)
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether this process has a scheduler."""
+        return bool(self._watchers)
+
     def ring(self) -> None:
         for watcher in self._watchers:
             watcher()

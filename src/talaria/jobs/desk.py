@@ -81,6 +81,13 @@ class JobDesk:
         self._settings = settings
         self._check_model = check_model
 
+    @property
+    def note(self) -> str:
+        """A warning for people if no scheduler runs in this process; empty if one does."""
+        if self._jobs.bell.is_watched:
+            return ""
+        return "Jobs run in `talaria serve`, which does not run now."
+
     # -- proposing ------------------------------------------------------------------------------------------
 
     def propose(self, asker: JobAsker | None, request: JobRequest, now: float | None = None) -> JobProposal:
@@ -137,6 +144,7 @@ class JobDesk:
             next_shown(plan.schedule, zone, now),
             next_instant(plan.schedule, zone, now),
             is_worded,
+            self.note,
         )
 
     def _zone(self, request: JobRequest) -> tzinfo:

@@ -86,7 +86,7 @@ def request_at(when: str) -> JobRequest:
 
 class JobProposal(msgspec.Struct, frozen=True):
     """A checked job that is not saved. `shown` are its next instants, in its zone. `is_worded`: it was said
-    in plain words, so a person has to confirm what they were taken for."""
+    in plain words, so a person has to confirm what they were taken for. `note` is told with it."""
 
     plan: JobPlan
     schedule: str
@@ -94,6 +94,7 @@ class JobProposal(msgspec.Struct, frozen=True):
     shown: tuple[str, ...]
     next_at: float | None
     is_worded: bool = False
+    note: str = ""
 
     def lines(self) -> list[str]:
         """Return the proposal for a person to read before it is saved."""
@@ -105,6 +106,8 @@ class JobProposal(msgspec.Struct, frozen=True):
             lines.append(f"Check, run first each time; without output nothing follows: {plan.check}")
         if plan.to:
             lines.append(f"Results go to: {'nobody' if plan.to == NOWHERE else plan.to}")
+        if self.note:
+            lines.append(self.note)
         return lines
 
 

@@ -85,4 +85,6 @@ async def _open(gateway: Gateway, settings: JobSettings) -> AsyncIterator[None]:
         await service.close()
 
 
-SCHEDULER: Final = ServicePart(name="scheduler", table=("jobs",), settings=JobSettings, open=_open)
+SCHEDULER: Final = ServicePart(
+    name="scheduler", table=("jobs",), settings=JobSettings, needs_serve=True, open=_open
+)

@@ -132,7 +132,7 @@ class JobsTool:
             return _history((await desk.history(asker, name, Page(_SHOWN))).items)
         if action == "run":
             job, slot = await desk.run(asker, name)
-            return f"{job.name} runs now, as {slot.id}."
+            return f"{job.name} is due now, as {slot.id}. {desk.note}".rstrip()
         changes = {"show": desk.find, "pause": desk.pause, "resume": desk.resume, "remove": desk.remove}
         job = await changes[action](asker, name)
         return f"Removed {job.name} ({job.id})." if action == "remove" else self._show(job)

@@ -99,7 +99,8 @@ class JobCommands:
                 return CommandResult(f"Removed: {(await self._desk.remove(asker, name)).name}.")
             case "run":
                 job, _ = await self._desk.run(asker, name)
-                return CommandResult(f"{job.name} runs now.")
+                when = f"is due. {self._desk.note}" if self._desk.note else "runs now."
+                return CommandResult(f"{job.name} {when}")
         job = await self._desk.find(asker, name)
         page = await self._desk.history(asker, job.id, Page(_SHOWN_RUNS))
         return CommandResult("\n".join(self._shown(job, page.items)))

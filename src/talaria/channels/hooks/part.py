@@ -61,7 +61,9 @@ def examine_hook(name: str, hook: WebhookSettings, environ: Mapping[str, str]) -
     yield ok(title, f"POST /hooks/{name} starts a turn ({hook.signature}).")
 
 
-WEBHOOKS: Final = ServicePart(name="webhooks", settings=Settings, open=_open, findings=_examine)
+WEBHOOKS: Final = ServicePart(
+    name="webhooks", settings=Settings, needs_serve=True, open=_open, findings=_examine
+)
 
 
 def reserved_names(parts: Parts) -> frozenset[str]:
