@@ -13,7 +13,18 @@ import pytest
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey, OwnerId, new_job_id, new_session_id, new_turn_id
-from talaria.core.jobs import AddJob, ClaimedSlot, Cron, Every, Job, JobOrigin, JobPlan, Missed, Schedule
+from talaria.core.jobs import (
+    AddJob,
+    ClaimedSlot,
+    Cron,
+    Every,
+    Job,
+    JobOrigin,
+    JobPlan,
+    JobState,
+    Missed,
+    Schedule,
+)
 from talaria.core.ledger import Accept, Binding, Fresh, Page, TurnEnd
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, TurnState
@@ -254,3 +265,14 @@ async def test_all_jobs_follow_when_the_rules_of_zones_change(world: World) -> N
     assert moved is not None
     assert moved.next_at == NINE + 4 * HOUR
     assert await replan_all(world.store.jobs, world.clock, utc) == 0
+
+
+async def test_a_job_whose_zone_this_machine_lacks_is_paused_and_holds_up_no_other(world: World) -> None:
+    lost = await world.add(zone="Mars/Olympus")
+    async with world.running():
+        job = await world.add()
+        await world.clock.play(HOUR)
+    assert await world.states(job) == [(0, "done")]
+    paused = await world.store.jobs.find(lost.id)
+    assert paused is not None
+    assert (paused.state, paused.reason) == (JobState.PAUSED, "this machine has no time zone 'Mars/Olympus'")

@@ -12,6 +12,7 @@ import msgspec
 
 from talaria.cli.config_checks import check_broken_config, check_config, check_secret_files
 from talaria.cli.home_gateway import running_gateway
+from talaria.cli.job_checks import check_jobs, find_jobs
 from talaria.cli.machine_checks import (
     check_gateway,
     check_home,
@@ -28,6 +29,7 @@ from talaria.core.display import clean
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.findings import Finding, Level, failed, problem
 from talaria.core.gateway_part import Examination, Parts, Status
+from talaria.jobs.views import JobView
 from talaria.parts import PARTS
 from talaria.store.engines import find_rescue
 
@@ -107,7 +109,7 @@ async def examine(
     except ConfigError as error:
         findings += check_broken_config(home, error, parts)
     settings = loaded.settings if loaded is not None else settings_type(parts)()
-    status, gateway = await _look_at_gateway(home, settings, environ)
+    status, gateway, jobs = await _look_at_gateway(home, settings, environ)
     if loaded is not None:
         findings += check_config(home, loaded, parts, is_running=status is not None)
     findings += [*check_secret_files(home, settings), *gateway]
@@ -121,28 +123,33 @@ async def examine(
             broken = {each.name for each in found if each.level is Level.PROBLEM}
             findings = [each for each in findings if each.name not in broken]  # one fault, reported once
             findings += found
+    if loaded is not None:
+        is_running = status is not None
+        found_jobs = check_jobs(jobs, home, settings, parts, is_running=is_running)
+        findings += [finding async for finding in found_jobs]
     return findings
 
 
 async def _look_at_gateway(
     home: Home, settings: Settings, environ: Mapping[str, str]
-) -> tuple[Status | None, list[Finding]]:
-    """Return the status of the running gateway, if one runs and answers, and what there is to say of it."""
+) -> tuple[Status | None, list[Finding], Sequence[JobView]]:
+    """Return the status of the running gateway, if one runs and answers, what there is to say of it, and the
+    jobs that can be read."""
     try:
         async with running_gateway(home, environ) as client:
             if client is None:
-                return None, [*check_idle(home, settings)]
+                findings = [*check_idle(home, settings)]
+                return None, findings, await find_jobs(home, settings, None)
             async with asyncio.timeout(_ANSWER_SECONDS):
-                status = await client.status()
-            return status, [
-                *check_gateway(client.url, status, find_rescue(home.find_database(settings.store.url)))
-            ]
+                status, jobs = await client.status(), await find_jobs(home, settings, client)
+            rescue = find_rescue(home.find_database(settings.store.url))
+            return status, [*check_gateway(client.url, status, rescue)], jobs
     except TimeoutError:
         info = home.read_gateway()
         where = f"The gateway at {info.url}" if info else "The gateway"
         text = f"{where} runs, but does not answer within {_ANSWER_SECONDS:g} seconds."
-        return None, [problem("gateway", text, "Restart it; what it has accepted is not lost.")]
+        return None, [problem("gateway", text, "Restart it; what it has accepted is not lost.")], ()
     except ConfigError as error:  # its token cannot be read
-        return None, [failed("token", error)]
+        return None, [failed("token", error)], ()
     except TalariaError as error:
-        return None, [failed("gateway", error)]
+        return None, [failed("gateway", error)], ()

@@ -19,8 +19,10 @@ from talaria.cli.home_gateway import GatewayOrStore, ask_home
 from talaria.cli.options import Invocation, group
 from talaria.cli.text import columns, when
 from talaria.config.load import load
+from talaria.config.settings import Settings
 from talaria.core.clock import SystemClock
 from talaria.core.display import clean, clean_line
+from talaria.core.job_port import JobStore
 from talaria.core.jobs import Missed, Overlap, SessionMode
 from talaria.core.ledger import Page
 from talaria.jobs.desk import JobAsker, JobDesk
@@ -318,6 +320,11 @@ def _request(fields: Fields) -> JobRequest:
     return JobRequest(**{name: value for name, value in fields.items() if name not in ("asked_at", "state")})
 
 
+def stored_desk(jobs: JobStore, settings: Settings) -> JobDesk:
+    zone = agent_zone(settings.agent.timezone)
+    return JobDesk(jobs, People(), SystemClock(), zone=zone, settings=lambda: settings.jobs)
+
+
 def _with_jobs(invocation: Invocation, use: Callable[[Jobs], Awaitable[T]], *, make: bool = False) -> T:
     """Return what `use` returns, given the jobs of the running gateway or of the store."""
 
@@ -327,13 +334,7 @@ def _with_jobs(invocation: Invocation, use: Callable[[Jobs], Awaitable[T]], *, m
         settings = load(invocation.home().path, os.environ, PARTS).settings
         # A home without a database has no jobs.
         store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
-        desk = JobDesk(
-            store.jobs,
-            People(),
-            SystemClock(),
-            zone=agent_zone(settings.agent.timezone),
-            settings=lambda: settings.jobs,
-        )
+        desk = stored_desk(store.jobs, settings)
         chat = HOME_CALLER.chat_key(settings.agent.name, DEFAULT_CHAT)
         return use(StoredJobs(desk, JobAsker(HOME_CALLER.sender, chat)))
 

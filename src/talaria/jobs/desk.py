@@ -133,7 +133,8 @@ class JobDesk:
         return self._proposal(self._filled(asker, plan, request), now, is_worded=request.when is not UNSET)
 
     def _proposal(self, plan: JobPlan, now: float, *, is_worded: bool) -> JobProposal:
-        zone, shortest = zone_of(plan, self.zone), self._settings().min_interval
+        zone = find_zone(plan.zone) if plan.zone else self.zone
+        shortest = self._settings().min_interval
         if plan.check:
             shortest = min(shortest, CHECKED_INTERVAL)
         check_schedule(plan.schedule, zone, now, shortest)
@@ -273,7 +274,7 @@ class JobDesk:
         return describe_schedule(job.plan.schedule, zone_of(job.plan, self.zone))
 
     def zone_name(self, job: Job) -> str:
-        return zone_name(zone_of(job.plan, self.zone))
+        return job.plan.zone or zone_name(self.zone)
 
     # -- rights ---------------------------------------------------------------------------------------------
 

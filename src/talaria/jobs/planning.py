@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, tzinfo
 from hashlib import blake2b
 from itertools import takewhile
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -14,7 +15,7 @@ from talaria.core.ids import JobId
 from talaria.core.jobs import AdvanceJob, At, EditJob, Job, JobPlan, Missed, NewSlot
 from talaria.core.units import format_duration
 from talaria.jobs.schedules import instants, local_instant, next_instant
-from talaria.jobs.zones import find_zone
+from talaria.jobs.zones import is_zone
 
 GRACE = 120.0  # seconds; a slot that is no older has not been missed
 JITTER = 30.0  # seconds, over which jobs that come together are spread
@@ -26,8 +27,13 @@ _NOT_WANTED = "it was missed, and missed runs of this job are skipped"
 
 
 def zone_of(plan: JobPlan, agent_zone: tzinfo) -> tzinfo:
-    """Return the time zone of a job: its own, or the agent's."""
-    return find_zone(plan.zone) if plan.zone else agent_zone
+    """Return the time zone of a job: its own, or the agent's if it has none or this machine lacks its own."""
+    return ZoneInfo(plan.zone) if plan.zone and not is_lost(plan) else agent_zone
+
+
+def is_lost(plan: JobPlan) -> bool:
+    """Return whether this machine does not know the time zone of the job."""
+    return bool(plan.zone) and not is_zone(plan.zone)
 
 
 def plan_slots(jobs: Sequence[Job], now: float, late: timedelta, agent_zone: tzinfo) -> list[AdvanceJob]:
@@ -112,7 +118,7 @@ def replan(job: Job, agent_zone: tzinfo, now: float) -> EditJob | None:
     The rules of a time zone change, and so does the agent's zone.
     """
     zone, schedule = zone_of(job.plan, agent_zone), job.plan.schedule
-    if job.next_at is None or job.next_at <= now:
+    if job.next_at is None or job.next_at <= now or is_lost(job.plan):
         return None
     if isinstance(schedule, At) and schedule.local:
         moment = local_instant(datetime.fromisoformat(schedule.local), zone)

@@ -17,12 +17,18 @@ _LOCALTIME = Path("/etc/localtime")
 
 def find_zone(name: str) -> ZoneInfo:
     """Raise `BadRequest`, with the nearest name, for a zone that does not exist."""
-    try:
+    if is_zone(name):
         return ZoneInfo(name)
+    hint = did_you_mean(name, zoneinfo.available_timezones(), 'Name one such as "Europe/Berlin" or "UTC".')
+    raise BadRequest(f"There is no time zone {name!r}.", hint)
+
+
+def is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        zones = zoneinfo.available_timezones()
-        hint = did_you_mean(name, zones, 'Name one such as "Europe/Berlin" or "UTC".')
-        raise BadRequest(f"There is no time zone {name!r}.", hint) from None
+        return False
+    return True
 
 
 def agent_zone(name: str) -> tzinfo:
@@ -34,11 +40,8 @@ def agent_zone(name: str) -> tzinfo:
 def machine_zone() -> tzinfo:
     """Return the machine's time zone with its rules for the whole year: UTC if it has none."""
     for name in (os.environ.get("TZ", "").lstrip(":"), _name_of(_LOCALTIME)):
-        if name:
-            try:
-                return ZoneInfo(name)
-            except (KeyError, ValueError, OSError):
-                continue
+        if name and is_zone(name):
+            return ZoneInfo(name)
     try:
         with _LOCALTIME.open("rb") as file:
             return ZoneInfo.from_file(file, "local")

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from datetime import tzinfo
 
 from talaria.core.clock import Clock
-from talaria.core.errors import StaleFence, StoreError, TalariaError
+from talaria.core.errors import HeadMoved, NotFound, StaleFence, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import OwnerId
 from talaria.core.job_port import JobStore
@@ -21,7 +21,10 @@ from talaria.core.jobs import (
     CLAIM_SECONDS,
     ClaimedSlot,
     ClaimSlots,
+    EditJob,
+    Job,
     JobRunner,
+    JobState,
     RewindJob,
     SettleSlot,
     SlotState,
@@ -29,7 +32,7 @@ from talaria.core.jobs import (
 from talaria.core.ledger import Page
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish, sleep_until_woken
-from talaria.jobs.planning import plan_slots, replan, zone_of
+from talaria.jobs.planning import is_lost, plan_slots, replan, zone_of
 from talaria.jobs.schedules import next_instant
 from talaria.jobs.settings import JobSettings
 from talaria.jobs.zones import rules_version, zone_name
@@ -129,10 +132,21 @@ class Scheduler:
             jobs = await self._jobs.due(now, _BATCH)
             if not jobs:
                 return
-            plans = plan_slots(jobs, now, self._settings().late, self._zone)
-            if not await self._jobs.advance(plans):
+            lost = [job for job in jobs if is_lost(job.plan)]
+            for job in lost:
+                await self._pause(job, f"this machine has no time zone {job.plan.zone!r}")
+            known = [job for job in jobs if job not in lost]
+            plans = plan_slots(known, now, self._settings().late, self._zone)
+            if not await self._jobs.advance(plans) and not lost:
                 return
             hit(Failpoint.SLOTS_WRITTEN)
+
+    async def _pause(self, job: Job, reason: str) -> None:
+        _log.error("the job %s is paused: %s", job.id, reason)
+        try:
+            await self._jobs.edit(EditJob(job.id, job.version, job.plan, JobState.PAUSED, None, reason))
+        except (HeadMoved, NotFound):  # a person, or another process, has changed it meanwhile
+            _log.info("the job %s was changed meanwhile", job.id)
 
     async def _claim(self) -> None:
         while True:

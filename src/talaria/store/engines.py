@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
 from talaria.core.clock import Clock
+from talaria.core.jobs import Job
+from talaria.core.ledger import Page
 from talaria.core.store_ports import StoreEngine
-from talaria.store.sql import queries, rules
+from talaria.store.sql import jobs, queries, rules
 from talaria.store.sqlite.database import checked_reader
 from talaria.store.sqlite.driver import driver, is_single_process_only
 from talaria.store.sqlite.rescue import NOT_WRITTEN, find_rescued, find_unrestored, restore_command
@@ -27,6 +29,7 @@ __all__ = [
     "find_unrestored",
     "inspect_database",
     "open_store",
+    "read_jobs",
 ]
 
 
@@ -97,3 +100,10 @@ def inspect_database(path: Path) -> DatabaseStatus:
             return DatabaseStatus(schema)
         _, turns, unsent, _ = queries.counts(connection)
         return DatabaseStatus(schema, sum(turns[state] for state in rules.UNSETTLED), sum(unsent.values()))
+
+
+def read_jobs(path: Path, limit: int) -> Sequence[Job]:
+    """Return the jobs of a database that no process has open and that `inspect_database` has looked at; none
+    of one with an older schema. Read-only. Raises `StoreError`."""
+    with checked_reader(path, is_whole=True) as (connection, schema):
+        return jobs.listing(connection, Page(limit)).items if schema == latest_version() else ()

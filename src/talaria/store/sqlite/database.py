@@ -119,16 +119,18 @@ def _prepare(connection: driver.Connection, path: Path, look_first: bool) -> Non
 
 
 @contextmanager
-def checked_reader(path: Path) -> Iterator[tuple[driver.Connection, int]]:
+def checked_reader(path: Path, *, is_whole: bool = False) -> Iterator[tuple[driver.Connection, int]]:
     """Open a database that no other process uses, and yield a connection and its schema's version.
 
-    Raises `StoreError` for a database that is damaged, of another program, or newer than this program.
+    Raises `StoreError` for a database that is damaged, of another program, or newer than this program. With
+    `is_whole` it was looked through for damage before.
     """
     try:
         connection = open_reader(path)
         try:
             version = check_version(connection, path, latest_version())
-            _refuse_damaged(connection, path)
+            if not is_whole:
+                _refuse_damaged(connection, path)
             yield connection, version
         finally:
             connection.close()
