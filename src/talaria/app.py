@@ -29,6 +29,7 @@ from talaria.cluster.leases import USUAL_TIMING, LeaseKeeper, LeaseTiming
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.reload import LiveSettings, Reloader
+from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings
 from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
@@ -156,6 +157,7 @@ async def open_gateway(
     parts find are added to it. Raises `ConfigError` and `StoreError`, each with a hint.
     """
     settings, clock = loaded.settings, clock or SystemClock()
+    environ = home_environ(home.path, environ)
     secrets = secrets or SecretRegistry(loaded.secrets)
     reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock, secrets=secrets)
     limits = Limits(settings.limits)

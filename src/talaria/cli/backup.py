@@ -17,6 +17,7 @@ from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.service import ENVIRONMENT
 from talaria.config.home import Home
 from talaria.config.load import held_secrets, load
+from talaria.config.secrets_file import SECRETS_FILE
 from talaria.core.errors import BadRequest, NotFound, TalariaError
 from talaria.core.units import format_size
 from talaria.core.version import this_version
@@ -24,7 +25,7 @@ from talaria.parts import PARTS
 from talaria.store.archive import CONFIG, Manifest, Packing, new_snapshot, pack
 from talaria.store.engines import describe_engine
 
-_SECRETS = tuple(connected_files(PARTS))
+SECRET_FILES = (*connected_files(PARTS), SECRETS_FILE)
 
 
 @verb(
@@ -76,7 +77,8 @@ def _target(named: str | None) -> Path:
 async def _backup(home: Home, target: Path, force: bool) -> Manifest:
     async with gateway_or_store(home) as found:
         copy = await _snapshot(home, found)
-        packing = Packing(home.path, copy, this_version(), describe_engine().schema, time.time(), _SECRETS)
+        schema = describe_engine().schema
+        packing = Packing(home.path, copy, this_version(), schema, time.time(), SECRET_FILES)
         try:
             _make_folder(target.parent)
             with progress("saving") as tick:
@@ -113,7 +115,7 @@ def find_secrets(home: Home) -> list[str]:
         has_keys = bool(held_secrets(load(home.path, {}, PARTS).settings))
     except TalariaError:
         has_keys = True
-    return [CONFIG] * has_keys + [each for each in _SECRETS if (home.path / each).is_file()]
+    return [CONFIG] * has_keys + [each for each in SECRET_FILES if (home.path / each).is_file()]
 
 
 @contextmanager

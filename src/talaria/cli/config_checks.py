@@ -13,6 +13,7 @@ from talaria.config.edit import write_value
 from talaria.config.home import Home, open_mode
 from talaria.config.issues import BadConfig, Issue, IssueKind, dotted
 from talaria.config.load import Loaded, secret_files
+from talaria.config.secrets_file import SECRETS_FILE
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError
 from talaria.core.findings import Finding, close_command, failed, ok, problem, shell, type_key, warn
@@ -42,7 +43,7 @@ def check_config(home: Home, loaded: Loaded, parts: Parts, *, is_running: bool) 
 
 def check_secret_files(home: Home, settings: Settings) -> Iterator[Finding]:
     """Warn of files with secrets or conversations that other users can read."""
-    for name in (*secret_files(settings), ENVIRONMENT, home.database.name):
+    for name in (*secret_files(settings), ENVIRONMENT, SECRETS_FILE, home.database.name):
         path = home.path / name
         if mode := open_mode(path):
             holds = "what was said" if path == home.database else "a secret"

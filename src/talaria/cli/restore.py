@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from talaria.channels.descriptor import connected_files
-from talaria.cli.backup import find_secrets, progress
+from talaria.cli.backup import SECRET_FILES, find_secrets, progress
 from talaria.cli.options import Invocation, verb
 from talaria.config.home import Home
 from talaria.config.load import load
@@ -64,7 +63,7 @@ def restore(home: Home, file: Path) -> tuple[Manifest, Path | None]:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     fresh = home.path / f".restoring-{stamp}-{os.getpid()}"
     with progress("unpacking") as tick:
-        manifest = unpack(file, fresh, tick, connected_files(PARTS))
+        manifest = unpack(file, fresh, tick, SECRET_FILES)
     try:
         inspect_database(fresh / DATABASE)
         return manifest, _swap(home.path, fresh, home.path / f"replaced-{stamp}-{os.getpid()}")
@@ -77,7 +76,7 @@ def _swap(home: Path, fresh: Path, aside: Path) -> Path | None:
     before the new one comes."""
     moved = None
     try:
-        secrets = [name for name in connected_files(PARTS) if (fresh / name).exists()]
+        secrets = [name for name in SECRET_FILES if (fresh / name).exists()]
         for name in (*_REPLACED, *secrets):
             if (home / name).exists() or (home / name).is_symlink():
                 aside.mkdir(mode=0o700, exist_ok=True)

@@ -17,6 +17,7 @@ from talaria.config.decoder import SettingsDecoder, SettingValue, values_of
 from talaria.config.home import Home, open_mode
 from talaria.config.issues import Issue, IssueCollector, IssueKind, dotted, quoted
 from talaria.config.origins import Override, apply_overrides, read_overrides
+from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings, settings_type
 from talaria.config.trust import check_trusted
 from talaria.core.api_address import ApiAddress
@@ -64,6 +65,7 @@ def load(home: Path, environ: Mapping[str, str], parts: Parts) -> Loaded:
 def load_text(home: Path, text: str | None, environ: Mapping[str, str], parts: Parts) -> Loaded:
     """Return the settings that the home would have with this text as its file. Raises `ConfigError`."""
     path, kind = home / FILE_NAME, settings_type(parts)
+    environ = home_environ(home, environ)
     tree = _parse(path, text) if text else {}
     overrides = read_overrides(environ, tree)
     issues = IssueCollector(path, text or "", overrides)
@@ -76,7 +78,8 @@ def load_text(home: Path, text: str | None, environ: Mapping[str, str], parts: P
     warnings = (*issues.warnings, *_open_secrets(path, settings, overrides))
     presets = {preset.api_key_env for preset in PRESETS.values()}
     keys = {Secret(name, environ[name].strip()) for name in presets if environ.get(name, "").strip()}
-    secrets = read_secrets(settings, home, environ) | keys
+    stored = {Secret(name, value) for name, value in environ.stored().items()}
+    secrets = read_secrets(settings, home, environ) | keys | stored
     return Loaded(settings, warnings, path if text is not None else None, secrets)
 
 

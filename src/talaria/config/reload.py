@@ -13,6 +13,7 @@ import msgspec
 from talaria.config.decoder import hints_of, is_marked
 from talaria.config.issues import dotted
 from talaria.config.load import FILE_NAME, load
+from talaria.config.secrets_file import SECRETS_FILE, Stamp, stamp_of
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock
 from talaria.core.errors import ConfigError
@@ -95,7 +96,8 @@ def _differences(old: object, new: object, path: KeyPath) -> Iterator[KeyPath]:
 
 
 class Reloader:
-    """Reads the file again when it changes, which it checks every few seconds, and when told to.
+    """Reads the file again when it or the home's secrets change, which it checks every few seconds, and when
+    told to.
 
     A bad file changes nothing and is logged once; `trouble` says what is wrong with it. `pending` are the
     changed keys that wait for the next start. `watchers` are called after each good reading, because secrets
@@ -166,9 +168,5 @@ class Reloader:
     def status(self) -> dict[str, object]:
         return {"pending": list(self.pending), "trouble": self.trouble}
 
-    def _stamp(self) -> tuple[int, int, int] | None:
-        try:
-            found = (self._home / FILE_NAME).stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+    def _stamp(self) -> tuple[Stamp, Stamp]:
+        return stamp_of(self._home / FILE_NAME), stamp_of(self._home / SECRETS_FILE)
