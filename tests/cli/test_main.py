@@ -73,7 +73,6 @@ def test_every_command_has_help_with_an_example_and_a_home_and_a_version(
         (["chta"], "There is no command `talaria chta`. Did you mean `talaria chat`?"),
         (["sttus"], "There is no command `talaria sttus`.\n"),
         (["zzz"], "There is no command `talaria zzz`."),
-        (["mcp", "--help"], "There is no command `talaria mcp`."),
         (["sessions", "lst"], "Did you mean `talaria sessions list`?"),
         (["ask", "--sesion", "x", "hi"], "--session"),
         (["chat", "--session", "a b"], "'a b' is no session name"),

@@ -33,6 +33,7 @@ VERBS = {
     "model": "List, fetch and remove the weights of built-in models.",
     "sessions": "List, show, search, end and delete sessions.",
     "jobs": "Make, list, change and run jobs: work for later, or again and again.",
+    "mcp": "Bring tools of MCP servers, and serve this gateway to MCP clients.",
     "send": "Send a message to a chat, without an agent in between.",
     "connect": "Connect a chat platform and let the first person in.",
     "pair": "Let people in who write from a chat platform, and out again.",

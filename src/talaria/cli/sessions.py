@@ -93,7 +93,7 @@ def _show(invocation: Invocation, session: str) -> None:
             page = await sessions.entries(found.id, after)
             files = [(file.turn_id, describe_file(file, str(folder / file.copy_path))) for file in page.files]
             for entry in page.entries:
-                for line in _lines(entry):
+                for line in entry_lines(entry):
                     click.echo(line)
                 if isinstance(entry.body, AssistantMessage) and not entry.body.tool_calls:
                     for _, line in (found for found in files if found[0] == entry.turn_id):
@@ -282,7 +282,7 @@ def _head(view: SessionView) -> str:
     return f"{view.id}{title}: chat {chat}, begun {when(view.created_at)}{ended}"
 
 
-def _lines(entry: Entry) -> Iterator[str]:
+def entry_lines(entry: Entry) -> Iterator[str]:
     """Yield a head with the author and the time, then the text. Other entries give at most one line."""
     body, at = entry.body, when(entry.at)
     match body:
