@@ -23,7 +23,7 @@ from talaria.cli.model import _progress_printer
 from talaria.cli.model_checks import _is_fetching, _reason
 from talaria.cli.model_lines import _moving
 from talaria.cli.service import Service, _name, _quoted, _run, _to_start, _wait_for
-from talaria.cli.sessions import _head, _lines, _table
+from talaria.cli.sessions import _head, _table, entry_lines
 from talaria.cli.setup_plan import (
     Candidate,
     detected_candidate,
@@ -307,7 +307,7 @@ AT = 1_700_000_000.0
 
 
 def entry(body: EntryBody) -> str:
-    return "\n".join(_lines(Entry(SessionId("ses_1"), 1, 1, AT, None, body)))
+    return "\n".join(entry_lines(Entry(SessionId("ses_1"), 1, 1, AT, None, body)))
 
 
 def test_each_entry_of_a_session_is_shown_in_plain_lines() -> None:
