@@ -61,6 +61,25 @@ def test_released_migrations_are_never_changed(version: int) -> None:
     assert digest == RELEASED[version]
 
 
+def test_a_new_database_is_what_all_migrations_come_to(tmp_path: Path) -> None:
+    """A new one is not made step by step."""
+
+    def content(connection: driver.Connection) -> list[object]:
+        tables = connection.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"
+        ).fetchall()
+        made = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY type, name").fetchall()
+        return [made, *(connection.execute(f"SELECT * FROM {name}").fetchall() for (name,) in tables)]
+
+    stepwise, new = (driver.connect(tmp_path / name, isolation_level=None) for name in ("stepwise", "new"))
+    for file in MIGRATIONS:
+        stepwise.executescript(file.read_text(encoding="utf-8"))
+    schema.migrate(new, tmp_path / "new")
+    assert content(new) == content(stepwise)
+    stepwise.close()
+    new.close()
+
+
 @pytest.mark.parametrize("version", sorted(RELEASED))
 async def test_home_of_an_earlier_release_opens_and_goes_on(
     path: Path, clock: HandClock, version: int
