@@ -80,7 +80,12 @@ def settings_type(parts: Parts) -> type[Settings]:
 
 def _core_table(path: KeyPath) -> Any:
     """Return the struct of a table that every gateway has, which parts may share; None for another table."""
-    return get_type_hints(Settings).get(path[0]) if len(path) == 1 else None
+    return _core_tables().get(path[0]) if len(path) == 1 else None
+
+
+@cache
+def _core_tables() -> dict[str, Any]:
+    return get_type_hints(Settings)
 
 
 @cache
