@@ -71,16 +71,16 @@ class Admission(NamedTuple):
 
 class Webhook(Protocol):
     """An endpoint that a platform or a program calls. It is outside the gateway's token, so it has a secret
-    of its own."""
+    of its own. `caller` is the address of the connection."""
 
-    def admit(self, headers: Mapping[bytes, bytes]) -> Admission:
+    def admit(self, headers: Mapping[bytes, bytes], caller: str) -> Admission:
         """Look at a request before a byte of its body is read.
 
         Raises a `TalariaError` for a caller that cannot have the secret, or that calls too often.
         """
         ...
 
-    async def receive(self, headers: Mapping[bytes, bytes], body: bytes) -> tuple[int, bytes]:
+    async def receive(self, headers: Mapping[bytes, bytes], body: bytes, caller: str) -> tuple[int, bytes]:
         """Take one request, and return the status and the body of the answer. Return once its content is
         durable; raise if the caller must send it again. Raises `Unproven` for a caller without the secret."""
         ...

@@ -6,16 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from channels.http.gateway import Api, run_gateway
+from talaria.channels.hooks.hook import CallerLimits
 from talaria.core.entries import Announcement
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import UserMessage
+from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
 from talaria.testing.webhook_calls import SECRET, STANDARD_SECRET, sign
 from talaria.turns.trust import LoggedTrust
@@ -166,6 +170,31 @@ async def test_calls_beyond_the_rate_are_refused_before_they_are_read(tmp_path: 
             statuses.append((await call(api, "deploys", body, sign("hmac-sha256", body)))[0])
         assert statuses == [202, 429, 429, 429, 429, 429]
         assert await count_turns(api) == 1
+
+
+async def test_forged_calls_use_up_the_rate_of_their_own_address_only(tmp_path: Path) -> None:
+    async with hooked(tmp_path, deploys=table(rate=2)) as api:
+        forged = sign("hmac-sha256", BODY, secret=f"another {SECRET}")
+        elsewhere = aiohttp.TCPConnector(local_addr=("127.0.0.2", 0))
+        async with aiohttp.ClientSession(connector=elsewhere) as stranger:
+            flood = replace(api, client=stranger)
+            statuses = [(await call(flood, "deploys", BODY, forged))[0] for _ in range(12)]
+        assert statuses == [401] * 8 + [429] * 4, "they are bounded too"
+        genuine = []
+        for number in range(3):
+            body = b'{"n": %d}' % number
+            genuine.append((await call(api, "deploys", body, sign("hmac-sha256", body)))[0])
+        assert genuine == [202, 202, 429]
+        assert await count_turns(api) == 2
+
+
+def test_addresses_without_number_share_a_limit() -> None:
+    clock = FakeClock()
+    limits = CallerLimits(1, clock)
+    taken = [limits.of(f"caller {number}").take() for number in range(1000)]
+    assert sum(not seconds for seconds in taken) == 257
+    clock.advance(60)
+    assert not limits.of("another").take(), "limits that nobody used lately are forgotten"
 
 
 @pytest.mark.parametrize(

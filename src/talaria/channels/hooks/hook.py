@@ -6,6 +6,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -26,7 +27,8 @@ _log = logging.getLogger("talaria.webhooks")
 CHANNEL: Final = "webhook"
 _KNOWN_SECONDS: Final = 30 * 86_400.0  # for which the sender's ids of events are known
 _TOKEN_SECONDS: Final = 300.0  # for bodies that are not signed: a sender may say the same thing again
-_STRANGERS: Final = 4  # times as many calls as genuine ones are looked at
+_UNPROVED: Final = 4  # times `rate`: calls of one address whose signature is still to be checked, or wrong
+_MOST_CALLERS: Final = 256  # addresses with a limit of their own; all others share one
 _MAX_VALUES: Final = 100_000
 _MARKS: Final = str.maketrans({"⟦": "[", "⟧": "]"})
 _PREFACE: Final = (
@@ -60,6 +62,30 @@ class RateLimit:
         self._left -= 1.0
         return 0.0
 
+    def give_back(self) -> None:
+        self._left = min(self._most, self._left + 1.0)
+
+    def is_full(self) -> bool:
+        """Return whether it is as if nothing had been taken."""
+        return self._left + (self._clock.elapsed() - self._at) * self._rate >= self._most
+
+
+class CallerLimits:
+    """A limit for each address, so that a caller that forges calls uses up its own."""
+
+    def __init__(self, per_minute: int, clock: Clock) -> None:
+        self._make = partial(RateLimit, per_minute, clock)
+        self._limits: dict[str, RateLimit] = {}
+
+    def of(self, caller: str) -> RateLimit:
+        if caller not in self._limits and len(self._limits) >= _MOST_CALLERS:
+            self._limits = {known: each for known, each in self._limits.items() if not each.is_full()}
+            if len(self._limits) >= _MOST_CALLERS:
+                caller = ""
+        if caller not in self._limits:
+            self._limits[caller] = self._make()
+        return self._limits[caller]
+
 
 class Hook:
     """Implements `gateway.Webhook`. `place` returns where answers go, as of now, and raises `BadRequest` if
@@ -82,21 +108,22 @@ class Hook:
         self._gateway = gateway
         self._place = place
         self._chat = hook_chat(gateway.settings.agent.name, name)
-        self._strangers = RateLimit(settings.rate * _STRANGERS, gateway.clock)
+        self._unproved = CallerLimits(settings.rate * _UNPROVED, gateway.clock)
         self._genuine = RateLimit(settings.rate, gateway.clock)
 
-    def admit(self, headers: Mapping[bytes, bytes]) -> Admission:
-        self._limit(self._strangers)
+    def admit(self, headers: Mapping[bytes, bytes], caller: str) -> Admission:
+        self._limit(self._unproved.of(caller))
         if not has_proof(self.settings.signature, self._key, headers):
             raise self._refuse()
         return Admission(self.settings.max_body, is_proved=self.settings.signature == "token")
 
-    async def receive(self, headers: Mapping[bytes, bytes], body: bytes) -> tuple[int, bytes]:
+    async def receive(self, headers: Mapping[bytes, bytes], body: bytes, caller: str) -> tuple[int, bytes]:
         try:
             proof = prove(self.settings.signature, self._key, headers, body, self._gateway.clock.now())
         except NotGenuine as reason:
             _log.info("a call of the webhook %s was refused: %s", self.name, reason)
             raise self._refuse() from None
+        self._unproved.of(caller).give_back()
         document = _decode(body)
         names = self._names(proof, document, body)
         self._limit(self._genuine)

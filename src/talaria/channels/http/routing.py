@@ -201,11 +201,13 @@ async def _receive(webhook: Webhook, request: Request) -> Response:
     request.route = request.path
     if request.method != "POST":
         raise _unknown(request, ["POST"])
-    max_body, is_proved = webhook.admit(request.headers)
+    caller = request.connection.address if request.connection is not None else ""
+    max_body, is_proved = webhook.admit(request.headers, caller)
     if is_proved:
         request.trust()
     if request.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         # A signature is made over the bytes as they are sent.
         raise HttpError("unsupported_media_type", "The body is compressed.", "Send it as it is.")
-    status, answer = await webhook.receive(request.headers, bytes(await request.body(max_body)))
+    body = bytes(await request.body(max_body))
+    status, answer = await webhook.receive(request.headers, body, caller)
     return Response(answer, status)

@@ -265,14 +265,14 @@ class TelegramWebhook:
         self._channel = channel
         self._secret = secret.encode()
 
-    def admit(self, headers: Mapping[bytes, bytes]) -> Admission:
+    def admit(self, headers: Mapping[bytes, bytes], caller: str) -> Admission:
         if not hmac.compare_digest(headers.get(b"x-telegram-bot-api-secret-token", b""), self._secret):
             raise NotEntitled(
                 "This address is for a chat platform only.", "It calls with a secret of its own."
             )
         return Admission(self.max_body, is_proved=True)
 
-    async def receive(self, headers: Mapping[bytes, bytes], body: bytes) -> tuple[int, bytes]:
+    async def receive(self, headers: Mapping[bytes, bytes], body: bytes, caller: str) -> tuple[int, bytes]:
         await self._channel.take(body)
         return 200, b"{}\n"
 
