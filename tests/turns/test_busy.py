@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rig import Rig, inbound, start
+from rig import Rig, chat, inbound, start
 from talaria.commands.slash import parse_command
-from talaria.core.ids import OwnerId
+from talaria.core.ids import OwnerId, QuestionId, SessionId, TurnId
 from talaria.core.messages import AssistantMessage, UserMessage
+from talaria.core.questions import Decision, Question, QuestionKind
 from talaria.core.store_ports import Store
-from talaria.core.turns import RunOrder, TurnState
+from talaria.core.turns import RunOrder, Turn, TurnState
+from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.scripted_model import ScriptedModel
 from talaria.turns.intake import choose_busy
+from talaria.turns.recovery import ran_before
 from talaria.turns.settings import Busy
 from turns.test_stopping import Gate, assert_well_formed, messages
 
@@ -218,6 +221,61 @@ async def test_a_run_has_its_own_time_limit(store: Store, tmp_path: Path) -> Non
         assert turn.error.hint == "Give the job a later deadline, or less to do."
         assert usual.turn.state is TurnState.RUNNING
         await rig.turns.cancel(usual)
+
+
+async def test_the_time_limit_of_a_run_counts_over_restarts(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    async with start(store, tmp_path, clock=clock) as rig:
+        order = replace(inbound("[[hang]]"), run=RunOrder(deadline=60.0))
+        run, usual = await rig.turns.submit(order), await rig.submit("[[hang]]", "two")
+        while len(rig.model.bodies) < 2:
+            await asyncio.sleep(0)
+        clock.advance(50)
+    async with start(store, tmp_path, clock=clock, turn_seconds=60) as rig:
+        watch = asyncio.create_task(rig.turns.watch())
+        while len(rig.model.bodies) < 2:
+            await asyncio.sleep(0)
+        for _ in range(4):
+            await clock.settle(20)
+            clock.advance(5)
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+        await clock.settle(50)
+        ended = (await rig.turns.find(run.turn.id)).turn
+        assert ended.error is not None and "longer than 60 seconds" in ended.error.message
+        again = await rig.turns.find(usual.turn.id)
+        assert again.turn.state is TurnState.RUNNING, "the limit of a message is for one process"
+        await rig.turns.cancel(again)
+
+
+@pytest.mark.parametrize(
+    ("waits", "seconds"),
+    [
+        ([], 100.0),
+        ([(10.0, 40.0)], 70.0),
+        ([(10.0, 40.0), (10.0, 60.0), (80.0, 90.0)], 40.0),
+        ([(30.0, None)], 30.0),
+        ([(30.0, None), (30.0, 50.0)], 30.0),
+    ],
+)
+def test_waiting_for_a_person_is_no_running(waits: list[tuple[float, float | None]], seconds: float) -> None:
+    turn = Turn(TurnId("t"), chat(), SessionId("s"), TurnState.WAITING, inbound("x"), 0.0, started_at=1000.0)
+    questions = [
+        Question(
+            QuestionId(str(n)),
+            turn.id,
+            n,
+            "call",
+            QuestionKind.APPROVAL,
+            "May it?",
+            1000.0 + asked,
+            9000.0,
+            decision=None if decided is None else Decision("approve", "me", 1000.0 + decided),
+        )
+        for n, (asked, decided) in enumerate(waits)
+    ]
+    assert ran_before(turn, questions, 1100.0) == seconds
 
 
 async def test_what_a_late_turn_had_said_is_kept(store: Store, tmp_path: Path) -> None:

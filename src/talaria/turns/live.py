@@ -144,10 +144,14 @@ class LiveTurn:
             self._parking.set_result(None)
 
     def running_seconds(self) -> float:
-        """Return for how long the turn was RUNNING, in all."""
+        """Return for how long the turn was RUNNING here, and before as far as `add_seconds` tells."""
         if self._state is not LiveState.RUNNING:
             return self._ran_seconds
         return self._ran_seconds + self._clock.elapsed() - self._running_since
+
+    def add_seconds(self, seconds: float) -> None:
+        """Count time in which the turn ran before this process had it."""
+        self._ran_seconds += seconds
 
     def start(self) -> None:
         """The turn is taken up, or has to be tried again. An order to end it stays in force."""

@@ -11,6 +11,7 @@ from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Begin, TurnEnd
+from talaria.core.questions import Question
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.turns.intake import is_ephemeral
@@ -36,6 +37,7 @@ class Recovery:
         self._lanes = lanes
         self._takes_up: Callable[[Turn], bool] = _any_turn
         self._left: dict[ChatKey, list[Turn]] = {}
+        self._ran: dict[TurnId, float] = {}  # seconds, of turns with a deadline of their own
         self._has_recovered = False
 
     async def recover(self, takes_up: Callable[[Turn], bool] = _any_turn, *, is_alone: bool = True) -> int:
@@ -70,6 +72,7 @@ class Recovery:
 
     def drain(self) -> None:
         self._left.clear()
+        self._ran.clear()
 
     async def _take_up(self, unsettled: Sequence[Turn]) -> int:
         ours: list[Turn] = []
@@ -78,7 +81,11 @@ class Recovery:
                 continue
             if is_ephemeral(turn):
                 await self._cancel(turn)
-            elif self._takes_up(turn):
+                continue
+            if turn.inbound.order is not None and turn.inbound.order.deadline:
+                questions = await self._store.questions(turn.id)
+                self._ran[turn.id] = ran_before(turn, questions, self._clock.now())
+            if self._takes_up(turn):
                 ours.append(turn)
             else:
                 self._left.setdefault(turn.chat_key, []).append(turn)
@@ -96,6 +103,7 @@ class Recovery:
             if turn.merged_into in hosts:
                 continue
             resumed = live.open(turn)
+            resumed.add_seconds(self._ran.pop(turn.id, 0.0))
             for steer in joined[turn.id]:
                 resumed.steer(live.open(steer))
             self._lanes.put(resumed)
@@ -112,3 +120,16 @@ class Recovery:
             return
         began = await self._store.begin(Begin(turn.id, self._keeper.owner, self._keeper.lease_seconds))
         await Journal(self._store, began.session.id, turn.id, began.fence).commit(end=end)
+
+
+def ran_before(turn: Turn, questions: Sequence[Question], now: float) -> float:
+    """Return the seconds since a turn was begun, without those in which it waited for people. The time counts
+    in which no process had it."""
+    if turn.started_at is None:
+        return 0.0
+    seconds, at = 0.0, turn.started_at
+    for question in sorted(questions, key=lambda each: each.asked_at):
+        seconds += max(0.0, question.asked_at - at)
+        until = min(now, question.expires_at)
+        at = max(at, until if question.decision is None else question.decision.decided_at)
+    return seconds + max(0.0, now - at)
