@@ -319,12 +319,18 @@ async def test_a_run_reserves_under_its_own_cap_and_names_the_key_that_stops_it(
         await make(store, BudgetSettings()).of(RUN).reserve(call())
 
 
-async def test_a_run_on_a_model_without_a_price_is_stopped_by_other_caps_only() -> None:
+async def test_a_run_on_a_model_without_a_price_is_stopped_by_caps_that_were_set_only() -> None:
     store = Recorder()
     await make(store, BudgetSettings(), None).of(RUN).reserve(call())
+    await make(store, BudgetSettings(per_job_run_usd=0.0), None).of(RUN).reserve(call())
     assert not store.orders
-    with pytest.raises(OverBudget):
+    with pytest.raises(OverBudget, match=r"budgets\.per_day_usd"):
         await make(store, CAPPED, None).of(RUN).reserve(call())
+    written = BudgetSettings(per_job_run_usd=0.5)
+    with pytest.raises(OverBudget, match=r"capped \(budgets\.per_job_run_usd\), and the price of"):
+        await make(store, written, None).of(RUN).reserve(call())
+    await make(store, written, None).of(TURN).reserve(call())
+    assert (BudgetSettings().run_cap, BudgetSettings(per_job_run_usd=0.0).run_cap) == (from_usd(0.5), 0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ priced.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, tzinfo
 
 from talaria.access.settings import BudgetSettings
@@ -153,9 +153,10 @@ class Budgets:
         """Reserve the most that an attempt can cost. Raises `OverBudget`."""
         price = self._price(call.provider, call.model)
         if price is None:
-            if not self.caps:
-                return  # nothing tells what the run costs, as with the messages of people
-            raise _unknown_price(f"{call.provider}/{call.model}")
+            caps = (*self.caps, *(run_caps(turn) if self._settings.per_job_run_usd else ()))
+            if not caps:
+                return  # only the usual cap of a run is there, and nothing tells what the run costs
+            raise _unknown_price(f"{call.provider}/{call.model}", caps)
         output = self._max_output(call, price)
         amount = most(_input(call), output, price)
         if not amount:
@@ -310,9 +311,10 @@ def user_of(turn: Turn) -> str:
     return f"{channel_of(asking_chat(turn.chat_key))}:{turn.inbound.sender.id}"
 
 
-def _unknown_price(name: str) -> OverBudget:
+def _unknown_price(name: str, caps: Sequence[Cap]) -> OverBudget:
+    keys = ", ".join(KEYS[cap.scope] for cap in caps)
     return OverBudget(
-        f"The model was not called: spending is capped, and the price of {name} is not known.",
+        f"The model was not called: spending is capped ({keys}), and the price of {name} is not known.",
         f'Have the operator set input and output in [prices."{name}"] in config.toml, in dollars for a '
         "million tokens (0 for a free model).",
     )

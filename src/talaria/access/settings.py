@@ -10,7 +10,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from talaria.core.ids import ChatAddress, ChatKey
-from talaria.core.setting_marks import Check, Mark, matching, variable_name
+from talaria.core.setting_marks import Check, Mark, Unset, matching, variable_name
+from talaria.core.spending import from_usd
 from talaria.core.templates import check_template
 from talaria.core.units import Size
 
@@ -55,15 +56,24 @@ Dollars = Annotated[
 ]
 
 
+_RUN_USD: Final = Unset("for models with a known price", "0.5")
+
+
 class BudgetSettings(msgspec.Struct, frozen=True):
-    """A cap of 0 is no cap. `per_job_run_usd` holds for a run of a job with all its tries. `assumed_output`
-    is the number of output tokens that is reserved for a call to a model whose limit is not known."""
+    """A cap of 0 is no cap. `per_job_run_usd` holds for a run of a job with all its tries; if it is not set,
+    runs on models without a known price have no cap. `assumed_output` is the number of output tokens that is
+    reserved for a call to a model whose limit is not known."""
 
     per_day_usd: Dollars = 0.0
     per_session_usd: Dollars = 0.0
     per_user_daily_usd: Dollars = 0.0
-    per_job_run_usd: Dollars = 0.5
+    per_job_run_usd: Annotated[Dollars | None, _RUN_USD] = None
     assumed_output: Annotated[int, msgspec.Meta(ge=1)] = 32_768
+
+    @property
+    def run_cap(self) -> int:
+        """The cap of a run in nanodollars."""
+        return from_usd(float(_RUN_USD.value) if self.per_job_run_usd is None else self.per_job_run_usd)
 
 
 HookName = Annotated[

@@ -35,7 +35,6 @@ from talaria.core.ledger import Binding
 from talaria.core.messages import Part, Text
 from talaria.core.questions import Question, QuestionKind
 from talaria.core.sending import ChatMessage
-from talaria.core.spending import from_usd
 from talaria.core.turns import NO_REPLY, Inbound, ReplyPlace, RunOrder, Sender, Turn
 from talaria.jobs.planning import zone_of
 from talaria.jobs.zones import find_zone, machine_zone
@@ -135,7 +134,7 @@ class JobRuns:
         asked_in = self._asked_in(job)
         order = RunOrder(
             tools=plan.tools,
-            cap=from_usd(self._gateway.reloader.live.settings.budgets.per_job_run_usd),
+            cap=self._gateway.reloader.live.settings.budgets.run_cap,
             spent=slot.cost,
             deadline=plan.deadline,
             reply_to=await self._reply_to(plan, asked_in),

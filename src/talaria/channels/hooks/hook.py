@@ -175,7 +175,7 @@ class Hook:
         text = fill_template(settings.prompt, document, values, _quote)
         order = RunOrder(
             tools=settings.tools,
-            cap=round(budgets.per_job_run_usd * 1e9),
+            cap=budgets.run_cap,
             reply_to=self._place(),
             untrusted=True,
         )
