@@ -23,6 +23,7 @@ from talaria.core.jobs import (
     SessionMode,
 )
 from talaria.core.units import DURATION_FORMS, format_duration, parse_duration
+from talaria.jobs.fields import JobFields, MaybeText
 from talaria.jobs.schedules import local_instant
 from talaria.jobs.settings import MAX_TEXT
 from talaria.jobs.words import UnclearSchedule, read_when
@@ -33,33 +34,15 @@ MAX_DEADLINE = timedelta(hours=24)
 _CRON = re.compile(r"[\d*/,-]+ [\d*/,-]+( [\w*/,#-]+){3}", re.ASCII)
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}T")
 
-_When = str | UnsetType
 
-
-class JobRequest(msgspec.Struct, frozen=True):
-    """A new job or a change, as a person or a model wrote it. What is not set stays as it is.
+class JobRequest(JobFields, frozen=True):
+    """A new job or a change, as a person or a model wrote it.
 
     One of `when` (plain words), `every`, `cron`, `at` and `after` (a background process of `session_id`) says
     when. Without any of them a new job's text does, as in "remind me in ten minutes to stretch".
     """
 
-    text: _When = UNSET
-    when: _When = UNSET
-    every: _When = UNSET
-    cron: _When = UNSET
-    at: _When = UNSET
-    after: _When = UNSET
-    name: _When = UNSET
-    timezone: _When = UNSET
-    session: _When = UNSET
-    to: _When = UNSET
-    model: _When = UNSET
-    tools: tuple[str, ...] | UnsetType | None = UNSET
-    check: _When = UNSET
-    missed: _When = UNSET
-    deadline: _When = UNSET
-    retries: int | UnsetType = UNSET
-    overlap: _When = UNSET
+    after: MaybeText = UNSET
     session_id: SessionId | UnsetType = UNSET
 
     @property

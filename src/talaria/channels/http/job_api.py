@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from talaria.channels.http.callers import RouteAccess
@@ -17,7 +16,7 @@ from talaria.core.errors import BadRequest
 from talaria.core.ids import is_session_name
 from talaria.core.jobs import ASKING_CHAT, NOWHERE, Job
 from talaria.gateway import Gateway
-from talaria.jobs.settings import MAX_TEXT
+from talaria.jobs.fields import JobFields
 from talaria.jobs.views import JobList, JobView, ProposalView, RunList, RunView
 
 if TYPE_CHECKING:
@@ -28,32 +27,14 @@ DEFAULT_CHAT: Final = "terminal"  # the chat of jobs that are made without a cha
 _MAX_BODY: Final = 128 << 10
 _ASKED_WITHIN: Final = 3600.0  # seconds in which what was shown can be confirmed
 
-_Text = str | UnsetType
 
+class _ShownJob(JobFields, frozen=True):
+    """Words such as "in ten minutes" count from `asked_at`."""
 
-class JobFields(msgspec.Struct, frozen=True):
-    """The fields of a job. `when` is plain words; words such as "in ten minutes" count from `asked_at`."""
-
-    text: Annotated[str, Meta(max_length=MAX_TEXT)] | UnsetType = UNSET
-    when: _Text = UNSET
-    every: _Text = UNSET
-    cron: _Text = UNSET
-    at: _Text = UNSET
-    name: _Text = UNSET
-    timezone: _Text = UNSET
-    session: _Text = UNSET
-    to: _Text = UNSET
-    model: _Text = UNSET
-    tools: tuple[str, ...] | UnsetType | None = UNSET
-    check: _Text = UNSET
-    missed: _Text = UNSET
-    deadline: _Text = UNSET
-    retries: int | UnsetType = UNSET
-    overlap: _Text = UNSET
     asked_at: float | UnsetType = UNSET
 
 
-class JobBody(JobFields, frozen=True):
+class JobBody(_ShownJob, frozen=True):
     """A new job. With `confirm` false nothing is saved, and the answer is what would be. `chat` is the
     caller's chat that gets the results, unless `to` names another."""
 
@@ -61,7 +42,7 @@ class JobBody(JobFields, frozen=True):
     chat: str = DEFAULT_CHAT
 
 
-class JobChange(JobFields, frozen=True):
+class JobChange(_ShownJob, frozen=True):
     """A change of a job. `state` pauses it or lets it run again."""
 
     state: Literal["active", "paused"] | UnsetType = UNSET
@@ -137,7 +118,7 @@ class JobApi:
         caller = request.caller
         return JobAsker(caller.sender, caller.chat_key(self._gateway.settings.agent.name, chat))
 
-    def _asked_at(self, body: JobFields) -> float:
+    def _asked_at(self, body: _ShownJob) -> float:
         """Return the time from which words count: when they were shown, or now."""
         now = self._gateway.clock.now()
         if body.asked_at is UNSET:
@@ -149,7 +130,7 @@ class JobApi:
     async def _request(self, body: JobFields) -> JobRequest:
         from talaria.jobs.requests import JobRequest  # noqa: PLC0415
 
-        fields = {name: getattr(body, name) for name in JobRequest.__struct_fields__ if hasattr(body, name)}
+        fields = {name: getattr(body, name) for name in JobFields.__struct_fields__}
         if body.to is not UNSET and body.to not in (ASKING_CHAT, NOWHERE):
             fields["to"] = await self._gateway.sender.find_chat(body.to)
         return JobRequest(**fields)
