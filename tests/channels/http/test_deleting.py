@@ -66,7 +66,7 @@ async def test_a_session_goes_with_its_log_turns_and_files(tmp_path: Path) -> No
 
 async def test_it_is_refused_while_a_turn_is_not_over(tmp_path: Path) -> None:
     async with ModelServer() as model, run_gateway(tmp_path, model) as api:
-        turn_id = await api.begin("one", "[[wait]]")
+        turn_id = await api.begin("one", "[[hang]]")
         refused = await delete(api, "one", 409)
         assert refused["error"]["type"] == "busy"
         assert turn_id in refused["error"]["hint"]
