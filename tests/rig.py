@@ -206,7 +206,9 @@ async def start(
     side_calls = SideCalls(models, catalog, money, store, metrics, secrets, lambda: context)
     agents = Agents(
         pool=pool,
-        specs=SpecResolver(agent or AgentSettings(), catalog, models, lambda: tool_runner.tools),
+        specs=SpecResolver(
+            agent or AgentSettings(), catalog, models, lambda: tool_runner.tools, offer=tool_runner.offer
+        ),
         routes=Routes(models, builder, clock, draw, chain, catalog.abilities),
         tool_runner=tool_runner,
         budgets=money,

@@ -62,6 +62,7 @@ from talaria.store.settings import is_file
 from talaria.store.watch import StoreWatch
 from talaria.tools.environment import command_environ
 from talaria.tools.execution import ToolRunner
+from talaria.tools.usage import USAGE_FILE, ToolUsage
 from talaria.tools.workers import ToolWorkers
 from talaria.turns.agents import Agents, NoteSources
 from talaria.turns.crashes import RestartGuard
@@ -334,13 +335,13 @@ async def _open_agents(
             checkpoints=checkpoints,
             trust=partial(LoggedTrust, store),
             clock=clock,
+            usage=ToolUsage(start.home.path / USAGE_FILE),
         )
-        live.on(("tools", "enabled"), tell=lambda new: tool_runner.enable(new.tools.enabled))
+        live.on(("tools",), tell=lambda new: tool_runner.enable(new.tools.enabled, new.tools.search_above))
         memories = Memories(sources, start.people, tool_runner, store, start.turn_settings)
         scopes.push_async_callback(memories.close)
-        specs = SpecResolver(
-            settings.agent, models.catalog, models.providers, lambda: tool_runner.tools, memories.prompt
-        )
+        known = (settings.agent, models.catalog, models.providers, lambda: tool_runner.tools)
+        specs = SpecResolver(*known, memory=memories.prompt, offer=tool_runner.offer)
         live.on(
             *_MODEL_KEYS, ("tools", "enabled"), ("agent", "prompt"), tell=lambda new: specs.change(new.agent)
         )

@@ -41,7 +41,7 @@ def resolver(
     settings = ModelSettings(provider, model, reasoning)  # type: ignore[arg-type]
     catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=("scripted", "other"), agents=(name,))
     tools = builtin_tools(ToolSettings(families))
-    return SpecResolver(AgentSettings(name, prompt), catalog, models, lambda: tools, memory)
+    return SpecResolver(AgentSettings(name, prompt), catalog, models, lambda: tools, memory=memory)
 
 
 def pinned(**changes: object) -> PinnedSpec:

@@ -55,6 +55,8 @@ def view(*, running: bool = False, waiting: int = 0) -> CommandContext:
         waiting=waiting,
         models=("main", "fast"),
         all_tools=("read_file", "todo", "write_file"),
+        origin=lambda name: "mcp:lists" if name == "todo" else "files",
+        searched=frozenset({"todo"}),
         exchanges=(
             Exchange(2, 4, UserMessage((Text("hello\n there"),))),
             Exchange(6, 7, UserMessage((Text("and then?"),))),
@@ -105,8 +107,12 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
         ),
         ("/usage", "\nCaps: $5.00 a day, $0.50 a day for each user, $10.00 for a "),
         ("/usage", "The day ends at 2026-11-16 00:00 CET. $2.00 is set aside for calls under way."),
-        ("/tools", "Tools of this session: read_file, todo. Off: write_file. `/tools [NAME…|all|none]`"),
-        ("/tools read_fil", "There is no tool 'read_fil'. There are: read_file, todo, write_file."),
+        ("/tools", "come from:\n- files: read_file\n- mcp:lists, found with tool_search: todo\n"),
+        ("/tools", "- off, files: write_file\n`/tools [NAME…|all|none]` changes them."),
+        (
+            "/tools read_fil",
+            "There is no tool 'read_fil'. There are: files, mcp:lists, read_file",
+        ),
         ("/whoami", "You are 42 (Ada), in chat agent:main:test:dm:one."),
         ("/title", "The title is: Now here."),
         ("/sessions", "1. Taxes 2025 (ses_old"),
@@ -162,6 +168,7 @@ def test_undo_and_reasoning_are_entries_and_a_model_is_a_wish() -> None:
     assert run("/model fast").spec_change == SpecChange("fast")
     assert run("/reload").spec_change == SpecChange()
     assert run("/tools todo, read_file").spec_change == SpecChange(tools=("todo", "read_file"))
+    assert run("/tools files").spec_change == SpecChange(tools=("read_file", "write_file"))
     assert run("/tools all").spec_change == SpecChange(tools=("read_file", "todo", "write_file"))
     assert run("/tools none").spec_change == SpecChange(tools=())
     assert run("/model").spec_change is None
@@ -216,7 +223,7 @@ def test_the_tools_of_a_model_that_takes_none_are_said_and_come_with_another_mod
         takes_tools=False,
     )
     told = run_command(Command("tools", ""), tiny).reply
-    assert told == "Tools of this session: none. local/tiny takes none: it only talks. `/model` changes it."
+    assert told == "This session has no tools.\nlocal/tiny takes none: it only talks. `/model` changes it."
     assert run_command(Command("model", "fast"), tiny).spec_change == SpecChange("fast", None)
     other = msgspec.structs.replace(tiny, takes_tools=True)
     assert run_command(Command("model", "fast"), other).spec_change == SpecChange("fast", ())

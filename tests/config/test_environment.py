@@ -116,7 +116,7 @@ def test_a_wrong_value_names_its_variable(tmp_path: Path, name: str, text: str, 
             "pool.max_agent is not a known key and has no effect. Did you mean max_agents?",
         ),
         ("TALARIA_POOLS__X", "pools is not a known key and has no effect. Did you mean pool?"),
-        ("TALARIA_TOOLS__SEARCH_ABOVE", "tools.search_above is not a known key and has no effect."),
+        ("TALARIA_TOOLS__NO_SUCH", "tools.no_such is not a known key and has no effect."),
         (
             "TALARIA_CHANNELS__TELEGRAM__TOKENENV",
             "channels.telegram.tokenenv is not a known key and has no effect. Did you mean token_env?",

@@ -17,6 +17,7 @@ from talaria.core.events import Event, ToolOutput
 from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
 from talaria.core.messages import Content, File, Image, Part, Text, ToolCall, ToolOutcome, ToolResult
 from talaria.core.questions import Decision, Question, QuestionKind
+from talaria.core.specs import AgentSpec
 from talaria.core.tools import CallScope, ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
@@ -217,9 +218,13 @@ def runner_of(*sources: ToolSource) -> ToolRunner:
     return ToolRunner(sources, ToolSettings(enabled=enabled), Metrics())
 
 
+def spec_of(*names: str) -> AgentSpec:
+    return AgentSpec("main", "p", "m", "api", "", names, ",".join(names), "")
+
+
 def tools_of(runner: ToolRunner, *names: str) -> ToolSet:
     workspace = FakeWorkspaces(lambda key: Path("/nowhere")).open(TURN.session_id, TURN.chat_key)
-    tools = runner.bind(TURN, names, workspace, lambda event: None)
+    tools = runner.bind(TURN, spec_of(*names), workspace, lambda event: None)
     assert tools is not None
     return tools.tools
 
@@ -245,7 +250,7 @@ def test_a_turn_gets_the_named_tools_that_there_are() -> None:
     assert tools_of(runner, "two", "gone").names == ("two",)
     source.offer(tool("one"))
     assert tools_of(runner, "two", "gone").names == ()
-    assert runner.bind(TURN, ("one",), None, lambda event: None) is None
+    assert runner.bind(TURN, spec_of("one"), None, lambda event: None) is None
 
 
 def test_other_families_are_enabled_whole_or_not_at_all() -> None:

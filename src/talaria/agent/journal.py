@@ -29,13 +29,15 @@ from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.tools import SEND_FILE
 from talaria.core.turns import SIDE_STEP, Step, StepKind, StepState
+from talaria.core.wrapped_calls import inner_call
 
 
 class Journal:
     """Writes all commits of one turn, and so knows what the turn has committed.
 
-    `unanswered` are the calls of the last assistant message that have no results entry yet; their steps
-    stand behind the model step in the order of the calls. `spent` is what the turn's model calls used.
+    `unanswered` are the calls of the last assistant message that have no results entry yet, those of
+    `tool_call` as the calls that they are about; their steps stand behind the model step in the order of the
+    calls. `spent` is what the turn's model calls used.
     `questions` are those of earlier attempts, by step. `asked` is set once the turn is parked, `end` once it
     is settled; nothing can be committed after either. `taken` are turns whose messages joined this one. A
     commit that fails changes none of these. The next commit, whatever it is for, also records the attempts at
@@ -242,7 +244,7 @@ class Journal:
     def _note_entry(self, body: EntryBody) -> None:
         match body:
             case AssistantMessage(tool_calls=calls):
-                self.unanswered = calls
+                self.unanswered = tuple(map(inner_call, calls))
             case ToolResults():
                 self.unanswered = ()
             case _:

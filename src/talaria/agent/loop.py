@@ -34,6 +34,7 @@ from talaria.core.messages import (
 from talaria.core.models import Completion
 from talaria.core.questions import Question
 from talaria.core.turns import StepKind, StepState, TurnState
+from talaria.core.wrapped_calls import inner_call
 
 UNKNOWN_OUTCOME = (
     "The gateway was restarted while this call ran: its outcome is unknown. "
@@ -81,7 +82,7 @@ class Loop:
             step, usage = self._account(completion)
             if message.tool_calls and self._context.tools is not None:
                 pending = (
-                    _tool_step(n, call, StepState.PENDING)
+                    _tool_step(n, inner_call(call), StepState.PENDING)
                     for n, call in enumerate(message.tool_calls, step.n + 1)
                 )
                 await self._journal.commit((message,), (step, *pending), (usage,))

@@ -17,6 +17,7 @@ from talaria.models.catalog import Catalog
 from talaria.models.known import Abilities
 from talaria.models.local.local_chat import LocalChat
 from talaria.models.wire import openai_prefix
+from talaria.tools.offering import ToolOffer
 from talaria.tools.toolset import ToolSet
 
 _KEPT = 128
@@ -34,10 +35,13 @@ class SpecResolver:
         catalog: Catalog,
         models: Models,
         tools: Callable[[], ToolSet],
+        *,
         memory: Callable[[ChatKey], str] = lambda key: "",
+        offer: Callable[[ToolSet], ToolOffer] = ToolOffer,
     ) -> None:
-        """`tools` returns the tools that a new session gets, and `memory` what is remembered for a chat, both
-        as of now."""
+        """`tools` returns the tools that a new session gets, `memory` what is remembered for a chat, and
+        `offer` which of its tools a session is shown, all as of now."""
+        self._offer = offer
         self._settings = settings
         self._catalog = catalog
         self._models = models
@@ -47,9 +51,9 @@ class SpecResolver:
         self._tool_bytes: dict[tuple[str, str], bytes] = {}
 
     @property
-    def tool_names(self) -> tuple[str, ...]:
-        """The names of all tools that a session may get."""
-        return self._tools().names
+    def tools(self) -> ToolSet:
+        """All tools that a session may get."""
+        return self._tools()
 
     def change(self, settings: AgentSettings) -> None:
         """Resolve with other settings, providers or models from now on. Sessions keep their specs."""
@@ -74,7 +78,8 @@ class SpecResolver:
         wire = self._models.wire(choice.provider)
         is_plain = wire.name == LocalChat.name
         memory = "" if is_plain else self._memory(key)
-        kept_as = (choice.provider, choice.model, tools.fingerprint, sees, memory)
+        offer = ToolOffer(tools) if is_plain else self._offer(tools)
+        kept_as = (choice.provider, choice.model, offer.fingerprint, sees, memory)
         known = self._known.get(kept_as)
         if known is not None:
             self._known.move_to_end(kept_as)
@@ -87,15 +92,17 @@ class SpecResolver:
             model=choice.model,
             api=wire.name,
             prompt=prompt,
-            tools=tools.names,
-            tools_fingerprint=tools.fingerprint,
+            tools=offer.direct.names,
+            tools_fingerprint=offer.fingerprint,
             credential=self._models.credential(choice.provider),
             sees=sees,
             memory=len(memory),
+            searched=offer.searched,
         )
-        prefix = wire.render_prefix(prompt, tools.specs)
+        prefix = wire.render_prefix(prompt, offer.direct.specs)
         # Prompts differ from person to person, and the tools do not: their bytes are kept once.
-        shared = self._tool_bytes.setdefault((wire.name, tools.fingerprint), prefix.tools)
+        told = (wire.name, offer.direct.fingerprint)
+        shared = self._tool_bytes.setdefault(told, prefix.tools)
         pinned = pin(spec, Prefix(prefix.system, shared))
         if len(self._known) >= _KEPT:
             self._known.popitem(last=False)

@@ -85,7 +85,7 @@ class Transcript:
 
 def as_told(message: UserMessage | ToolResults, spec: AgentSpec) -> UserMessage | ToolResults:
     """Return the message for a model of this spec; itself when there is nothing to leave out."""
-    opens = _READER in spec.tools or spec.api == LocalChat.name  # which sends the text of a file
+    opens = spec.may_use(_READER) or spec.api == LocalChat.name  # which sends the text of a file
     if opens and spec.sees:
         return message
     if isinstance(message, ToolResults):

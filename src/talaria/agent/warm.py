@@ -182,4 +182,4 @@ async def load_agent(agent: WarmAgent, log: Sequence[Entry]) -> None:
 
 
 def can_recall(spec: AgentSpec) -> bool:
-    return RECALL_TOOL in spec.tools
+    return spec.may_use(RECALL_TOOL)

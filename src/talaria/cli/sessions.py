@@ -49,6 +49,7 @@ from talaria.core.people import EVERYTHING
 from talaria.core.sessions import Session
 from talaria.core.store_ports import Store
 from talaria.core.units import format_size
+from talaria.core.wrapped_calls import inner_call
 from talaria.parts import PARTS
 from talaria.search.index import SIDE_FILE, LogIndex
 from talaria.store.memory import MemoryStore
@@ -294,7 +295,8 @@ def entry_lines(entry: Entry) -> Iterator[str]:
             yield f"\n{clean_line(body.model) or 'assistant'}, {at}{mark}"
             if body.text:
                 yield clean(body.text)
-            yield from (f"⚙ {describe_call(call.name, call.arguments)}" for call in body.tool_calls)
+            calls = map(inner_call, body.tool_calls)
+            yield from (f"⚙ {describe_call(call.name, call.arguments)}" for call in calls)
         case ToolResults():
             for result in body.results:
                 word = "" if result.outcome is ToolOutcome.OK else f"{result.outcome.value}: "

@@ -78,13 +78,14 @@ class CommandContext(msgspec.Struct, frozen=True):
     """Everything that a handler may read.
 
     `models` are the configured names, `listed` the further models that endpoints offer, and `abilities` what
-    is known of the session's model, which gets no tools unless it `takes_tools`. `exchanges` and `reasoning`
-    come from the session's log and are filled in for commands with `reads_log`; `account` is filled in for
-    `/usage`, and `recent`, the session's last turns, newest first, for `/why`. `is_parked` says that the turn
-    under way waits for a person's decision. `questions` are the open questions of the chat, and the one that
-    the command names, for commands with `reads_questions`. `workspace` is filled in for `/status`,
-    `window` for `/context`, and `memory` for `/memory`, if there is one. `extra` are the commands that are
-    not built in.
+    is known of the session's model, which gets no tools unless it `takes_tools`. `origin` tells where a tool
+    comes from, and `searched` are the tools that the model is not shown and finds with `tool_search`.
+    `exchanges` and `reasoning` come from the session's log and are filled in for commands with `reads_log`;
+    `account` is filled in for `/usage`, and `recent`, the session's last turns, newest first, for `/why`.
+    `is_parked` says that the turn under way waits for a person's decision. `questions` are the open
+    questions of the chat, and the one that the command names, for commands with `reads_questions`.
+    `workspace` is filled in for `/status`, `window` for `/context`, and `memory` for `/memory`, if there is
+    one. `extra` are the commands that are not built in.
     """
 
     summary: ChatSummary
@@ -99,6 +100,8 @@ class CommandContext(msgspec.Struct, frozen=True):
     listed: tuple[str, ...] = ()
     abilities: str = ""
     all_tools: tuple[str, ...] = ()
+    origin: Callable[[str], str] = lambda name: ""
+    searched: frozenset[str] = frozenset()
     takes_tools: bool = True
     exchanges: tuple[Exchange, ...] = ()
     reasoning: str = ""

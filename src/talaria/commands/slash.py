@@ -7,7 +7,7 @@ command runner in `turns` applies the result.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from talaria.commands.command_types import (
@@ -38,6 +38,7 @@ _WITH_DIGITS = re.compile(r"/([A-Za-z][A-Za-z0-9_-]*)(?:\s+(.*))?", re.DOTALL)  
 _TITLE_LIMIT = 120
 _BUTTONS = 8
 _LISTED = 20
+_LISTED_TOOLS = 12  # of one origin
 _QUOTE_LIMIT = 80
 _RECENT = 5
 _EFFORTS = "none|low|medium|high"
@@ -198,19 +199,44 @@ def _reasoning(context: CommandContext, args: str) -> CommandResult:
 def _tools(context: CommandContext, args: str) -> CommandResult:
     wanted = tuple(args.replace(",", " ").split())
     if not wanted:
-        off = [name for name in context.all_tools if name not in context.tools]
-        listed = f"Tools of this session: {', '.join(context.tools) or 'none'}."
-        if not context.takes_tools:
-            return CommandResult(f"{listed} {context.model} takes none: it only talks. `/model` changes it.")
-        listed += f" Off: {', '.join(off)}." if off else ""
-        return CommandResult(f"{listed} `{_TOOLS_USAGE}` changes them.")
+        return CommandResult("\n".join(_tool_lines(context)))
     if wanted in (("all",), ("none",)):
         chosen = context.all_tools if wanted == ("all",) else ()
         return CommandResult("", spec_change=SpecChange(tools=chosen))
-    unknown = [name for name in wanted if name not in context.all_tools]
+    families = _families(context, context.all_tools)
+    unknown = [name for name in wanted if name not in context.all_tools and name not in families]
     if unknown:
-        return CommandResult(f"There is no tool {unknown[0]!r}. There are: {', '.join(context.all_tools)}.")
-    return CommandResult("", spec_change=SpecChange(tools=wanted))
+        known = ", ".join((*families, *context.all_tools[:_LISTED_TOOLS]))
+        return CommandResult(f"There is no tool {unknown[0]!r}. There are: {known}.")
+    chosen = tuple(name for each in wanted for name in families.get(each, (each,)))
+    return CommandResult("", spec_change=SpecChange(tools=chosen))
+
+
+def _families(context: CommandContext, names: Iterable[str]) -> dict[str, list[str]]:
+    """Return the names by where the tools come from; those that are gone are at the end."""
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(context.origin(name), []).append(name)
+    return {origin: families[origin] for origin in sorted(families, key=lambda each: (not each, each))}
+
+
+def _tool_lines(context: CommandContext) -> Iterator[str]:
+    yield "Tools of this session, by where they come from:" if context.tools else "This session has no tools."
+    for origin, names in _families(context, context.tools).items():
+        found = ", found with tool_search" if names[0] in context.searched else ""
+        yield f"- {origin or 'not there any more'}{found}: {_list_names(names)}"
+    if not context.takes_tools:
+        yield f"{context.model} takes none: it only talks. `/model` changes it."
+        return
+    used = frozenset(context.tools)
+    off = _families(context, [name for name in context.all_tools if name not in used])
+    yield from (f"- off, {origin}: {_list_names(names)}" for origin, names in off.items())
+    yield f"`{_TOOLS_USAGE}` changes them."
+
+
+def _list_names(names: Sequence[str]) -> str:
+    rest = len(names) - _LISTED_TOOLS
+    return ", ".join(names[:_LISTED_TOOLS]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _reload(context: CommandContext, args: str) -> CommandResult:
@@ -367,7 +393,13 @@ _ROWS = (
         reads_questions=True,
     ),
     CommandSpec("usage", "/usage", "show used tokens and money, and the caps", Route.LANE, _usage),
-    CommandSpec("tools", _TOOLS_USAGE, "show or choose the session's tools", Route.LANE, _tools),
+    CommandSpec(
+        "tools",
+        _TOOLS_USAGE,
+        "show or choose the session's tools, by where they come from",
+        Route.LANE,
+        _tools,
+    ),
     CommandSpec("model", "/model [NAME]", "show or choose the session's model", Route.LANE, _model),
     CommandSpec(
         "reasoning",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 
 import msgspec
 
 from talaria.core.ids import SpecId
+from talaria.core.tools import TOOL_CALL, TOOL_SEARCH
 
 
 class AgentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -15,7 +17,9 @@ class AgentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     Reasoning effort, limits and callbacks are per turn and not here. `credential` is a SHA-256 over all of
     the provider's configured secrets, so two keys with a common prefix never look the same. If `sees` is
     false, the model gets a note in place of each image. Its default is that of specs from before the field.
-    So many characters at the end of `prompt` as `memory` says are what was remembered.
+    So many characters at the end of `prompt` as `memory` says are what was remembered. `tools` are the names
+    that the model is told; `searched` are the tools behind `tool_search`, sorted by name, each with a digest
+    of its description and schema.
     """
 
     agent: str
@@ -28,11 +32,24 @@ class AgentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     credential: str
     sees: bool = True
     memory: int = 0
+    searched: tuple[tuple[str, str], ...] = ()
 
     @property
     def remembered(self) -> str:
         """The memory that the prompt ends with; empty if it has none."""
         return self.prompt[-self.memory :] if self.memory else ""
+
+    @property
+    def usable_tools(self) -> tuple[str, ...]:
+        """The names of all tools that the session may use, shown or found."""
+        shown = (name for name in self.tools if name not in (TOOL_SEARCH, TOOL_CALL))
+        return (*shown, *(name for name, _ in self.searched))
+
+    def may_use(self, name: str) -> bool:
+        if name in self.tools:
+            return True
+        at = bisect_left(self.searched, (name,))
+        return at < len(self.searched) and self.searched[at][0] == name
 
 
 class Prefix(msgspec.Struct, frozen=True):

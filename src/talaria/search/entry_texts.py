@@ -15,6 +15,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
+from talaria.core.wrapped_calls import inner_call
 
 RESULT_CHARS = 4096  # of each result, and of the arguments of a call, that are indexed
 _MESSAGE_CHARS = 256 << 10
@@ -53,8 +54,9 @@ def _pieces(entry: Entry, cap: int | None) -> Iterator[str]:
                 yield from (f"[thinking] {each.text}" for each in answer.reasoning if each.text)
             if answer.text:
                 yield answer.text
-            calls = (call for call in answer.tool_calls if cap is None or call.name not in _SEARCHES)
-            yield from (f"[call] {call.name} {call.arguments[:cap]}" for call in calls)
+            for call in map(inner_call, answer.tool_calls):
+                if cap is None or call.name not in _SEARCHES:
+                    yield f"[call] {call.name} {call.arguments[:cap]}"
         case ToolResults(results=results):
             yield from (each.text[:cap] for each in results if cap is None or each.name not in _SEARCHES)
         case Note(text=text) | SystemMessage(text=text) | Announcement(text=text):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -22,8 +23,10 @@ from talaria.core.messages import Content, File, Part, Text, ToolCall, ToolOutco
 from talaria.core.ports import Checkpoints, WorkspaceHandle
 from talaria.core.questions import Decision, Question, QuestionDraft
 from talaria.core.redaction import SecretRegistry, StreamRedactor
+from talaria.core.specs import AgentSpec
 from talaria.core.suggest import did_you_mean
 from talaria.core.tools import (
+    TOOL_SEARCH,
     AskModel,
     CallScope,
     NoTrust,
@@ -38,15 +41,19 @@ from talaria.core.turns import Inbound, Turn
 from talaria.observe.metrics import Metrics
 from talaria.tools.approvals import CallGate
 from talaria.tools.function import SHORT_ARGUMENTS, Arguments, parse_arguments
+from talaria.tools.offering import SessionTools, ToolOffer, bind_offer, choose_shown, make_offer
 from talaria.tools.result import cap_result, checked_parts, encodable, save_result
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool_search import ToolFinder
 from talaria.tools.toolset import ToolSet, resolve
+from talaria.tools.usage import ToolUsage
 from talaria.tools.workers import ToolWorkers, TurnResources
 from talaria.workspace.folder import Folder
 
 MAX_OUTPUT_BYTES = 64 << 10
 OUTPUT_CUT = "\n[More output is not shown while the call runs.]\n"
 _SUBSETS_KEPT = 8
+_SHOWN_NAME, _SHOWN_NAMES = 100, 200  # comparing names takes time for each
 _EVENT_BYTES = 64  # charged for each event, so that single characters are bounded too
 
 _log = logging.getLogger("talaria.tools")
@@ -71,8 +78,10 @@ class ToolRunner:
         checkpoints: Checkpoints | None = None,
         trust: Callable[[Turn], SessionTrust] = lambda _: NoTrust(),
         clock: Clock | None = None,
+        usage: ToolUsage | None = None,
     ) -> None:
         """Raises `ConfigError`, as `resolve` does."""
+        self._usage = usage or ToolUsage()
         self.checkpoints = checkpoints
         self._trust = trust
         self._clock = clock or SystemClock()
@@ -81,30 +90,40 @@ class ToolRunner:
         self._sources = tuple(sources)
         self._settings = settings
         self._metrics = metrics
+        self._search_above = int(settings.search_above)
         self.enable(settings.enabled)
         for source in self._sources:
             source.subscribe(lambda: self.enable(self.enabled))
 
-    def enable(self, names: tuple[str, ...]) -> None:
-        """Use these built-in sources from now on. Raises `ConfigError`; nothing changes then."""
+    def enable(self, names: tuple[str, ...], search_above: int | None = None) -> None:
+        """Use these built-in sources from now on, and show tools up to so many bytes. Raises `ConfigError`;
+        nothing changes then."""
         self.tools = resolve(self._sources, names)
         self.enabled = names
-        self._subset = lru_cache(maxsize=_SUBSETS_KEPT)(self.tools.only)
+        self._search_above = self._search_above if search_above is None else search_above
+        self._families = self.tools.families()
+        self._finder = ToolFinder(self.tools)
+        self._bound: OrderedDict[tuple[str, tuple[str, ...] | None], SessionTools] = OrderedDict()
+        self._offer = lru_cache(maxsize=_SUBSETS_KEPT)(make_offer)
+
+    def offer(self, tools: ToolSet) -> ToolOffer:
+        """Return what a new session that may use these tools is told of them now. Cheap."""
+        families = self._families if tools is self.tools else tools.families()
+        return self._offer(tools, choose_shown(families, self._search_above, self._usage.rank))
 
     def bind(
         self,
         turn: Turn,
-        names: tuple[str, ...],
+        spec: AgentSpec,
         workspace: WorkspaceHandle | None,
         emit: Callable[[Event], None],
         ask_model: AskModel = no_model,
     ) -> BoundTools | None:
-        """Return the named tools for one turn, acting on `workspace`; None without a workspace, since the
-        tools of such a turn are its caller's. A name that no tool has any more is left out."""
+        """Return the tools of a session's spec for one turn, acting on `workspace`; None without a workspace,
+        since the tools of such a turn are its caller's. A tool that is not there any more is left out."""
         if workspace is None:
             return None
-        if (only := turn.inbound.tools) is not None:
-            names = tuple(name for name in names if name in only)
+        bound = self._bind(spec, turn.inbound.tools)
         gate = CallGate(
             turn.session_id,
             turn.id,
@@ -119,7 +138,9 @@ class ToolRunner:
             order=turn.inbound.order,
         )
         return BoundTools(
-            tools=self.tools if names == self.tools.names else self._subset(names),
+            tools=bound.tools,
+            changed=bound.changed,
+            usage=self._usage if any(not family.is_builtin for family in self._families) else None,
             session_id=turn.session_id,
             turn_id=turn.id,
             inbound=turn.inbound,
@@ -134,6 +155,17 @@ class ToolRunner:
             ask_model=ask_model,
         )
 
+    def _bind(self, spec: AgentSpec, only: tuple[str, ...] | None) -> SessionTools:
+        if only is None and spec.tools == self.tools.names:
+            return SessionTools(self.tools)
+        key = (spec.tools_fingerprint, only)
+        if (known := self._bound.get(key)) is None:
+            known = self._bound[key] = bind_offer(spec, self.tools, self._finder, only)
+            if len(self._bound) > _SUBSETS_KEPT:
+                self._bound.popitem(last=False)
+        self._bound.move_to_end(key)
+        return known
+
 
 @dataclass(frozen=True, slots=True)
 class BoundTools:
@@ -142,7 +174,8 @@ class BoundTools:
     A call of a tool that is not in `tools` is an error result. `emit` takes the events of the turn. `secrets`
     are taken out of results and output. `count` is told the name ("unknown" for a tool that is not in
     `tools`) and the outcome of each call. `gate` decides which calls need a person's word. `checkpoints`
-    copies files around each call that may write them.
+    copies files around each call that may write them. `changed` names tools that the session could find once
+    and may not use as they are now. `usage` counts calls by the origins of their tools.
     """
 
     tools: ToolSet
@@ -158,6 +191,8 @@ class BoundTools:
     count: Callable[[str, ToolOutcome], None]
     checkpoints: Checkpoints | None = None
     ask_model: AskModel = no_model
+    changed: frozenset[str] = frozenset()
+    usage: ToolUsage | None = None
 
     def spec(self, name: str) -> ToolSpec | None:
         tool = self.tools.get(name)
@@ -203,6 +238,8 @@ class BoundTools:
         if task.cancelling() > cancels:
             raise asyncio.CancelledError  # the handler swallowed it
         self.count(call.name if call.name in self.tools else "unknown", outcome)
+        if self.usage is not None and (origin := self.tools.origin(call.name)) and self.usage.add(origin):
+            await self.resources.in_thread(self.usage.save)
         if isinstance(content, str):
             text = await self._capped(call, content)
             return ToolResult(call.id, call.name, text, outcome, untrusted=marks.untrusted)
@@ -218,9 +255,7 @@ class BoundTools:
     async def _handle(self, call: ToolCall, question: Question | None, marks: _Marks) -> Content:
         tool = self.tools.get(call.name)
         if tool is None:
-            names = ", ".join(self.tools.names) or "none"
-            hint = did_you_mean(call.name[:100], self.tools.names, f"There are: {names}.")
-            raise ToolError(f"There is no tool {call.name[:100]!r}.", hint)
+            raise self._unknown(call.name[:_SHOWN_NAME])
         decision = await self.gate.check(tool, call, question)
         if tool.spec.untrusted:
             marks.distrust()
@@ -230,6 +265,18 @@ class BoundTools:
             arguments = await self.resources.in_thread(parse_arguments, tool, call.arguments)
         async with self._covered(tool.spec):
             return await self._run_tool(tool, arguments, call, decision, marks)
+
+    def _unknown(self, name: str) -> ToolError:
+        if name in self.changed:
+            return ToolError(
+                f"The tool {name} is not what it was when this conversation began, and was not run.",
+                "The person can send /reload; then search for it again.",
+            )
+        if TOOL_SEARCH in self.tools:
+            return ToolError(f"There is no tool {name!r}.", f"{TOOL_SEARCH} finds the names that there are.")
+        names = ", ".join(self.tools.names[:_SHOWN_NAMES]) or "none"
+        hint = did_you_mean(name, self.tools.names[:_SHOWN_NAMES], f"There are: {names}.")
+        return ToolError(f"There is no tool {name!r}.", hint)
 
     async def _run_tool(
         self, tool: Tool, arguments: Arguments, call: ToolCall, decision: Decision | None, marks: _Marks

@@ -31,13 +31,15 @@ CommandValue: TypeAlias = Annotated[str, Mark.COMMAND_VALUE, Check(command_value
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
-    """`enabled` names the built-in families. `max_result` limits the text that a model gets of one result;
+    """`enabled` names the built-in families. Tools whose descriptions take more than `search_above` bytes are
+    partly found with `tool_search`. `max_result` limits the text that a model gets of one result;
     the rest goes to a file. `call_timeout` is the time limit of a call, unless its tool has another.
     `approvals` says when a person is asked before a call runs. `sandbox` is where commands run, and `env` the
     variables that they get: see `command_environ`. A command of the terminal gets `command_timeout`, or as
     much as its call asks for, up to `max_command_timeout`."""
 
     enabled: Annotated[tuple[str, ...], Mark.LIVE, Mark.TOOL_PARTS] = FAMILIES
+    search_above: Annotated[Size, Mark.LIVE] = Size(24 << 10)
     max_result: Size = Size(16 << 10)
     call_timeout: timedelta = timedelta(seconds=120)
     approvals: ApprovalMode = "risky"

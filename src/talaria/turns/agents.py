@@ -160,7 +160,8 @@ class Agents:
                 return pinned, began.before
             wish = wish or f"{spec.provider}/{spec.model}"
             # The session of a model that takes no tools has none; another model gets the configured ones.
-            only = None if self.specs.abilities(spec.provider, spec.model).tools is False else spec.tools
+            takes_none = self.specs.abilities(spec.provider, spec.model).tools is False
+            only = None if takes_none else spec.usable_tools
         pinned = self.specs.resolve(turn.chat_key, wish, only)
         return pinned, await journal.commit((SpecSet(pinned.id),), specs=(pinned,))
 
@@ -174,7 +175,7 @@ class Agents:
             reasoning = None if effort == "none" else effort
             steering = LiveSteering(live, settings.message_of)
         tools: TurnTools | None = self.tool_runner.bind(
-            live.turn, spec.tools, agent.workspace, live.emit, partial(self._ask_beside, live.turn, spec)
+            live.turn, spec, agent.workspace, live.emit, partial(self._ask_beside, live.turn, spec)
         )
         if self.hooks is not None and tools is not None:
             tools = HookedTools(tools, self.hooks, live.turn)

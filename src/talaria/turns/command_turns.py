@@ -25,7 +25,7 @@ from talaria.core.memory import EditOrigin, MemoryEdit, PageContent
 from talaria.core.messages import Image
 from talaria.core.questions import QuestionKind
 from talaria.core.sessions import Session
-from talaria.core.specs import PinnedSpec
+from talaria.core.specs import AgentSpec, PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.models.known import NOTHING_KNOWN
@@ -152,8 +152,7 @@ class CommandRunner:
         name = f"{pinned.spec.provider}/{pinned.spec.model}"
         if pinned.id == view.session.spec_id:
             return CommandResult(f"Nothing has changed: this session uses {name}."), ()
-        tools = ", ".join(pinned.spec.tools) or "no tools"
-        reply = f"From the next message on this session uses {name} with {tools}."
+        reply = f"From the next message on this session uses {name} with {_describe_tools(pinned.spec)}."
         return CommandResult(reply, (SpecSet(pinned.id),)), (pinned,)
 
     async def _file_changes(self, turn: Turn, outcome: CommandResult) -> CommandResult:
@@ -226,10 +225,11 @@ class CommandRunner:
         summary = await self._store.summary(turn.session_id)
         if summary is None:
             raise NotFound(f"The session {turn.session_id} is gone.", "Start a new one with /new.")
-        model, tools = "no model yet", specs.tool_names
+        model, tools, searched = "no model yet", specs.tools.names, frozenset[str]()
         if summary.current.spec_id is not None:
             spec = (await agents.builder.pinned(summary.current.spec_id)).spec
-            model, tools = f"{spec.provider}/{spec.model}", spec.tools
+            model, tools = f"{spec.provider}/{spec.model}", spec.usable_tools
+            searched = frozenset(name for name, _ in spec.searched)
         else:
             try:
                 spec = specs.resolve(turn.chat_key).spec
@@ -251,7 +251,9 @@ class CommandRunner:
             models=tuple(specs.names()),
             listed=tuple(specs.listed()) if canonical(turn.command) == "model" else (),
             abilities=known.describe(),
-            all_tools=specs.tool_names,
+            all_tools=specs.tools.names,
+            origin=specs.tools.origin,
+            searched=searched,
             takes_tools=known.tools is not False,
             exchanges=seen,
             reasoning=reasoning,
@@ -319,6 +321,11 @@ class CommandRunner:
             # An undo behind the floor: the summaries of what it takes back do not count any more.
             seen = exchanges(await self._store.log(turn.session_id, 0))
         return tuple(seen), efforts[-1] if efforts else ""
+
+
+def _describe_tools(spec: AgentSpec) -> str:
+    found = f", and {len(spec.searched)} more that it searches for" if spec.searched else ""
+    return f"{', '.join(spec.tools) or 'no tools'}{found}"
 
 
 def _wished_exchanges(command: Command | None) -> int:

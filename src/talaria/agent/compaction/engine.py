@@ -30,6 +30,7 @@ from talaria.core.messages import (
 from talaria.core.recall_ids import entry_id, result_id
 from talaria.core.shown import find_summary
 from talaria.core.tools import ToolSource
+from talaria.core.wrapped_calls import inner_call
 
 Ask = Callable[[SideCall], Awaitable[str]]
 """Makes a model call as a step of the turn. Raises `TalariaError`."""
@@ -222,7 +223,7 @@ def render_entries(entries: Sequence[Entry], last: int, *, results: bool = True)
             case AssistantMessage(text=text, tool_calls=calls):
                 if text:
                     yield f"{name} Assistant: {text}"
-                for call in calls if results else ():
+                for call in map(inner_call, calls if results else ()):
                     yield f"{name} Assistant calls {call.name}: {_cut(call.arguments, _ARGUMENT_CHARS)}"
             case ToolResults(results=given) if results:
                 for nth, result in enumerate(given, 1):

@@ -15,6 +15,7 @@ from talaria.core.errors import ErrorInfo
 from talaria.core.events import Delta, Event, ReasoningDelta, ToolStarted, UsageReported
 from talaria.core.messages import AssistantMessage, TokenUsage
 from talaria.core.turns import Turn
+from talaria.core.wrapped_calls import inner_call
 from talaria.gateway import Gateway
 from talaria.turns.intake import is_ephemeral
 from talaria.turns.live import LiveTurn
@@ -117,5 +118,5 @@ class CallAnswers:
                 if said.text:
                     yield entry.seq, Delta(said.text)
                 yield entry.seq, UsageReported(TokenUsage(), said.model)  # the end of one answer
-                for call in said.tool_calls:
+                for call in map(inner_call, said.tool_calls):
                     yield entry.seq, ToolStarted(call.id, call.name, call.arguments)

@@ -84,6 +84,15 @@ export class ToolCard {
   }
 }
 
+/** Name and arguments of a call. The log has a call through `tool_call` as the model wrote it; it is shown as the call
+ * that it is about. */
+export function inner(name, given) {
+  const wrapped = name === "tool_call" ? parse(given) : null;
+  if (typeof wrapped?.name !== "string") return [name, given];
+  const { name: tool, arguments: passed } = wrapped;
+  return [tool, typeof passed === "string" ? passed : JSON.stringify(passed ?? {})];
+}
+
 /** Output of a program as it stands on a screen: without escape sequences, and of a line that was written anew only
  * its last state. */
 export function plain(text) {

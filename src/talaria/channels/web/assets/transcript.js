@@ -4,7 +4,7 @@ import { copier, make, spoken, withButton } from "./elements.js";
 import { card, size } from "./files.js";
 import { show } from "./markdown.js";
 import { decided, question } from "./questions.js";
-import { ToolCard } from "./tools.js";
+import { inner, ToolCard } from "./tools.js";
 
 const BRIEF = 96; // characters
 const PICTURE = /^(data:image\/(png|jpeg|gif|webp);|blob:)/;
@@ -52,7 +52,7 @@ export class Transcript {
     const thoughts = body.reasoning.map((piece) => piece.text).join("\n\n").trim();
     if (thoughts) yield thinking(thoughts);
     if (body.text) yield answer(body.text);
-    for (const call of body.tool_calls) yield this.#tool(call.id, call.name, call.arguments);
+    for (const call of body.tool_calls) yield this.#tool(call.id, ...inner(call.name, call.arguments));
   }
 
   /** A file belongs to the last entry of its turn. */
