@@ -111,3 +111,18 @@ def test_a_deletion_is_asked_about(terminal: Terminal, talaria: Talaria, home: P
     terminal.send("n")
     terminal.until("LEFT WITH 1")
     assert " work " in talaria("sessions", "list").stdout
+
+
+def test_a_message_and_a_file_are_sent_to_a_chat_without_an_agent(talaria: Talaria, tmp_path: Path) -> None:
+    missing = talaria("send", "work", "hello")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "There is no chat work." in missing.stderr
+    talaria("ask", "--session", "work", "hello")
+    (tmp_path / "report.txt").write_text("all is well")
+    sent = talaria("send", "work", "--file", str(tmp_path / "report.txt"), "-", stdin="Here is the report.\n")
+    assert (sent.returncode, sent.stderr) == (0, "")
+    assert "outside of a turn" in talaria("why", sent.stdout.strip()).stdout
+    shown = talaria("sessions", "show", "work").stdout
+    assert "Here is the report." in shown and "⇩ report.txt, 11 B: " in shown
+    assert talaria("send", "work").returncode == 2, "there is nothing to send"
+    assert talaria("send", "work", "--file", str(tmp_path / "none"), "x").returncode == 1

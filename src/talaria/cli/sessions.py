@@ -96,7 +96,8 @@ def _show(invocation: Invocation, session: str) -> None:
             for entry in page.entries:
                 for line in entry_lines(entry):
                     click.echo(line)
-                if isinstance(entry.body, AssistantMessage) and not entry.body.tool_calls:
+                is_answer = isinstance(entry.body, AssistantMessage) and not entry.body.tool_calls
+                if is_answer or isinstance(entry.body, Announcement):
                     for _, line in (found for found in files if found[0] == entry.turn_id):
                         click.echo(line)
             after, is_over = page.next, page.next is None
