@@ -116,6 +116,23 @@ def test_a_session_shows_its_own_model(terminal: Terminal, home: Path, talaria: 
     assert "This session keeps its model; /new begins one with scripted/another." in screen
 
 
+def test_what_is_sent_to_the_chat_is_shown_also_what_came_before_it_was_opened(
+    terminal: Terminal, home: Path, serve: Serve, talaria: Talaria
+) -> None:
+    serve()
+    for said in ("hello", "/help"):
+        talaria("ask", "--session", "terminal", said)
+        talaria("send", "terminal", f"after {said}")
+    terminal.start(sys.executable, "-m", "talaria", "chat", "--home", str(home))
+    terminal.until("Sent to this chat:", "after hello", "after /help", "›")
+    terminal.type("half a mess")
+    talaria("send", "terminal", "The backup is done.")
+    terminal.until("The backup is done.", "› half a mess")
+    terminal.send("age")
+    screen = terminal.until("You said: half a message", "›")
+    assert screen.count("The backup is done.") == 1
+
+
 def test_several_lines_are_one_message(chat: Terminal) -> None:
     chat.type("one")
     chat.press("M-Enter")

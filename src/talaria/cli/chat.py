@@ -100,6 +100,7 @@ def _cancel_on_signals(task: asyncio.Task[None]) -> None:
 
 
 async def _terminal(client: GatewayClient, home: Home, session: str, scopes: AsyncExitStack) -> Screen:
+    from prompt_toolkit.application import run_in_terminal
     from prompt_toolkit.input import create_input
     from rich.console import Console
     from rich.text import Text
@@ -114,6 +115,13 @@ async def _terminal(client: GatewayClient, home: Home, session: str, scopes: Asy
 
     def say(text: str) -> None:
         console.print(Text(clean(text), style="dim"))
+
+    async def announce(text: str) -> None:
+        def show() -> None:
+            say("Sent to this chat:")
+            console.print(Text(clean(text)))
+
+        await run_in_terminal(show)
 
     try:
         models = await client.models()
@@ -140,6 +148,7 @@ async def _terminal(client: GatewayClient, home: Home, session: str, scopes: Asy
         ),
         say=say,
         guard=typed.reading,
+        announce=announce,
     )
 
 

@@ -7,7 +7,7 @@ import math
 import secrets
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -15,12 +15,14 @@ import msgspec
 
 from talaria.channels.console.deciding_keys import TerminalDecisions
 from talaria.channels.console.gateway_client import GatewayBusy, GatewayClient, GatewayGone, RetryPolicy
+from talaria.channels.console.news import ChatNews
 from talaria.channels.console.plain import error_text
 from talaria.commands.slash import asks_model, is_control, parse_command
 from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Done, Event, Failed, QuestionAsked
 from talaria.core.program import typed
 
+_NEWS_SECONDS = 3.0  # between two looks for messages outside of turns
 _WAITS = "(it waits for the running turn)"
 _MESSAGES = {"queue": _WAITS, "steer": "(the running turn reads it next)"}  # commands that send a message
 
@@ -85,13 +87,15 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
 
     `renderer` returns a renderer for one turn; its argument is False for the answer of a command, which is no
     markdown. `say` prints a line of the chat itself. `guard` is held while a turn is shown, and passes on
-    the lines that are typed meanwhile.
+    the lines that are typed meanwhile. `announce` prints a message above the prompt; without it, messages
+    that come outside of turns are not shown.
     """
 
     messages: MessageSource
     renderer: Callable[[bool], TurnRenderer]
     say: Callable[[str], None]
     guard: Callable[[TurnKeys], AbstractContextManager[None]] = lambda _: nullcontext()
+    announce: Callable[[str], Awaitable[None]] | None = None
 
 
 class TerminalChat:
@@ -125,10 +129,26 @@ class TerminalChat:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._on_sigint)
+        watch = asyncio.create_task(self._watch_news(), name="chat news")
         try:
             await self._read_and_answer()
         finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
             loop.remove_signal_handler(signal.SIGINT)
+
+    async def _watch_news(self) -> None:
+        """Show what is sent to the chat outside of its turns, while none is shown."""
+        if self._screen.announce is None:
+            return
+        news, texts = ChatNews(self._client, self._session), list[str]()
+        while True:
+            if self._running is None:
+                with suppress(TalariaError):  # no session yet, or no gateway, which the next turn tells
+                    texts += await news.read()
+            while texts and self._running is None:
+                await self._screen.announce(texts.pop(0))
+            await asyncio.sleep(_NEWS_SECONDS)
 
     async def _read_and_answer(self) -> None:
         was_interrupted = False
