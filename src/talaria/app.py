@@ -115,7 +115,10 @@ class _Start:
 
     def tool_scope(self, store: Store, index: LogIndex) -> ToolScope:
         home, people, secrets, of = self.home.path, self.people, self.secrets, self.current
-        return ToolScope(home, self.environ, self.clock, people, of, store, secrets, index, self.zone)
+        follow = self.live.follow
+        return ToolScope(
+            home, self.environ, self.clock, people, of, store, secrets, index, self.zone, follow=follow
+        )
 
     def current(self, part: GatewayPart[S]) -> S:
         return self.live.settings.of(part)
@@ -208,6 +211,7 @@ async def _run_turns(start: _Start, gateway: Gateway, guard: RestartGuard, pause
     start.health.enter(GatewayPhase.READY)
     gateway.loop_watch.end_start()
     gateway.turns.release()
+    gateway.tool_runner.start()
 
 
 @asynccontextmanager
@@ -337,6 +341,7 @@ async def _open_agents(
             clock=clock,
             usage=ToolUsage(start.home.path / USAGE_FILE),
         )
+        metrics.watch_servers(tool_runner.servers)
         live.on(("tools",), tell=lambda new: tool_runner.enable(new.tools.enabled, new.tools.search_above))
         memories = Memories(sources, start.people, tool_runner, store, start.turn_settings)
         scopes.push_async_callback(memories.close)
@@ -432,7 +437,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
             people=start.people,
             started_at=clock.now(),
             parts=start.parts,
-            checkpoints=agents.tool_runner.checkpoints,
+            tool_runner=agents.tool_runner,
         )
         await _open_services(scopes, gateway, serves=start.serves)
         yield gateway

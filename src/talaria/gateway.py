@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from talaria.observe.metrics import Metrics
     from talaria.pool.pool import Pool
     from talaria.search.index import LogIndex
+    from talaria.tools.execution import ToolRunner
     from talaria.turns.deletion import Deletions
     from talaria.turns.delivery import Delivery
     from talaria.turns.process_notes import ProcessNotes
@@ -140,10 +141,14 @@ class Gateway:
     reloader: Reloader
     people: People
     started_at: float
+    tool_runner: ToolRunner
     parts: Parts = ()
-    checkpoints: Checkpoints | None = None
     channels: dict[str, OpenChannel] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
+
+    @property
+    def checkpoints(self) -> Checkpoints | None:
+        return self.tool_runner.checkpoints
 
     @property
     def folders(self) -> ChatFolders:

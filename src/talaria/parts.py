@@ -25,6 +25,7 @@ from talaria.tools.builtin import (
     TODO,
     WEB,
 )
+from talaria.tools.mcp.part import MCP
 
 # They are opened in this order and closed in the reverse one. HTTP is last: while it closes, turns are
 # drained, and the other channels still deliver their replies.
@@ -38,6 +39,7 @@ PARTS: tuple[GatewayPart[Any], ...] = (
     ASK,
     MEMORY,
     JOBS,
+    MCP,
     SANDBOX,
     NETWORK,
     COMMAND_VARIABLES,

@@ -187,7 +187,7 @@ CASES: dict[str, Case] = {
     "wrong duration": Case("config", 'is "soon"', '[pool]\nidle_ttl = "soon"\n'),
     "wrong zone": Case("config", "agent.timezone", '[agent]\ntimezone = "Europe/Berln"\n'),
     "wrong family": Case("config", "tools.enabled", '[tools]\nenabled = ["filez"]\n'),
-    "unknown table of a part": Case("config", "mcp is not a known key", "[mcp.servers.x]\na = 1\n"),
+    "unknown key of a part": Case("config", "mcp.colour is not a known key", "[mcp]\ncolour = 1\n"),
     "not TOML": Case("config", "not valid TOML", "[pool\n"),
     "not UTF-8": Case("config", "not valid UTF-8", other_encoding),
     "secret open": Case("config", "holds a secret", open_secret),

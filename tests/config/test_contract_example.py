@@ -11,6 +11,7 @@ from talaria.config.load import load
 from talaria.core.gateway_part import ToolPart
 from talaria.models.settings import FallbackSettings
 from talaria.parts import PARTS
+from talaria.tools.mcp.part import MCP
 
 EXAMPLE = """\
 [agent]
@@ -89,7 +90,7 @@ def test_the_contracts_example_loads_and_says_what_is_unknown(tmp_path: Path) ->
 
     loaded = load(tmp_path, {"OPENROUTER_API_KEY": "sk-or-123456"}, PARTS)
 
-    known = [part.name for part in PARTS if isinstance(part, ToolPart)]
+    known = [part.name for part in PARTS if isinstance(part, ToolPart) and part.is_builtin]
     assert loaded.warnings == (
         'config.toml line 11: model.fallback names "backup", which is no provider, and skips it. '
         "Add [providers.backup].",
@@ -100,7 +101,6 @@ def test_the_contracts_example_loads_and_says_what_is_unknown(tmp_path: Path) ->
             if family not in known
         ),
         "config.toml line 62: channels.telegram.token_env names TELEGRAM_BOT_TOKEN, which is not set.",
-        "config.toml line 67: mcp is not a known key and has no effect.",
     )
     settings = loaded.settings
     assert settings.agent.timezone == "Europe/Berlin"
@@ -111,6 +111,7 @@ def test_the_contracts_example_loads_and_says_what_is_unknown(tmp_path: Path) ->
     assert settings.providers["openrouter"].timeout == timedelta(minutes=2)
     assert settings.pool.max_bytes == 256 << 20
     assert settings.tools.enabled[:3] == ("files", "terminal", "web")
+    assert settings.of(MCP).servers["files"].command[0] == "npx"
     assert settings.of(HTTP).port == 8765
     assert settings.of(TELEGRAM).allowed == (123456789,)
     assert loaded.secrets == {("OPENROUTER_API_KEY", "sk-or-123456")}

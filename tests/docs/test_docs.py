@@ -28,6 +28,7 @@ from talaria.models.known import Abilities, PriceSettings
 from talaria.models.parameters import DROPPED, NO_WAY, PARAMETERS
 from talaria.models.settings import PRESETS, ProviderSettings
 from talaria.parts import PARTS
+from talaria.tools.mcp.settings import McpServer, McpSettings
 
 SETTINGS = settings_type(PARTS)
 ROOT = Path(__file__).parents[2]
@@ -128,11 +129,13 @@ def test_every_key_is_documented_with_its_default(tmp_path: Path) -> None:
     given = {key: default for key, default in table.items() if default not in ("not set", "none")}
     assert given.pop("providers.NAME.base_url") == f'"{ProviderSettings().base_url}"'
     given["providers.NAME.base_url"] = '"http://127.0.0.1/v1"'
+    given["mcp.servers.NAME.command"] = '["server"]'
     (tmp_path / "config.toml").write_text("".join(f"{key} = {value}\n" for key, value in given.items()))
     loaded = load(tmp_path, {}, PARTS)
     assert loaded.warnings == ()
     providers, webhooks = {"NAME": ProviderSettings("http://127.0.0.1/v1")}, {"NAME": WebhookSettings()}
-    assert loaded.settings == SETTINGS(providers=providers, webhooks=webhooks)
+    mcp = McpSettings({"NAME": McpServer(("server",))})
+    assert loaded.settings == SETTINGS(providers=providers, webhooks=webhooks, mcp=mcp)
     parts = {
         **msgspec.structs.asdict(SETTINGS()),
         "providers.NAME": ProviderSettings(),

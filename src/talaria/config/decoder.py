@@ -18,7 +18,7 @@ import msgspec
 from talaria.config.issues import IssueCollector, dotted, quoted
 from talaria.config.origins import Override
 from talaria.core.gateway_part import Parts, ToolPart
-from talaria.core.setting_marks import Check, CheckedSettings, KeyPath, Mark, referenced_variable
+from talaria.core.setting_marks import SECRET_MARKS, Check, CheckedSettings, KeyPath, Mark, template_variables
 from talaria.core.suggest import did_you_mean
 from talaria.core.units import DURATION_FORMS, SIZE_FORMS, Size, parse_duration, parse_size
 
@@ -27,7 +27,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 _MISSING = object()
 _PARSERS: dict[Any, Callable[[str], Any]] = {Size: parse_size, timedelta: parse_duration}
 _BOOLEANS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_SECRETS = frozenset({Mark.SECRET, Mark.SECRET_VARIABLE, Mark.COMMAND_VALUE})  # people paste keys into each
+_SECRETS = frozenset({*SECRET_MARKS, Mark.SECRET_VARIABLE})  # people paste keys into each
 
 
 class Hint(NamedTuple):
@@ -89,7 +89,7 @@ class SettingsDecoder:
         self._known = known_keys(root)
         self._issues = issues
         self._environ = environ
-        self._tool_parts = [part.name for part in parts if isinstance(part, ToolPart)]
+        self._tool_parts = [part.name for part in parts if isinstance(part, ToolPart) and part.is_builtin]
 
     def decode(self, kind: type[S], tree: Mapping[str, Any], path: KeyPath = ()) -> S:
         hints = hints_of(kind)
@@ -152,10 +152,10 @@ class SettingsDecoder:
                 self._issues.problem(here, text)
             elif (item := self._value(hint.items, value, here)) is not _MISSING:
                 decoded[name] = item
-                if Mark.COMMAND_VALUE in hint.items.marks:
-                    variable = referenced_variable(item)
-                    if variable and variable not in self._environ:
-                        self._issues.unset_variable(here, variable)
+                if not hint.items.marks.isdisjoint({Mark.COMMAND_VALUE, Mark.TEMPLATE}):
+                    for variable in template_variables(item):
+                        if variable not in self._environ:
+                            self._issues.unset_variable(here, variable)
         return decoded
 
     def _tables(self, kind: type[S], raw: Any, path: KeyPath) -> tuple[S, ...]:

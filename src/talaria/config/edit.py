@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from talaria.config.decoder import find_hint, known_keys, read_text, values_of
-from talaria.config.home import replace_file
 from talaria.config.issues import BadConfig, dotted
 from talaria.config.load import FILE_NAME, Loaded, load_text, read_config
 from talaria.config.origins import key_lines, read_overrides
@@ -24,6 +23,7 @@ from talaria.core.gateway_part import Parts
 from talaria.core.setting_marks import KeyPath, Unset, holds_secret
 from talaria.core.suggest import nearest
 from talaria.core.units import Size, format_duration, write_size
+from talaria.core.whole_files import replace_file
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import shlex
 import stat
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from talaria.core.errors import ConfigError, StoreError
+from talaria.core.whole_files import replace_file, write_new
 from talaria.store.settings import find_database, is_file
 from talaria.workspace.folder import count_chat_folders
 
@@ -158,26 +158,6 @@ def open_mode(path: Path) -> str:
     except OSError:
         return ""
     return f"{mode:04o}" if mode & (stat.S_IRWXG | stat.S_IRWXO) else ""
-
-
-def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace the file as a whole, or not at all."""
-    fresh = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
-    try:
-        write_new(fresh, data, mode)
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
-
-
-def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a new file that has `mode` from its first byte on. Raises `FileExistsError`."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _is_alive(pid: int) -> bool:

@@ -23,8 +23,9 @@ from talaria.config.trust import check_trusted
 from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts
+from talaria.core.keys import read_keys
 from talaria.core.redaction import Secret
-from talaria.core.setting_marks import KeyPath, Mark, holds_secret, referenced_variable
+from talaria.core.setting_marks import KeyPath, Mark, holds_secret, template_variables
 from talaria.core.suggest import did_you_mean, nearest
 from talaria.models.known import Prices
 from talaria.models.local.weights import MANIFEST
@@ -70,6 +71,7 @@ def load_text(home: Path, text: str | None, environ: Mapping[str, str], parts: P
     overrides = read_overrides(environ, tree)
     issues = IssueCollector(path, text or "", overrides)
     applied = apply_overrides(tree, overrides)
+    environ = {**read_keys(home), **environ}
     settings = SettingsDecoder(kind, issues, environ, parts).decode(kind, applied)
     _check_model(settings, applied, issues)
     _check_providers(settings, issues)
@@ -187,10 +189,9 @@ def read_secrets(settings: msgspec.Struct, home: Path, environ: Mapping[str, str
         if not isinstance(value, str):
             continue
         name = dotted(path)
-        if Mark.COMMAND_VALUE in marks:
-            if variable := referenced_variable(value):
-                found.add(Secret(variable, environ.get(variable, "")))
-            elif holds_secret(value, marks):
+        if not marks.isdisjoint({Mark.COMMAND_VALUE, Mark.TEMPLATE}):
+            found |= {Secret(each, environ.get(each, "")) for each in template_variables(value)}
+            if holds_secret(value, marks):
                 found.add(Secret(path[-1], value))
         elif Mark.SECRET in marks:
             found.add(Secret(name, value))
@@ -229,8 +230,10 @@ def _password(text: str) -> str:
 
 def named_variables(settings: Settings) -> list[str]:
     """Return the environment variables that the settings name for secrets."""
-    values = (str(each.value) for each in values_of(settings) if Mark.COMMAND_VALUE in each.marks)
-    return [*_marked(settings, Mark.SECRET_VARIABLE), *filter(None, map(referenced_variable, values))]
+    marks = {Mark.COMMAND_VALUE, Mark.TEMPLATE}
+    values = [str(each.value) for each in values_of(settings) if not each.marks.isdisjoint(marks)]
+    named = (name for value in values for name in template_variables(value))
+    return [*_marked(settings, Mark.SECRET_VARIABLE), *named]
 
 
 def secret_files(settings: Settings) -> list[str]:

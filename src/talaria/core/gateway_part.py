@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
@@ -77,11 +77,20 @@ class StorePart(GatewayPart[S]):
     open: Callable[[StoreScope, S], AbstractAsyncContextManager[StoreEngine]]
 
 
+FollowSettings: TypeAlias = Callable[[GatewayPart[S], Callable[[S], None]], AbstractContextManager[None]]
+"""Calls a function with a part's new settings whenever they change, while the context is open."""
+
+
+def no_changes(part: GatewayPart[S], tell: Callable[[S], None]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @dataclass(frozen=True, slots=True)
 class ToolScope:
     """The arguments for opening a tool part, which is opened before the turns. `current` returns the settings
-    of another part as they are now. Times are told in the time zone `zone`; None is that of the machine.
-    Without `opened`, `index` and `sender`, tools can be described but not run."""
+    of another part as they are now, and `follow` tells of their changes. Times are told in the time zone
+    `zone`; None is that of the machine. Without `opened`, `index` and `sender`, tools can be described but
+    not run."""
 
     home: Path
     environ: Mapping[str, str]
@@ -93,6 +102,7 @@ class ToolScope:
     index: SearchIndex | None = None
     zone: tzinfo | None = None
     sender: MessageSender | None = None
+    follow: FollowSettings[Any] = no_changes
 
     @property
     def store(self) -> Store:
@@ -114,6 +124,7 @@ class ToolPart(GatewayPart[S]):
     """A part that brings tools, from a source that is open until its context is left. A built-in source is
     used if `tools.enabled` has the name of its part."""
 
+    is_builtin: bool = True
     open: Callable[[ToolScope, S], AbstractAsyncContextManager[ToolSource]]
 
 

@@ -10,7 +10,7 @@ struct may also have a method `problems()` that checks its keys against each oth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Protocol, runtime_checkable
@@ -30,6 +30,7 @@ class Mark(Enum):
     SECRET_VARIABLE = auto()  # the value is the name of the environment variable that holds a secret
     SECRET_FILE = auto()  # the value is the path, relative to the home, of a file that holds a secret
     COMMAND_VALUE = auto()  # the value is `${NAME}`, for a variable that holds a secret, or a secret itself
+    TEMPLATE = auto()  # the value may have `${NAME}` in it, for a variable or a key that holds a secret
     TOOL_PARTS = auto()  # the value names tool parts; unknown ones are left out, with a warning
 
 
@@ -63,9 +64,11 @@ class CheckedSettings(Protocol):
         ...
 
 
-SECRET_MARKS = (Mark.SECRET, Mark.COMMAND_VALUE)  # on keys that hold a secret, or may hold one
+SECRET_MARKS = (Mark.SECRET, Mark.COMMAND_VALUE, Mark.TEMPLATE)  # on keys that hold a secret, or may hold one
 _WORD = re.compile("[A-Za-z]{1,12}")  # such as production: hidden, it would be missing in every text
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+# Such as "Bearer 3kd8-x7", and neither a path, an address, a media type nor a word.
+_TOKEN = re.compile(r"(?:(?:Bearer|Basic|Token) )?(?=\S*\d)(?![/.~]|\S*://)[\w.~+/=-]+", re.ASCII)
 
 
 def referenced_variable(value: str) -> str:
@@ -74,12 +77,24 @@ def referenced_variable(value: str) -> str:
     return found[1] if found else ""
 
 
+def template_variables(value: str) -> list[str]:
+    """Return each NAME of which the value has `${NAME}` in it."""
+    return _REFERENCE.findall(value)
+
+
+def fill_template(value: str, values: Mapping[str, str]) -> str:
+    """Return the value with each `${NAME}` replaced. Raises `KeyError` with a name that is missing."""
+    return _REFERENCE.sub(lambda found: values[found[1]], value)
+
+
 def holds_secret(value: object, marks: Collection[Mark]) -> bool:
     """Return whether the value of a key with these marks is a secret itself."""
     if not isinstance(value, str) or not value:
         return False
     if Mark.COMMAND_VALUE in marks:
         return len(value) >= SHORTEST and not referenced_variable(value) and not _WORD.fullmatch(value)
+    if Mark.TEMPLATE in marks:
+        return len(value) >= SHORTEST and "${" not in value and _TOKEN.fullmatch(value) is not None
     return Mark.SECRET in marks
 
 
@@ -106,6 +121,13 @@ def command_value(value: str) -> str | None:
     """A rule for the value of a variable that commands get."""
     if "\0" in value or ("${" in value and not referenced_variable(value)):
         return 'a variable of the gateway, such as "${GITHUB_TOKEN}", with nothing around it'
+    return None
+
+
+def template(value: str) -> str | None:
+    """A rule for a value that may have variables in it."""
+    if re.search(r"[\0\r\n]", value) or value.count("${") != len(template_variables(value)):
+        return 'a text on one line; a key is named in it as in "Bearer ${DOCS_TOKEN}"'
     return None
 
 

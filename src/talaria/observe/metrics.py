@@ -83,6 +83,21 @@ class NetworkReading(msgspec.Struct, frozen=True):
     trouble: str = ""
 
 
+class ServerReading(msgspec.Struct, frozen=True):
+    """An MCP server at one moment. `trouble` says why it is down or was last, `hint` what to do. `tools` are
+    offered, `proposed` wait for approval, and `left_out` are listed by the server and cannot be offered."""
+
+    state: str
+    starts: int = 0
+    trouble: str = ""
+    hint: str = ""
+    left_out: tuple[str, ...] = ()
+    calls: int = 0
+    failed_calls: int = 0
+    tools: int = 0
+    proposed: tuple[str, ...] = ()
+
+
 class Metrics:
     """Counts events of the gateway and renders them as a page for Prometheus."""
 
@@ -214,6 +229,10 @@ class Metrics:
         """Call `read` at each scrape. It must be quick and must not raise."""
         self._registry.register(_ScrapeCollector(lambda: _network_metrics(read())))
 
+    def watch_servers(self, read: Callable[[], Mapping[str, ServerReading]]) -> None:
+        """Call `read` at each scrape; its keys are names of MCP servers. It must be quick and not raise."""
+        self._registry.register(_ScrapeCollector(lambda: _server_metrics(read())))
+
     def loop_was_late(self, seconds: float) -> None:
         """Count one tick of the event loop, which came so late."""
         self._lag.observe(seconds)
@@ -303,6 +322,22 @@ def _endpoint_metrics(now: Mapping[str, EndpointReading]) -> Iterator[Metric]:
 def _network_metrics(now: NetworkReading) -> Iterator[Metric]:
     yield GaugeMetricFamily("talaria_command_networks", "Sessions with a network.", now.sessions)
     yield GaugeMetricFamily("talaria_command_connections_open", "Open connections.", now.connections)
+
+
+def _server_metrics(now: Mapping[str, ServerReading]) -> Iterator[Metric]:
+    labels = ("server",)
+    up = GaugeMetricFamily("talaria_mcp_up", "1 while the MCP server is ready.", labels=labels)
+    starts = CounterMetricFamily("talaria_mcp_starts", "How often it was started.", labels=labels)
+    calls = CounterMetricFamily("talaria_mcp_calls", "Calls of its tools.", labels=labels)
+    failed = CounterMetricFamily("talaria_mcp_failed_calls", "Calls that failed.", labels=labels)
+    proposed = GaugeMetricFamily("talaria_mcp_proposed", "Changed tools to approve.", labels=labels)
+    for name, reading in now.items():
+        up.add_metric((name,), reading.state == "ready")
+        starts.add_metric((name,), reading.starts)
+        calls.add_metric((name,), reading.calls)
+        failed.add_metric((name,), reading.failed_calls)
+        proposed.add_metric((name,), len(reading.proposed))
+    yield from (up, starts, calls, failed, proposed)
 
 
 def _loop_metrics(now: LoopReading) -> Iterator[Metric]:

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Protocol, runtime_checkable
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -38,7 +39,7 @@ from talaria.core.tools import (
     no_model,
 )
 from talaria.core.turns import Inbound, Turn
-from talaria.observe.metrics import Metrics
+from talaria.observe.metrics import Metrics, ServerReading
 from talaria.tools.approvals import CallGate
 from talaria.tools.function import SHORT_ARGUMENTS, Arguments, parse_arguments
 from talaria.tools.offering import SessionTools, ToolOffer, bind_offer, choose_shown, make_offer
@@ -57,6 +58,19 @@ _SHOWN_NAME, _SHOWN_NAMES = 100, 200  # comparing names takes time for each
 _EVENT_BYTES = 64  # charged for each event, so that single characters are bounded too
 
 _log = logging.getLogger("talaria.tools")
+
+
+@runtime_checkable
+class ServerSource(Protocol):
+    """A source whose tools run in servers of its own."""
+
+    def start(self) -> None:
+        """Start the servers. Does not wait for them."""
+        ...
+
+    def servers(self) -> Mapping[str, ServerReading]:
+        """Return how each server is now. Quick."""
+        ...
 
 
 class ToolRunner:
@@ -110,6 +124,17 @@ class ToolRunner:
         """Return what a new session that may use these tools is told of them now. Cheap."""
         families = self._families if tools is self.tools else tools.families()
         return self._offer(tools, choose_shown(families, self._search_above, self._usage.rank))
+
+    def start(self) -> None:
+        """Let sources start their servers, now that the gateway is ready."""
+        for source in self._sources:
+            if isinstance(source, ServerSource):
+                source.start()
+
+    def servers(self) -> dict[str, ServerReading]:
+        """Return how the servers of all sources are now."""
+        found = (source.servers() for source in self._sources if isinstance(source, ServerSource))
+        return {name: reading for servers in found for name, reading in servers.items()}
 
     def bind(
         self,

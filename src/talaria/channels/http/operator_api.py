@@ -115,7 +115,7 @@ class OperatorApi:
                 endpoints=gateway.providers.readings(),
                 built_in_model=self._built_in_model(),
                 channels={name: channel.status for name, channel in gateway.channels.items()},
-                mcp_servers={},
+                mcp_servers=gateway.tool_runner.servers(),
                 spending=spending,
                 config=gateway.reloader.status(),
                 limits=gateway.limits.readings(),

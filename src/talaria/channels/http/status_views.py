@@ -11,7 +11,7 @@ from talaria.core.limits import LimitReading
 from talaria.core.tokens import NamedToken
 from talaria.models.local.larger import LargerModel
 from talaria.observe.health import GatewayPhase
-from talaria.observe.metrics import EndpointReading, LoopReading, NetworkReading
+from talaria.observe.metrics import EndpointReading, LoopReading, NetworkReading, ServerReading
 
 
 class HealthView(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class StatusView(msgspec.Struct, frozen=True):
     endpoints: dict[str, EndpointReading]
     built_in_model: BuiltInModelView
     channels: dict[str, str]
-    mcp_servers: dict[str, str]
+    mcp_servers: dict[str, ServerReading]
     spending: dict[str, Any]
     config: dict[str, Any]
     limits: dict[str, LimitReading]

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from talaria.config.home import Home, open_mode, write_new
+from talaria.config.home import Home, open_mode
 from talaria.core.errors import ConfigError
+from talaria.core.whole_files import write_new
 
 MIN_TOKEN = 16
 _TOKEN_BYTES = 32

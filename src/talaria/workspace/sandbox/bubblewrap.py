@@ -107,7 +107,7 @@ def _mounts(hidden: tuple[Path, ...], command: SandboxCommand) -> Iterator[str]:
     yield from _system_mounts(hidden)
     yield from ("--proc", "/proc", "--dev", "/dev", *_SHARED_MEMORY, "--remount-ro", "/dev")
     yield from ("--bind", str(command.tmp), _TMP)
-    folders = dict.fromkeys((*command.readable, command.folder, command.home))
+    folders = dict.fromkeys((*command.readable, command.folder, command.home, *command.more_writable))
     # bubblewrap makes folders above a mount as closed as the folder that is mounted.
     for parent in sorted({parent for path in folders for parent in path.parents}):
         yield from ("--perms", "0755", "--dir", str(parent))

@@ -64,11 +64,12 @@ class NetworkAccess:
 class SandboxCommand:
     """A command and what it may touch.
 
-    It can write in `folder`, `home` and `tmp`, and read the system's programs and `readable`. All of them are
-    absolute paths of folders that exist; none of the writable ones lies in another, or a command could
-    replace it by a link. It sees the variables of `environ` and a few that every program needs, and no other.
-    Without `network` it reaches nothing but itself. Only bubblewrap can join one. With `tty` its input and
-    output are a terminal of its own.
+    It can write in `folder`, `home`, `tmp` and `more_writable`, and read the system's programs and
+    `readable`. All of them are absolute paths of folders that exist; none of the writable ones lies in
+    another, or a command could replace it by a link. It sees the variables of `environ` and a few that every
+    program needs, and no other. Without `network` it reaches nothing but itself. Only bubblewrap can join
+    one. With `tty` its input and output are a terminal of its own. With `has_input` its input is a pipe that
+    the gateway writes to; without either it is empty.
     """
 
     argv: Sequence[str]
@@ -78,13 +79,15 @@ class SandboxCommand:
     cwd: Path | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     readable: tuple[Path, ...] = ()
+    more_writable: tuple[Path, ...] = ()
     limits: ProcessLimits = ProcessLimits()
     network: NetworkAccess | None = None
     tty: bool = False
+    has_input: bool = False
 
     @property
     def writable(self) -> tuple[Path, ...]:
-        return tuple(dict.fromkeys((self.folder, self.home, self.tmp)))
+        return tuple(dict.fromkeys((self.folder, self.home, self.tmp, *self.more_writable)))
 
     def variables(self, tmp: str) -> dict[str, str]:
         """Return the whole environment of the command. `tmp` is the path of its temporary folder inside."""

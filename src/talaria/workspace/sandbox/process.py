@@ -133,6 +133,33 @@ class SandboxedProcess:
             else:
                 yield piece
 
+    async def write(self, content: bytes) -> None:
+        """Write to the command's input, and wait while it does not read. Raises `OSError` if nothing reads it
+        any more. There is one writer at a time."""
+        stdin, loop, view = self._process.stdin, asyncio.get_running_loop(), memoryview(content)
+        while view:
+            if stdin is None or stdin.closed:
+                raise BrokenPipeError
+            fd = stdin.fileno()
+            try:
+                view = view[os.write(fd, view) :]
+            except BlockingIOError:
+                writable = asyncio.Event()
+                loop.add_writer(fd, writable.set)
+                try:
+                    await writable.wait()
+                finally:
+                    loop.remove_writer(fd)
+
+    def close_input(self) -> None:
+        """Let the command read the end of its input."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    async def ended(self) -> None:
+        """Wait until the command has ended, whatever of its output is unread."""
+        await self._ended.wait()
+
     async def _next(self, until: float) -> Output | None:
         """Return the next piece, None for the end of a stream. Raises `TimeoutError`."""
         if asyncio.get_running_loop().time() >= until:  # a piece that is there is taken without a look at it
@@ -185,7 +212,8 @@ class SandboxedProcess:
         await asyncio.gather(*self._readers, return_exceptions=True)
         for transport in self._transports:
             transport.close()
-        for pipe in (self._process.stdout, self._process.stderr)[len(self._transports) :]:
+        unread = (self._process.stdout, self._process.stderr)[len(self._transports) :]
+        for pipe in (*unread, self._process.stdin):
             if pipe is not None:
                 pipe.close()
         if self._terminal is not None:
@@ -290,7 +318,7 @@ async def open_process(sandbox: Sandbox, command: SandboxCommand) -> AsyncIterat
     terminal: tuple[int, int] | None = None
     try:
         terminal = _open_terminal(command) if command.tty else None
-        process = _start(launch, terminal)
+        process = _start(launch, terminal, has_input=command.has_input)
     except OSError as error:
         os.close(launch.status)
         if terminal is not None:
@@ -324,14 +352,16 @@ def _open_terminal(command: SandboxCommand) -> tuple[int, int]:
     return ours, theirs
 
 
-def _start(launch: Launch, terminal: tuple[int, int] | None) -> subprocess.Popen[bytes]:
+def _start(
+    launch: Launch, terminal: tuple[int, int] | None, *, has_input: bool = False
+) -> subprocess.Popen[bytes]:
     """Start the launcher from this thread, whose end it would notice as the gateway's.
 
     Not with asyncio: on uvloop, descriptors of the gateway that others left inheritable would reach it.
     """
-    return subprocess.Popen(  # noqa: S603 - what it is for
+    process = subprocess.Popen(  # noqa: S603 - what it is for
         launch.argv,
-        stdin=terminal[1] if terminal else subprocess.DEVNULL,
+        stdin=terminal[1] if terminal else subprocess.PIPE if has_input else subprocess.DEVNULL,
         stdout=terminal[1] if terminal else subprocess.PIPE,
         stderr=terminal[1] if terminal else subprocess.PIPE,
         bufsize=0,
@@ -340,6 +370,9 @@ def _start(launch: Launch, terminal: tuple[int, int] | None) -> subprocess.Popen
         pass_fds=launch.fds,
         start_new_session=True,
     )
+    if process.stdin is not None:
+        os.set_blocking(process.stdin.fileno(), False)
+    return process
 
 
 async def _whole(work: Coroutine[Any, Any, None]) -> None:

@@ -1,0 +1,1 @@
+"""MCP servers: other people's tools, started once, supervised and contained."""

@@ -1,0 +1,217 @@
+"""Starting a server's command in the sandbox: what it reads and writes, its variables and its network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from talaria.core.errors import TalariaError, ToolError
+from talaria.core.setting_marks import fill_template
+from talaria.core.slots import FairThreads
+from talaria.net.settings import NetworkSettings
+from talaria.tools.mcp.pins import FOLDER
+from talaria.tools.mcp.settings import McpServer
+from talaria.workspace.network import SessionNetworks
+from talaria.workspace.places import SessionPlaces
+from talaria.workspace.sandbox.choice import Sandboxes
+from talaria.workspace.sandbox.port import PATH, NetworkAccess, ProcessLimits, Sandbox, SandboxCommand
+from talaria.workspace.sandbox.process import SandboxedProcess, open_process
+from talaria.workspace.sandbox.system import system_paths
+
+_FOREVER = 3e8  # seconds
+_OPEN_FILES = 4096
+_DOWNLOADERS = {"npx", "uvx", "uv", "pipx", "bunx", "pnpm", "yarn", "deno", "npm", "bun"}
+
+
+class CannotRun(TalariaError):
+    """A server cannot be run as it is configured: trying again would not help."""
+
+    type = "mcp"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlaces:
+    """The folders of a server: `own` is its home and its working folder, and lasts. `home` is the gateway's,
+    with no link in its path."""
+
+    home: Path
+    name: str
+
+    @property
+    def own(self) -> Path:
+        return self.home / FOLDER / "servers" / self.name
+
+    def session(self, writable: tuple[Path, ...]) -> SessionPlaces:
+        """Return the places of its process. Its user is the owner of the first folder that it may write."""
+        run = self.home / FOLDER / "run" / self.name
+        folder = writable[0] if writable else self.own
+        return SessionPlaces(folder, self.own, run, is_project=bool(writable))
+
+
+class ServerLauncher:
+    """Starts the commands of servers. One for all servers of the process; `close` ends their networks."""
+
+    def __init__(
+        self,
+        home: Path,
+        environ: Mapping[str, str],
+        sandboxes: Sandboxes,
+        *,
+        limits: ProcessLimits | None = None,
+        private: Callable[[], tuple[str, ...]] = tuple,
+    ) -> None:
+        """`environ` are the gateway's variables and keys, of which a server gets those that it names.
+        `private` returns the addresses of `network.allow_private`."""
+        self._home = Path(os.path.realpath(home))
+        self.environ = environ
+        self._sandboxes = sandboxes
+        self._limits = limits or ProcessLimits()
+        self.threads = FairThreads("talaria-mcp", lambda: 2)
+        settings = NetworkSettings
+        self._networks = SessionNetworks(
+            self._home, lambda: settings(commands="open", allow_private=private()), threads=self.threads
+        )
+
+    async def close(self) -> None:
+        await self._networks.close()
+        self.threads.close()
+
+    @asynccontextmanager
+    async def start(self, name: str, server: McpServer) -> AsyncIterator[SandboxedProcess]:
+        """Run the server's command until the block is left. Every process of it is gone then.
+
+        Raises `CannotRun`, and other `TalariaError`s of the sandbox.
+        """
+        try:
+            sandbox = await self._sandboxes.get()
+        except ToolError as error:
+            raise CannotRun(error.user_text, error.hint) from error
+        places = ServerPlaces(self._home, name)
+        command = await self.threads.run(name, self._prepare, places, server, sandbox.name == "none")
+        network = await self._network(places.session(_real(server.writable)), server, sandbox)
+        async with open_process(sandbox, replace(command, network=network)) as process:
+            yield process
+
+    def _prepare(self, places: ServerPlaces, server: McpServer, is_free: bool) -> SandboxCommand:
+        """Return the command without its network. Makes its folders. Blocks."""
+        program = find_program(server.command[0], self.environ.get("PATH", ""))
+        writable = tuple(_checked(path, places.home) for path in _real(server.writable))
+        readable = [_checked(path, places.home) for path in _real(server.readable)]
+        if not is_free:
+            readable += [path for path in install_folders(program) if _is_apart(path, places.home)]
+        session = places.session(writable)
+        session.make()
+        limits = ProcessLimits(self._limits.memory, self._limits.processes, _FOREVER, open_files=_OPEN_FILES)
+        return SandboxCommand(
+            (str(program), *server.command[1:]),
+            session.folder,
+            session.home,
+            session.tmp,
+            cwd=places.own,
+            environ={"PATH": f"{program.parent}:{PATH}", **variables(server.env, self.environ)},
+            readable=tuple(
+                path
+                for path in dict.fromkeys(readable)
+                if not any(path.is_relative_to(each) for each in (*writable, places.own))
+            ),
+            more_writable=writable[1:],
+            limits=limits,
+            has_input=True,
+        )
+
+    async def _network(
+        self, places: SessionPlaces, server: McpServer, sandbox: Sandbox
+    ) -> NetworkAccess | None:
+        if server.network == "off" or sandbox.name == "none":
+            return None
+        if sandbox.name != "bubblewrap":
+            text = f'The server has network = "open", and the sandbox {sandbox.name} has no network.'
+            raise CannotRun(text, "Install bubblewrap: see docs/sandbox.md.")
+        access = await self._networks.access(places, sandbox, is_background=True)
+        if access is None:
+            trouble = self._networks.reading().trouble
+            raise CannotRun(f"The server can have no network: {trouble}", "See docs/network.md.")
+        return access
+
+
+def variables(named: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables or headers that the settings name, with the keys in them. Raises `CannotRun`."""
+    try:
+        return {name: fill_template(value, values) for name, value in named.items()}
+    except KeyError as error:
+        missing = error.args[0]
+        text = f"{missing} is not set, and the server needs it."
+        raise CannotRun(text, f"Set the variable {missing} for the gateway, and start it again.") from error
+
+
+def find_program(name: str, path: str) -> Path:
+    """Return where a program is. Raises `CannotRun`."""
+    found = shutil.which(str(Path(name).expanduser()), path=f"{path}:{PATH}" if path else PATH)
+    if found is None:
+        hint = "Install it, or name it by its whole path."
+        if name in _DOWNLOADERS:
+            hint = f"Install {'Node.js' if name in ('npx', 'npm') else name}, or name it by its whole path."
+        raise CannotRun(f"There is no program {name!r} here.", hint)
+    return Path(found).absolute()
+
+
+def install_folders(program: Path) -> list[Path]:
+    """Return the folders outside of the system's that a program needs to run: its installation, and for a
+    virtual environment of Python that of the interpreter. Not the home of a person."""
+    found: list[Path] = []
+    for path in (program, Path(os.path.realpath(program))):
+        folder = Path(os.path.realpath(path.parent))
+        found.append(_installation(folder))
+        settings = folder.parent / "pyvenv.cfg"
+        if settings.is_file():
+            for line in settings.read_text(errors="replace").splitlines():
+                key, _, value = line.partition("=")
+                if key.strip() == "home" and Path(value.strip()).is_dir():
+                    found.append(_installation(Path(os.path.realpath(value.strip()))))
+    system = [*system_paths(())]
+    outside = [path for path in found if not any(path.is_relative_to(each) for each in system)]
+    return [path for path in dict.fromkeys(outside) if path != Path("/")]
+
+
+def _installation(folder: Path) -> Path:
+    """Return the folder of a whole installation for its folder of programs."""
+    around = folder.parent
+    is_whole = (around / "lib").is_dir() or (around / "pyvenv.cfg").is_file()
+    is_of_person = around.name == ".local" or around == Path.home() or around == Path("/")
+    return around if folder.name == "bin" and is_whole and not is_of_person else folder
+
+
+def explain(server: McpServer) -> str:
+    """Return what may help with a server that ended before it had listed its tools."""
+    program = Path(server.command[0]).name if server.command else ""
+    if program in ("docker", "podman"):
+        return (
+            "Containers cannot be started from the sandbox. Use a server that runs by npx or uvx, or its url."
+        )
+    if program in _DOWNLOADERS and server.network == "off":
+        return (
+            f'It has no network. If {program} must download it first, set network = "open" for this server.'
+        )
+    return "Run the command in a shell to see what it says."
+
+
+def _real(paths: tuple[str, ...]) -> tuple[Path, ...]:
+    return tuple(Path(os.path.realpath(Path(path).expanduser())) for path in paths)
+
+
+def _checked(path: Path, home: Path) -> Path:
+    """Return the path. Raises `CannotRun` if it is no folder, or has to do with the gateway's home."""
+    if not path.is_dir():
+        raise CannotRun(f"There is no folder {path}, which the server may use.", "Make it, or take it out.")
+    if not _is_apart(path, home):
+        text = f"The server may not use {path}: the gateway's home {home} has keys and the files of chats."
+        raise CannotRun(text, "Name folders that have nothing to do with the gateway's home.")
+    return path
+
+
+def _is_apart(path: Path, home: Path) -> bool:
+    return not path.is_relative_to(home) and not home.is_relative_to(path)

@@ -1,0 +1,93 @@
+"""Trying a server outside of a gateway: it is started, asked for its tools, and ended again."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from talaria.core.errors import TalariaError, ToolError
+from talaria.core.findings import install_command
+from talaria.core.keys import read_keys
+from talaria.core.slots import FairThreads
+from talaria.tools.mcp.launch import CannotRun, ServerLauncher, explain
+from talaria.tools.mcp.pins import READER, PinnedTool
+from talaria.tools.mcp.settings import McpServer
+from talaria.tools.mcp.texts import clean_line
+from talaria.tools.settings import ToolSettings
+from talaria.workspace.sandbox.choice import Sandboxes
+from talaria.workspace.sandbox.port import ProcessLimits
+
+PACKAGE = "mcp>=2,<3"
+
+
+class ProbedServer(msgspec.Struct, frozen=True):
+    """The answers of a server. `tools` are by the server's names for them; `has_items` says whether it has
+    resources or prompts. `left_out` are tools that cannot be offered, each with the reason."""
+
+    program: str
+    protocol: str
+    tools: dict[str, PinnedTool]
+    left_out: tuple[str, ...] = ()
+    has_items: bool = False
+
+
+def check_package() -> None:
+    """Raise `CannotRun` if the SDK is not installed."""
+    if find_spec("mcp") is None:
+        text = "MCP servers need the package mcp, which is not installed."
+        raise CannotRun(text, f"Install it: {install_command(PACKAGE)}")
+
+
+async def load_connection(threads: FairThreads) -> Any:
+    """Import the SDK beside the event loop, and return the module that uses it. Raises `CannotRun`."""
+    check_package()
+    return await threads.run(PACKAGE, importlib.import_module, "talaria.tools.mcp.connection")
+
+
+async def probe_server(
+    home: Path,
+    name: str,
+    server: McpServer,
+    environ: Mapping[str, str],
+    tools: ToolSettings | None = None,
+) -> ProbedServer:
+    """Start the server or reach it, list its tools, and end it. Nothing is approved by that.
+
+    Raises `TalariaError`: what is wrong, and in its hint what to do.
+    """
+    tools = tools or ToolSettings()
+    launcher = ServerLauncher(
+        home,
+        {**read_keys(home), **environ},
+        Sandboxes(tools.sandbox, home),
+        limits=ProcessLimits(tools.command_memory, tools.command_processes),
+    )
+    try:
+        module = await load_connection(launcher.threads)
+        async with module.open_connection(name, server, launcher) as (connection, listing):
+            listed = dict(listing.tools)
+            has_items = listed.pop(READER, None) is not None
+            session = connection.session
+            info = session.server_info
+            program = clean_line(f"{info.name} {info.version}") if info is not None else ""
+            return ProbedServer(program, session.protocol_version or "", listed, listing.left_out, has_items)
+    except CannotRun:
+        raise
+    except (TalariaError, BaseExceptionGroup) as error:
+        raise ToolError(failure_text(error), explain(server)) from error
+    finally:
+        await launcher.close()
+
+
+def failure_text(error: BaseException) -> str:
+    """Return what to say of a failure; of several, the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, TalariaError):
+        return error.user_text
+    return clean_line(f"{type(error).__name__}: {error}")
