@@ -115,10 +115,8 @@ class _Start:
 
     def tool_scope(self, store: Store, index: LogIndex) -> ToolScope:
         home, people, secrets, of = self.home.path, self.people, self.secrets, self.current
-        follow = self.live.follow
-        return ToolScope(
-            home, self.environ, self.clock, people, of, store, secrets, index, self.zone, follow=follow
-        )
+        known = (home, self.environ, self.clock, people, of, store, secrets, index, self.zone)
+        return ToolScope(*known, follow=self.live.follow)
 
     def current(self, part: GatewayPart[S]) -> S:
         return self.live.settings.of(part)

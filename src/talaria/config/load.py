@@ -23,7 +23,6 @@ from talaria.config.trust import check_trusted
 from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts
-from talaria.core.keys import read_keys
 from talaria.core.redaction import Secret
 from talaria.core.setting_marks import KeyPath, Mark, holds_secret, template_variables
 from talaria.core.suggest import did_you_mean, nearest
@@ -71,7 +70,6 @@ def load_text(home: Path, text: str | None, environ: Mapping[str, str], parts: P
     overrides = read_overrides(environ, tree)
     issues = IssueCollector(path, text or "", overrides)
     applied = apply_overrides(tree, overrides)
-    environ = {**read_keys(home), **environ}
     settings = SettingsDecoder(kind, issues, environ, parts).decode(kind, applied)
     _check_model(settings, applied, issues)
     _check_providers(settings, issues)

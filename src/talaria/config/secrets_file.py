@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from talaria.config.home import replace_file
 from talaria.core.errors import ConfigError
+from talaria.core.whole_files import replace_file
 
 SECRETS_FILE = "secrets.env"
 _LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)")

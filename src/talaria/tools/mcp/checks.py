@@ -8,7 +8,6 @@ from typing import Any
 from talaria.core.errors import TalariaError
 from talaria.core.findings import Finding, ok, problem, shell, warn
 from talaria.core.gateway_part import Examination
-from talaria.core.keys import KEYS_FILE, read_keys
 from talaria.tools.mcp import pins
 from talaria.tools.mcp.launch import find_program, variables
 from talaria.tools.mcp.probe import check_package
@@ -22,13 +21,10 @@ async def examine_servers(examination: Examination[McpSettings]) -> AsyncIterato
     server: `talaria mcp test` does."""
     home, settings = examination.home, examination.settings
     try:
-        approved, keys = pins.read_pins(home), read_keys(home)
+        approved = pins.read_pins(home)
     except TalariaError as error:
         yield problem("mcp", error.user_text, error.hint)
         return
-    path = home / KEYS_FILE
-    if path.exists() and path.stat().st_mode & 0o077:
-        yield problem("mcp", f"{path} is open to other users.", "Close it.", shell("chmod", "600", path))
     running: Mapping[str, Any] = (examination.status or {}).get("mcp_servers", {})
     for name, server in settings.servers.items():
         found = approved.get(name)
@@ -45,7 +41,7 @@ async def examine_servers(examination: Examination[McpSettings]) -> AsyncIterato
         elif name in running:
             yield _of_running(name, running[name])
         else:
-            yield _of_settings(name, server, {**keys, **examination.environ})
+            yield _of_settings(name, server, examination.environ)
 
 
 def _of_running(name: str, reading: Mapping[str, Any]) -> Finding:

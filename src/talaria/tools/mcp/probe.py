@@ -12,7 +12,6 @@ import msgspec
 
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.findings import install_command
-from talaria.core.keys import read_keys
 from talaria.core.slots import FairThreads
 from talaria.tools.mcp.launch import CannotRun, ServerLauncher, explain
 from talaria.tools.mcp.pins import READER, PinnedTool
@@ -56,14 +55,15 @@ async def probe_server(
     environ: Mapping[str, str],
     tools: ToolSettings | None = None,
 ) -> ProbedServer:
-    """Start the server or reach it, list its tools, and end it. Nothing is approved by that.
+    """Start the server or reach it, list its tools, and end it. Nothing is approved by that. `environ` has
+    the keys that the settings name.
 
     Raises `TalariaError`: what is wrong, and in its hint what to do.
     """
     tools = tools or ToolSettings()
     launcher = ServerLauncher(
         home,
-        {**read_keys(home), **environ},
+        environ,
         Sandboxes(tools.sandbox, home),
         limits=ProcessLimits(tools.command_memory, tools.command_processes),
     )

@@ -32,7 +32,7 @@ class _Place(NamedTuple):
 
     server: str
     context: ToolContext
-    index: int
+    number: int
 
 
 def call_content(result: types.CallToolResult, server: str, context: ToolContext) -> Content:
@@ -130,7 +130,7 @@ def _file(content: bytes, kind: str, name: str, place: _Place) -> Part:
     stem, dot, ending = _UNFIT.sub("_", name)[-60:].rpartition(".")
     suffix = f".{ending}" if dot and stem else mimetypes.guess_extension(kind) or ""
     context = place.context
-    unique = f"{context.turn_id}\0{context.call_id}\0{place.index}"
+    unique = f"{context.turn_id}\0{context.call_id}\0{place.number}"
     digest = hashlib.sha256(unique.encode(errors="replace")).hexdigest()[:8]
     told = f"{(stem or ending).strip('.') or 'file'}-{digest}{suffix}"
     folder = Folder.of(context)

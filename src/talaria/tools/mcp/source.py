@@ -18,8 +18,6 @@ import msgspec
 from talaria.core.closer import Closer
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import ToolScope
-from talaria.core.keys import read_keys
-from talaria.core.redaction import Secret
 from talaria.core.tools import Tool
 from talaria.observe.metrics import ServerReading
 from talaria.tools.builtin import NETWORK, SANDBOX
@@ -119,19 +117,16 @@ class McpServers:
 
     def _keep(self, name: str, server: McpServer) -> None:
         scope = self._scope
-        keys = _read_keys(scope)
         if self._launcher is None:
             tools = scope.current(SANDBOX)
             limits = ProcessLimits(tools.command_memory, tools.command_processes)
             self._launcher = ServerLauncher(
                 scope.home,
-                {},
+                scope.environ,
                 Sandboxes(tools.sandbox, scope.home),
                 limits=limits,
                 private=lambda: scope.current(NETWORK).allow_private,
             )
-        self._launcher.environ = {**keys, **scope.environ}
-        scope.secrets.add(Secret(each, value) for each, value in keys.items())
         keeper = ServerKeeper(
             name,
             server,
@@ -199,14 +194,6 @@ async def _ended(task: asyncio.Task[None]) -> None:
 def _read_pins(scope: ToolScope) -> dict[str, pins.ServerPins]:
     try:
         return pins.read_pins(scope.home)
-    except ConfigError as error:
-        _log.error("%s %s", error.user_text, error.hint)
-        return {}
-
-
-def _read_keys(scope: ToolScope) -> dict[str, str]:
-    try:
-        return read_keys(scope.home)
     except ConfigError as error:
         _log.error("%s %s", error.user_text, error.hint)
         return {}
