@@ -15,6 +15,7 @@ from bench.context import COMPACTED_LENGTH, measure_context
 from bench.jobs import MODEL_SECONDS as RUN_SECONDS
 from bench.jobs import measure_crowd, measure_stored
 from bench.load import Client, bare_call_cpu, fresh_names, sdk_call_cpu
+from bench.many_tools import FOREIGN_TOOLS, measure_many_tools
 from bench.processes import gateway, model_server
 from bench.recall import measure_beside, measure_log, measure_sessions
 from bench.table import Row, Wanted
@@ -31,6 +32,7 @@ PARTS = (
     "agents",
     "context",
     "commands",
+    "tools",
     "jobs",
     "recall",
 )
@@ -65,6 +67,7 @@ class Suite:
             self._measure_agents,
             self._measure_context,
             self._measure_commands,
+            self._measure_tools,
             self._measure_jobs,
             self._measure_recall,
         )
@@ -231,6 +234,13 @@ class Suite:
                 1.1,
             ),
         ]
+
+    async def _measure_tools(self) -> None:
+        self._say(f"turns with {FOREIGN_TOOLS} tools of servers")
+        none, many = await measure_many_tools(self._times(300), self._rounds)
+        self._add_cpu("turn without HTTP", none)
+        name = f"turn with {FOREIGN_TOOLS} tools of servers over one with none"
+        self.rows.append(Row(name, many / none, "×", Wanted.AT_MOST, 1.1))
 
     async def _measure_jobs(self) -> None:
         due, stored = (1_000, 100_000) if self._is_long else (50, 1_000)

@@ -34,6 +34,7 @@ from chaos.run_faults import RUN_FAULTS
 from chaos.sandbox import SandboxRun, Setting
 from chaos.sandbox_faults import SANDBOX_FAULTS
 from chaos.slot_faults import SLOT_FAULTS
+from chaos.tool_faults import TOOL_FAULTS
 from soak.report import Progress
 from talaria.core.failpoints import Failpoint
 
@@ -513,6 +514,7 @@ MUTANTS = (
     *RUN_FAULTS,
     *MEMORY_FAULTS,
     *RECALL_FAULTS,
+    *TOOL_FAULTS,
     *NETWORK_FAULTS,
     *SANDBOX_FAULTS,
     *APPROVAL_FAULTS,

@@ -208,12 +208,13 @@ async def test_a_long_chat_costs_only_what_is_seen_of_it(visitor: Visitor) -> No
 
 
 async def test_a_result_in_the_log_is_not_replaced_by_its_preview(visitor: Visitor) -> None:
-    """Events come again after a reload in mid-turn."""
+    """Events come again after a reload in mid-turn. The card of a call through `tool_call` names its tool."""
     shown = await visitor.page.evaluate("""async () => {
       const { Transcript } = await import("/assets/transcript.js");
       const [log, live] = [document.createElement("div"), document.createElement("div")];
       const transcript = new Transcript(log, live);
-      const calls = [{ id: "1", name: "t", arguments: "" }];
+      const wrapped = { name: "mcp_git_log", arguments: { path: "src" } };
+      const calls = [{ id: "1", name: "tool_call", arguments: JSON.stringify(wrapped) }];
       const asked = { type: "assistant", reasoning: [], text: "", tool_calls: calls };
       const told = { type: "tool_results", results: [{ call_id: "1", outcome: "ok", text: "all of it" }] };
       const finished = { type: "tool.finished", call_id: "1", outcome: "ok", preview: "all" };
@@ -223,9 +224,10 @@ async def test_a_result_in_the_log_is_not_replaced_by_its_preview(visitor: Visit
       const before = log.querySelector(".result").textContent;
       transcript.add([{ seq: 2, body: told }]);
       transcript.take(finished);
-      return [before, log.querySelector(".result").textContent, live.textContent];
+      const texts = ["summary b", ".brief", ".result"].map((each) => log.querySelector(each).textContent);
+      return [before, ...texts, live.textContent];
     }""")
-    assert shown == ["all", "all of it", "Working"]
+    assert shown == ["all", "mcp_git_log", "src", "all of it", "Working"]
 
 
 async def test_stop_cancels_the_turn(visitor: Visitor) -> None:

@@ -122,6 +122,17 @@ async def test_of_a_result_the_beginning_is_indexed(world: SearchWorld) -> None:
     assert await found(world, "penguin") == []
 
 
+async def test_a_call_through_tool_call_is_indexed_as_the_call_of_its_tool(world: SearchWorld) -> None:
+    wrapped = (
+        ToolCall("c1", "tool_call", '{"name":"mcp_birds_find","arguments":{"kind":"albatross"}}'),
+        ToolCall("c2", "tool_call", '{"name":"recall_search","arguments":{"query":"walrus"}}'),
+    )
+    session = await world.talk(said("go"), AssistantMessage(tool_calls=wrapped), AssistantMessage("done"))
+    assert await found(world, '"find albatross"') == []
+    assert await found(world, '"call mcp birds find"') == [(session, 2)]
+    assert await found(world, "walrus") == []
+
+
 async def test_a_copy_in_a_branch_is_not_found_twice(world: SearchWorld) -> None:
     bodies = (said("the walrus"), AssistantMessage("yes"))
     parent = await world.talk(*bodies)
