@@ -11,7 +11,7 @@ from talaria.core.gateway_part import GatewayPart
 from talaria.scheduler.part import SCHEDULER
 from talaria.services.indexing import SEARCH_INDEX
 from talaria.services.retention import RETENTION
-from talaria.store.part import SQLITE
+from talaria.store.part import POSTGRES, SQLITE
 from talaria.tools.builtin import (
     ASK,
     COMMAND_VARIABLES,
@@ -31,6 +31,7 @@ from talaria.tools.mcp.part import MCP
 # drained, and the other channels still deliver their replies.
 PARTS: tuple[GatewayPart[Any], ...] = (
     SQLITE,
+    POSTGRES,
     FILES,
     TERMINAL,
     WEB,

@@ -95,9 +95,9 @@ TOLD = {
     'http.token_env = "s3cret-value"': "http.token_env has a wrong value (not shown): expected the name of a "
     "variable of the environment, such as OPENROUTER_API_KEY, not its value",
     'store.url = "mysql://me:pw@host/db"': 'store.url is "mysql://…@host/db": expected an empty text for '
-    'talaria.db in the home, or "sqlite:///PATH"',
-    'store.url = "postgresql://me:pw@host/db"': 'store.url is "postgresql://…@host/db": expected an empty '
-    'text for talaria.db in the home, or "sqlite:///PATH" (this version cannot use PostgreSQL)',
+    'talaria.db in the home, "sqlite:///PATH", or "postgresql://USER@HOST/DATABASE"',
+    'store.url = "postgresql://me:pw@host"': 'store.url is "postgresql://…@host": expected an empty text for '
+    'talaria.db in the home, "sqlite:///PATH", or "postgresql://USER@HOST/DATABASE"',
     'aliases."a b" = "x/y"': f'aliases has the name "a b": expected {NAMES}',
     "providers.x.timeout = '1s'": f"providers.x.base_url is missing: expected {ADDRESS}",
 }

@@ -94,9 +94,9 @@ def test_reserved_names_and_those_of_others_are_ignored(tmp_path: Path) -> None:
         ),
         (
             "TALARIA_STORE__URL",
-            "postgresql://me:pw@host/db",
-            'store.url is "postgresql://…@host/db": expected an empty text for talaria.db in the home, '
-            'or "sqlite:///PATH" (this version cannot use PostgreSQL).',
+            "postgresql://me:pw@host",
+            'store.url is "postgresql://…@host": expected an empty text for talaria.db in the home, '
+            '"sqlite:///PATH", or "postgresql://USER@HOST/DATABASE".',
         ),
     ],
 )

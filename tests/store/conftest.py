@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from contracts.store_orders import HandClock
+from postgres_server import emptied_database, postgres, postgres_database, postgres_url  # noqa: F401 - fixtures
 from talaria.store.memory import MemoryStore
+from talaria.store.postgres.store import PostgresStore
 from talaria.store.sqlite.store import SqliteStore
 
 
@@ -24,13 +26,44 @@ def path(tmp_path: Path) -> Path:
 
 
 # The store in memory runs the same SQL: the soak repeats the suites on it, `test_contract` has a short form.
-@pytest.fixture(params=["file", pytest.param("memory", marks=pytest.mark.long)])
+@pytest.fixture(params=["file", "postgres", pytest.param("memory", marks=pytest.mark.long)])
 async def store(
     request: pytest.FixtureRequest, path: Path, clock: HandClock
-) -> AsyncIterator[MemoryStore | SqliteStore]:
-    store = MemoryStore(clock) if request.param == "memory" else await SqliteStore.open(path, clock)
+) -> AsyncIterator[MemoryStore | SqliteStore | PostgresStore]:
+    store = await open_store(request, path, clock)
     yield store
     await store.close()
+
+
+async def open_store(
+    request: pytest.FixtureRequest, path: Path, clock: HandClock
+) -> MemoryStore | SqliteStore | PostgresStore:
+    match request.param:
+        case "memory":
+            return MemoryStore(clock)
+        case "file":
+            return await SqliteStore.open(path, clock)
+        case _:
+            url = request.getfixturevalue("postgres_url")
+            return await PostgresStore.open(url, clock)
+
+
+# On PostgreSQL a test costs ten times as much, so these run on it with --long only.
+_LONG_ON_POSTGRES = {
+    "TestRetentionContract",
+    "TestCompactionContract",
+    "TestDeletionContract",
+    "TestPairingContract",
+    "TestTokenContract",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        kind = item.cls if isinstance(item, pytest.Function) else None
+        if kind is not None and kind.__name__ in _LONG_ON_POSTGRES and "[postgres]" in item.name:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(autouse=True)

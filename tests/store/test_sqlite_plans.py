@@ -38,7 +38,7 @@ SCANS = {
     "spending.ALL_RESERVED": {"reservations"},
     "spending.TAKE_OF_OTHERS": {"reservations"},
     "spending.TAKE_OF_OWNER": {"reservations"},
-    "spending.SUM_RESERVED": {"reservations"},
+    "spending.SUM_MONEY": {"reservations", "r", "s"},  # r and s: their one row each
     "pairing.ALL_PAIRED": {"paired"},
     "pairing.ALL_REQUESTS": {"pairing_requests"},
     "pairing.DROP_EXPIRED": {"pairing_requests"},

@@ -140,6 +140,7 @@ async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[G
             return
     from talaria.core.clock import SystemClock
     from talaria.store.home_lock import HomeLock
+    from talaria.store.settings import is_file
 
     settings = load(home.path, os.environ, PARTS).settings
     engine, database = find_engine(PARTS, settings.store.url), home.find_database(settings.store.url)
@@ -147,7 +148,7 @@ async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[G
         raise loss
     if make:
         home.prepare()
-    elif not database.exists():
+    elif is_file(settings.store.url) and not database.exists():
         yield database
         return
     with HomeLock(home.path):

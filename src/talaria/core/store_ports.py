@@ -145,6 +145,11 @@ class Store(SpendStore, LogStore, QuestionStore, Protocol):
         """
         ...
 
+    async def bury(self, dead: OwnerId) -> None:
+        """Expire the leases of an owner whose process is known to be dead, and its claims of slots without a
+        turn. Its running turns are orphans then. Durable."""
+        ...
+
     async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
         """Return the unsettled turns that no process works on, oldest first. Read-only.
 

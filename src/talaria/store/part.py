@@ -1,14 +1,16 @@
-"""SQLite as a part of the gateway: the engine of the store."""
+"""The engines of the store as parts of the gateway: SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from talaria.core.errors import ConfigError
 from talaria.core.findings import Finding, install_command, ok, warn
 from talaria.core.gateway_part import Examination, StorePart, StoreScope
-from talaria.store.settings import StoreSettings, find_database
+from talaria.store.settings import StoreSettings, find_database, is_file, is_postgres
 
 if TYPE_CHECKING:
     from talaria.core.store_ports import StoreEngine
@@ -24,6 +26,8 @@ def _open(scope: StoreScope, settings: StoreSettings) -> AbstractAsyncContextMan
 async def _examine(examination: Examination[StoreSettings]) -> AsyncIterator[Finding]:
     from talaria.store.engines import describe_engine  # noqa: PLC0415
 
+    if not is_file(examination.settings.url):
+        return
     engine = describe_engine()
     name = engine.name.lower()
     if engine.warning:
@@ -40,4 +44,26 @@ SQLITE: Final = StorePart(
     serves=lambda url: not url or url.startswith("sqlite:"),
     open=_open,
     findings=_examine,
+)
+
+
+@asynccontextmanager
+async def _open_postgres(scope: StoreScope, settings: StoreSettings) -> AsyncIterator[StoreEngine]:
+    if find_spec("psycopg") is None:
+        raise ConfigError("store.url names PostgreSQL, and psycopg is not installed.", _INSTALL)
+    from talaria.store.postgres.store import PostgresStore  # noqa: PLC0415 - psycopg is for this engine only
+
+    async with await PostgresStore.open(settings.url, scope.clock, connections=settings.connections) as store:
+        yield store
+
+
+_INSTALL = f"Install it: {install_command('psycopg[binary]')}"
+
+POSTGRES: Final = StorePart(
+    name="postgres",
+    table=("store",),
+    settings=StoreSettings,
+    is_required=True,
+    serves=is_postgres,
+    open=_open_postgres,
 )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 
 from talaria.core.setting_marks import Check, Unset
 
 _SCHEME = "sqlite:"
+_POSTGRES = ("postgresql://", "postgres://")
 
 
 def usable_url(url: str) -> str | None:
@@ -18,14 +20,28 @@ def usable_url(url: str) -> str | None:
     names_host = path.startswith("//") and not path.startswith("///")
     if not url or (url.startswith(_SCHEME) and path.strip("/") and not names_host):
         return None
-    why = " (this version cannot use PostgreSQL)" if url.startswith(("postgres://", "postgresql://")) else ""
-    return f'an empty text for talaria.db in the home, or "sqlite:///PATH"{why}'
+    if url.startswith(_POSTGRES) and _names_database(url):
+        return None
+    return 'an empty text for talaria.db in the home, "sqlite:///PATH", or "postgresql://USER@HOST/DATABASE"'
+
+
+def _names_database(url: str) -> bool:
+    try:
+        return bool(urlsplit(url).path.strip("/"))
+    except ValueError:
+        return False
 
 
 class StoreSettings(msgspec.Struct, frozen=True):
-    """An empty `url` is `talaria.db` in the home; `sqlite:///path` names another file."""
+    """An empty `url` is `talaria.db` in the home; `sqlite:///path` names another file, `postgresql://` a
+    database on a server. `connections` is the most that orders have there at a time."""
 
     url: Annotated[str, Check(usable_url), Unset("talaria.db in the home")] = ""
+    connections: Annotated[int, msgspec.Meta(ge=1, le=100)] = 8
+
+
+def is_postgres(url: str) -> bool:
+    return url.startswith(_POSTGRES)
 
 
 def is_file(url: str) -> bool:
@@ -34,13 +50,13 @@ def is_file(url: str) -> bool:
 
 
 def find_database(url: str, default: Path) -> Path:
-    """Return the file that a usable `store.url` names, `default` for an empty one.
+    """Return the file that a usable `store.url` names, `default` for an empty one and for one of a server.
 
     `sqlite:///srv/a.db` and `sqlite:////srv/a.db` are /srv/a.db, `sqlite:///~/a.db` is in the user's folder,
     and `sqlite:a.db` is beside `default`.
     """
     path = url.removeprefix(_SCHEME)
-    if not path:
+    if not path or is_postgres(url):
         return default
     if not path.startswith("/"):
         return default.parent / Path(path).expanduser()

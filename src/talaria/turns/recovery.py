@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from talaria.agent.journal import Journal
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import Clock
-from talaria.core.ids import ChatKey, TurnId
+from talaria.core.ids import ChatKey, OwnerId, TurnId
 from talaria.core.ledger import Begin, TurnEnd
 from talaria.core.questions import Question
 from talaria.core.store_ports import Store
@@ -40,14 +40,25 @@ class Recovery:
         self._ran: dict[TurnId, float] = {}  # seconds, of turns with a deadline of their own
         self._has_recovered = False
 
-    async def recover(self, takes_up: Callable[[Turn], bool] = _any_turn, *, is_alone: bool = True) -> int:
+    async def recover(
+        self,
+        takes_up: Callable[[Turn], bool] = _any_turn,
+        *,
+        is_alone: bool = True,
+        dead: OwnerId | None = None,
+    ) -> int:
         """Take up what earlier processes left unsettled and return how many turns that are.
 
         Turns for which `takes_up` is False are left alone. Only the holder of the home's lock may call this.
-        With `is_alone` False another gateway serves the same database, and nothing is taken up now.
+        With `is_alone` False another gateway may serve the same database, and only what the owner `dead` had
+        begun is taken up now.
         """
-        self._takes_up = takes_up
-        count = await self._take_up(await self._store.reclaim(self._keeper.owner)) if is_alone else 0
+        self._takes_up, count = takes_up, 0
+        if is_alone:
+            count = await self._take_up(await self._store.reclaim(self._keeper.owner))
+        elif dead is not None:
+            await self._store.bury(dead)
+            count = await self.adopt()
         self._has_recovered = True
         return count
 

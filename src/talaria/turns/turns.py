@@ -109,14 +109,18 @@ class Turns:
         self._lanes.release()
 
     async def recover(
-        self, takes_up: Callable[[Turn], bool] = lambda turn: True, *, is_alone: bool = True
+        self,
+        takes_up: Callable[[Turn], bool] = lambda turn: True,
+        *,
+        is_alone: bool = True,
+        dead: OwnerId | None = None,
     ) -> int:
         """Take up what earlier processes left unsettled, then accept messages. Return how many were taken up.
 
         Stateless calls are cancelled instead, because their callers are gone. Turns for which `takes_up` is
         False are left alone until their chat is spoken to.
         """
-        count = await self._recovery.recover(takes_up, is_alone=is_alone)
+        count = await self._recovery.recover(takes_up, is_alone=is_alone, dead=dead)
         await self.requests.load()
         self._intake.open()
         return count

@@ -14,7 +14,7 @@ from talaria.core.jobs import SlotEnd
 from talaria.core.ledger import TurnEnd
 from talaria.core.run_texts import failure_text, result_text
 from talaria.core.turns import ReplyPlace, RunOrder, Turn, TurnState
-from talaria.store.sql import delivery, log, rules
+from talaria.store.sql import delivery, locks, log, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.leases import FIND_LEASE, Lease
 from talaria.store.sql.rows import decode_body, encode
@@ -41,6 +41,7 @@ def wait(tx: Transaction, turn_id: TurnId, session_id: SessionId, entry: Announc
 
 def announce(tx: Transaction, session_id: SessionId) -> bool:
     """Append what waits for this session. Return False while a turn of it runs or waits for a person."""
+    locks.session(tx, session_id)
     row = tx.execute(FIND_LEASE, (session_id,)).fetchone()
     lease = Lease() if row is None else Lease(*row)
     if lease.expires > tx.now or lease.waiting_turn:

@@ -12,6 +12,7 @@ from talaria.core.entries import Entry
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.ledger import BranchPoint
 from talaria.core.sessions import Session
+from talaria.store.sql import locks
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import ENTRY_COLUMNS, SESSION_COLUMNS, entry_from, session_from
 
@@ -30,6 +31,7 @@ INSERT INTO deletions (session_id, chat_key, keys_since) VALUES (?, ?, 0) ON CON
 
 
 def link(tx: Transaction, session_id: SessionId, place: BranchPoint) -> None:
+    locks.share(tx, locks.BRANCHES)
     tx.execute(ADD_BRANCH, (session_id, place.session_id, place.seq))
 
 

@@ -12,7 +12,7 @@ from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.ledger import Accept
 from talaria.core.responses import ChainPlace, NewResponse, StoredResponse
 from talaria.core.sessions import Session
-from talaria.store.sql import retention, rules
+from talaria.store.sql import locks, retention, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.leases import ALL_SETTLED, LEASE_COLUMNS, Lease
 from talaria.store.sql.rows import (
@@ -103,7 +103,7 @@ def input_entries(db: Connection, stored: StoredResponse) -> Sequence[Entry]:
 
 FIND_SESSION = "SELECT session_id FROM responses WHERE turn_id = ?"
 FIND_OLD = (
-    f"SELECT turn_id, session_id FROM responses WHERE created_at < ? ORDER BY created_at LIMIT {rules.BATCH}"
+    f"SELECT session_id, turn_id FROM responses WHERE created_at < ? ORDER BY created_at LIMIT {rules.BATCH}"
 )
 DELETE_RESPONSE = "DELETE FROM responses WHERE turn_id = ?"
 HAS_RESPONSES = "SELECT 1 FROM responses WHERE session_id = ? LIMIT 1"
@@ -112,6 +112,7 @@ UNSET_STORED = "UPDATE sessions SET stored = 0 WHERE id = ?"
 
 
 def delete(tx: Transaction, turn_id: TurnId) -> bool:
+    locks.session_of_response(tx, turn_id)
     row = tx.execute(FIND_SESSION, (turn_id,)).fetchone()
     if row is None:
         return False
@@ -120,8 +121,8 @@ def delete(tx: Transaction, turn_id: TurnId) -> bool:
 
 
 def prune(tx: Transaction, before: float) -> int:
-    doomed = tx.execute(FIND_OLD, (before,)).fetchall()
-    for turn_id, session_id in doomed:
+    doomed = locks.confirmed(tx, FIND_OLD, (before,))
+    for session_id, turn_id in doomed:
         _delete(tx, turn_id, session_id)
     return len(doomed)
 

@@ -16,7 +16,7 @@ from talaria.core.files import MESSAGE_PATH, MESSAGES, RESULT_PATH, RESULTS, Rem
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.sessions import Session
 from talaria.core.turns import Inbound, Sender
-from talaria.store.sql import branches, rules
+from talaria.store.sql import branches, locks, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.leases import DROP_GRANTS, LEASE_COLUMNS, Lease
 from talaria.store.sql.retention import ADD_REMOVAL, FORGET_CHAT, remove_messages
@@ -40,6 +40,7 @@ ADD_DELETION = "INSERT INTO deletions (session_id, chat_key, keys_since) VALUES 
 
 
 def delete_session(tx: Transaction, session_id: SessionId, keys_since: float) -> Session:
+    locks.session(tx, session_id)
     row = tx.execute(FIND_SESSION, (session_id,)).fetchone()
     if row is None:
         raise rules.no_session(session_id)
@@ -94,6 +95,7 @@ DROP_DELETION = "DELETE FROM deletions WHERE session_id = ?"
 
 def purge(tx: Transaction) -> bool:
     """Delete a slice of the rows of a deleted session. Return whether more is left."""
+    locks.whole(tx, locks.BRANCHES)
     deletion = tx.execute(FIND_DELETION).fetchone()
     if deletion is None:
         return False

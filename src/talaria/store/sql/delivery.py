@@ -10,7 +10,7 @@ import msgspec
 
 from talaria.core.delivery import LONGEST_WAIT, DeliveryResult, OutboxRow, OutboxState
 from talaria.core.ids import ChatKey
-from talaria.store.sql import rules
+from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import OUTBOX_COLUMNS, UNSENT, outbox_from
 
@@ -67,6 +67,7 @@ def _find(tx: Transaction, row_id: int) -> OutboxRow:
 
 
 def split(tx: Transaction, row_id: int, bodies: Sequence[str], file: str | None = None) -> None:
+    locks.reply(tx, row_id)
     row = _find(tx, row_id)
     parts = rules.split_reply(row, bodies, file)
     if len(parts) > 1:
@@ -81,6 +82,7 @@ def claim(tx: Transaction, row: OutboxRow, until: float) -> OutboxRow | None:
 
 
 def mark(tx: Transaction, order: DeliveryResult) -> bool:
+    locks.reply(tx, order.row_id)
     row = _find(tx, order.row_id)
     if not rules.takes_mark(row, order):
         return False
@@ -142,6 +144,8 @@ def cursor(db: Connection, name: str) -> str | None:
 
 
 def move_chat(tx: Transaction, old: ChatKey, new: ChatKey) -> bool:
+    locks.current_session(tx, old)
+    locks.chat(tx, old, new)
     if tx.execute(KNOWS_CHAT, (new,)).fetchone() or not tx.execute(KNOWS_CHAT, (old,)).fetchone():
         return False
     for statement in MOVE_CHAT:

@@ -36,13 +36,21 @@ class Connection(Protocol):
 
 
 class Transaction:
-    """The transaction of an order. `execute` runs a statement in it; `now` is the store's time."""
+    """The transaction of an order. `execute` runs a statement in it; `now` is the store's time.
+
+    Orders of an engine that runs one at a time need no locks; `lock` is for the others.
+    """
 
     __slots__ = ("execute", "now")
 
     def __init__(self, execute: Callable[..., Cursor]) -> None:
         self.execute = execute
         self.now = 0.0
+
+    def lock(self, sql: str, parameters: Sequence[Any] = ()) -> bool:
+        """Run a statement of `locks` and return True; here nothing is locked. What was read before a lock may
+        be old by then."""
+        return False
 
 
 class Executor(Protocol):

@@ -22,6 +22,7 @@ from talaria.core.jobs import (
     JobState,
 )
 from talaria.core.ledger import Page
+from talaria.store.sql import locks
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import check_limit, encode, parse_number_cursor
 
@@ -77,6 +78,7 @@ def _awaited(plan: JobPlan, state: JobState) -> str:
 
 
 def add(tx: Transaction, order: AddJob) -> Job:
+    locks.names(tx, "jobs of", order.origin.owner)
     row = tx.execute(FIND_JOB, (order.id,)).fetchone()
     if row is not None:
         return job_from(row)
@@ -106,6 +108,7 @@ def add(tx: Transaction, order: AddJob) -> Job:
 
 
 def edit(tx: Transaction, order: EditJob) -> Job:
+    locks.jobs(tx, order.id)
     job = find_or_raise(tx, order.id)
     if job.version != order.version:
         raise HeadMoved("The job was changed meanwhile.", "Look at it again, then repeat your change.")
@@ -130,6 +133,7 @@ def edit(tx: Transaction, order: EditJob) -> Job:
 
 
 def remove(tx: Transaction, job_id: JobId) -> Job:
+    locks.jobs(tx, job_id)
     job = find_or_raise(tx, job_id)
     for statement in (DROP_SLOTS, DROP_GRANTS, DROP_JOB):
         tx.execute(statement, (job_id,))

@@ -12,7 +12,7 @@ import msgspec
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.ledger import BLAMED, Ended, Renewal, blamed_turns
 from talaria.core.turns import Turn
-from talaria.store.sql import delivery, rules, slots, spending
+from talaria.store.sql import delivery, locks, rules, slots, spending
 from talaria.store.sql.delivery import DUE_AT_ONCE
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import (
@@ -52,6 +52,7 @@ class Lease(NamedTuple):
 
 
 def hold(tx: Transaction, session_id: SessionId, owner: OwnerId, lease_seconds: float) -> Fence:
+    locks.session(tx, session_id)
     row = tx.execute(FIND_LEASE, (session_id,)).fetchone()
     if row is None:
         raise rules.no_session(session_id)
@@ -71,7 +72,7 @@ def renew(
     until = tx.now + lease_seconds
     return frozenset(
         renewal.session_id
-        for renewal in renewals
+        for renewal in sorted(renewals, key=lambda renewal: renewal.session_id)
         if not tx.execute(RENEW_LEASE, (until, renewal.session_id, renewal.fence, owner)).rowcount
     )
 
@@ -94,6 +95,7 @@ ORDER BY s.updated_at LIMIT {rules.BATCH}
 
 def end_if_idle(tx: Transaction, session_id: SessionId) -> bool:
     """End the session if it may end, and say whether it did."""
+    locks.session(tx, session_id)
     if not tx.execute(END_SESSION, (tx.now, session_id, tx.now)).rowcount:
         return False
     tx.execute(DROP_GRANTS, (session_id,))
@@ -101,6 +103,7 @@ def end_if_idle(tx: Transaction, session_id: SessionId) -> bool:
 
 
 def end_session(tx: Transaction, session_id: SessionId, fence: Fence) -> Ended:
+    locks.session(tx, session_id)
     row = tx.execute(FIND_TO_END, (session_id,)).fetchone()
     if row is None:
         raise rules.no_session(session_id)
@@ -115,7 +118,7 @@ def end_session(tx: Transaction, session_id: SessionId, fence: Fence) -> Ended:
 
 
 def end_unused(tx: Transaction, before: float) -> Sequence[SessionId]:
-    unused = [row[0] for row in tx.execute(FIND_UNUSED, (before, tx.now)).fetchall()]
+    unused = [row[0] for row in locks.confirmed(tx, FIND_UNUSED, (before, tx.now))]
     return [session_id for session_id in unused if end_if_idle(tx, session_id)]
 
 
@@ -146,6 +149,7 @@ FORGIVE_ALL = "UPDATE turns SET forgiven = attempts WHERE id = ?"
 
 
 def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
+    locks.leased_by_others(tx, owner)
     tx.execute(EXPIRE_OTHERS, (owner,))
     spending.charge_others(tx, owner)
     tx.execute(slots.FREE_OTHERS, (owner,))
@@ -153,17 +157,27 @@ def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
     return tuple(map(turn_from, tx.execute(FIND_UNSETTLED).fetchall()))
 
 
+def bury(tx: Transaction, dead: OwnerId) -> None:
+    locks.sessions_of(tx, dead)
+    tx.execute(YIELD_LEASES, (dead,))
+    spending.charge_own(tx, dead)
+    tx.execute(slots.FREE_CLAIMS, (dead,))
+
+
 def orphans(db: Connection, now: float, owner: OwnerId, before: float) -> Sequence[Turn]:
     return tuple(map(turn_from, db.execute(FIND_ORPHANS, (now, owner, before, before))))
 
 
 def yield_turns(tx: Transaction, owner: OwnerId) -> None:
+    locks.sessions_of(tx, owner)
     tx.execute(FORGIVE_OWN, (owner,))
     tx.execute(YIELD_LEASES, (owner,))
     spending.charge_own(tx, owner)
 
 
 def blame(tx: Transaction, owner: OwnerId, turn_id: TurnId) -> None:
+    locks.sessions_of(tx, owner)
+    locks.names(tx, "cursor", BLAMED)
     tx.execute(FORGIVE_OTHERS, (owner, turn_id))
     blamed = blamed_turns(delivery.cursor(tx, BLAMED))
     value = msgspec.json.encode([*blamed, turn_id][-_BLAMED_KEPT:]).decode()

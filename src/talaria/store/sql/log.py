@@ -11,7 +11,7 @@ from talaria.core.entries import Entry, EntryBody, Hidden, SpecSet, Summary, Sum
 from talaria.core.ids import SessionId, SpecId
 from talaria.core.shown import find_floor
 from talaria.core.specs import PinnedSpec
-from talaria.store.sql import rules
+from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.rows import ENTRY_COLUMNS, ENTRY_KINDS, encode, entry_from
 
@@ -25,7 +25,7 @@ SELECT {ENTRY_COLUMNS} FROM entries
 WHERE session_id = ? AND kind IN ('hidden', 'summary', 'summary_dropped') ORDER BY seq
 """
 HAS_SPEC = "SELECT 1 FROM specs WHERE id = ?"
-INSERT_SPEC = "INSERT INTO specs (id, spec, prefix_id) VALUES (?, ?, ?)"
+INSERT_SPEC = "INSERT INTO specs (id, spec, prefix_id) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
 INSERT_PREFIX = "INSERT INTO prefixes (id, system, tools) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
 
 
@@ -70,6 +70,7 @@ def check_specs(tx: Transaction, bodies: Iterable[EntryBody]) -> None:
 
 
 def _has_spec(tx: Transaction, spec_id: SpecId) -> bool:
+    locks.share(tx, locks.SPECS)
     return tx.execute(HAS_SPEC, (spec_id,)).fetchone() is not None
 
 

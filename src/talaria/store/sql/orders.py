@@ -33,6 +33,7 @@ from talaria.store.sql import (
     chains,
     delivery,
     leases,
+    locks,
     log,
     questions,
     repeats,
@@ -86,6 +87,7 @@ SET_HOST = "UPDATE turns SET merged_into = ? WHERE id = ?"
 
 def accept(tx: Transaction, order: Accept) -> Accepted:
     inbound = order.inbound
+    _lock(tx, order)
     if (known := _find_known(tx, order)) is not None:
         return Accepted(known, is_duplicate=True, is_new_session=False)
     bound = _bound_session(tx, order)
@@ -115,6 +117,20 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         tx.execute(SET_HOST, (order.steers, turn.id))
         turn = msgspec.structs.replace(turn, merged_into=order.steers)
     return Accepted(turn, is_duplicate=False, is_new_session=bound is None, began=began, ended=ended)
+
+
+def _lock(tx: Transaction, order: Accept) -> None:
+    """Lock what decides whether the message is known, and the session that it may belong to."""
+    if order.names:
+        locks.names(tx, f"repeat {order.scope}", *(name.key for name in order.names))
+    if order.binding is Binding.CURRENT:
+        locks.current_session(tx, order.inbound.chat_key)
+    elif order.binding is Binding.RESUME:
+        locks.session(tx, order.resume)
+    if order.behind is not None:
+        locks.session(tx, order.behind.session_id)
+    if order.claim is not None:
+        locks.slot(tx, order.claim.job_id, order.claim.instant)
 
 
 def _find_known(tx: Transaction, order: Accept) -> Turn | None:
@@ -166,24 +182,32 @@ def _bound_session(tx: Transaction, order: Accept) -> tuple[Session, Lease] | No
         case Binding.NEW:
             return None
         case Binding.CURRENT:
-            row = tx.execute(FIND_CURRENT, (chat_key,)).fetchone()
-            if row is None:
-                return None
-            session = session_from(row[:-4])
-            return (session, Lease(*row[-4:])) if session.ended_at is None else None
+            found = _find_current(tx, chat_key)
+            if found is None and locks.chat(tx, chat_key):
+                # Another message may have made a session meanwhile.
+                locks.current_session(tx, chat_key)
+                found = _find_current(tx, chat_key)
+            return found
         case Binding.RESUME:
             row = tx.execute(FIND_TO_RESUME, (order.resume,)).fetchone()
-            found = None if row is None else session_from(row[:-4])
-            if found is None or found.chat_key != chat_key or found.ephemeral:
+            session = None if row is None else session_from(row[:-4])
+            if session is None or session.chat_key != chat_key or session.ephemeral:
                 raise rules.no_session_here(order.resume)
-            tx.execute(REOPEN_SESSION, (tx.now, found.id))
-            tx.execute(SET_CURRENT, (chat_key, found.id))
-            found = msgspec.structs.replace(found, ended_at=None, updated_at=tx.now)
-            return found, Lease(*row[-4:])
+            tx.execute(REOPEN_SESSION, (tx.now, session.id))
+            tx.execute(SET_CURRENT, (chat_key, session.id))
+            session = msgspec.structs.replace(session, ended_at=None, updated_at=tx.now)
+            return session, Lease(*row[-4:])
         case Binding.CHAIN:
             assert order.behind is not None
-            found, lease = chains.find_chain(tx, order.behind)
-            return _append_to_chain(tx, found, order), lease
+            session, lease = chains.find_chain(tx, order.behind)
+            return _append_to_chain(tx, session, order), lease
+
+
+def _find_current(tx: Transaction, chat_key: ChatKey) -> tuple[Session, Lease] | None:
+    """Return the session of the chat; None if it has none that is open."""
+    row = tx.execute(FIND_CURRENT, (chat_key,)).fetchone()
+    session = None if row is None else session_from(row[:-4])
+    return None if session is None or session.ended_at is not None else (session, Lease(*row[-4:]))
 
 
 def _append_to_chain(tx: Transaction, session: Session, order: Accept) -> Session:
@@ -243,6 +267,7 @@ RESUME_TURN = "UPDATE turns SET state = 'running', begun_at = ?, begun_by = ? WH
 
 
 def begin(tx: Transaction, order: Begin) -> Began:
+    locks.session_of_turn(tx, order.turn_id)
     row = tx.execute(FIND_TO_BEGIN, (order.turn_id,)).fetchone()
     if row is None:
         raise rules.no_turn(order.turn_id)
@@ -337,6 +362,7 @@ FREE_STEER = "UPDATE turns SET merged_into = NULL WHERE position = ?"
 
 def commit(tx: Transaction, order: Commit) -> Committed:
     rules.check_commit_shape(order)
+    locks.session(tx, order.session_id)
     row = tx.execute(FIND_TO_COMMIT, (order.turn_id, order.session_id)).fetchone()
     if row is None:
         raise rules.no_session(order.session_id)
@@ -458,6 +484,7 @@ def _reply(tx: Transaction, turn: Turn, end: TurnEnd, job_id: JobId | None) -> N
 
 
 def settle(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> Turn:
+    locks.session_of_turn(tx, turn_id)
     turn, position = _find_turn(tx, turn_id)
     rules.check_settle(turn_id, turn.state, end)
     _end_turn(tx, position, end)
@@ -467,6 +494,7 @@ def settle(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> Turn:
 
 
 def show(tx: Transaction, turn_id: TurnId, platform_id: str) -> None:
+    locks.session_of_turn(tx, turn_id)
     turn, position = _find_turn(tx, turn_id)
     tx.execute(SET_SHOWN, (platform_id, position))
     turn = msgspec.structs.replace(turn, shown_id=platform_id)
@@ -475,5 +503,5 @@ def show(tx: Transaction, turn_id: TurnId, platform_id: str) -> None:
 
 
 def mark_answered(tx: Transaction, turn_ids: Iterable[TurnId]) -> None:
-    for turn_id in turn_ids:
+    for turn_id in sorted(turn_ids):
         tx.execute(SET_ANSWERED, (turn_id,))

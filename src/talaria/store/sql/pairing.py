@@ -27,6 +27,7 @@ from talaria.core.access import (
     RequestsFull,
     WrongCode,
 )
+from talaria.store.sql import locks
 from talaria.store.sql.executor import Connection, Transaction
 
 # -- requests ---------------------------------------------------------------------------------------------
@@ -44,6 +45,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 def ask(tx: Transaction, order: RequestPairing) -> RequestOutcome:
     person, limits = order.person, order.limits
     key = (person.channel, person.user_id)
+    locks.names(tx, "pairing", person.channel)
     tx.execute(DROP_EXPIRED, (tx.now,))
     row = tx.execute(FIND_REQUEST, key).fetchone()
     if row is not None:
@@ -129,6 +131,7 @@ DELETE FROM paired WHERE channel = ? AND user_id = ? RETURNING channel, user_id,
 
 
 def approve(tx: Transaction, order: ApprovePairing) -> PairingOutcome:
+    locks.names(tx, "codes", APPROVALS)
     tries = _find_tries(tx, APPROVALS, ALL_PEOPLE)
     if (locked := tries.lock(order.limits.tries, order.limits, tx.now)) is not None:
         return locked
@@ -140,6 +143,7 @@ def approve(tx: Transaction, order: ApprovePairing) -> PairingOutcome:
 
 def invite(tx: Transaction, order: CreateInvitation) -> float:
     expires_at = tx.now + order.limits.code_seconds
+    locks.names(tx, "codes", _invitation_gate(order.channel))
     tx.execute(SET_INVITATION, (order.channel, order.code, expires_at))
     tx.execute(FORGET_TRIES, (_invitation_gate(order.channel),))
     return expires_at
@@ -147,6 +151,7 @@ def invite(tx: Transaction, order: CreateInvitation) -> float:
 
 def redeem(tx: Transaction, order: RedeemInvitation) -> PairingOutcome:
     person, limits, gate = order.person, order.limits, _invitation_gate(order.person.channel)
+    locks.names(tx, "codes", gate)
     own, all_tries = _find_tries(tx, gate, person.user_id), _find_tries(tx, gate, ALL_PEOPLE)
     locked = own.lock(limits.tries, limits, tx.now) or all_tries.lock(limits.per_channel, limits, tx.now)
     if locked is not None:

@@ -111,7 +111,7 @@ SELECT {SESSION_COLUMNS} FROM sessions WHERE chat_key = ? AND ephemeral = 0 AND 
 ORDER BY updated_at DESC, id DESC LIMIT {SUMMARY_SESSIONS - 1}
 """
 COUNT_TURNS_OF_SESSION = "SELECT count(*) FROM turns WHERE session_id = ?"
-COUNTS = "SELECT name, n FROM counts"
+COUNTS = "SELECT name, CAST(coalesce(sum(n), 0) AS BIGINT) FROM counts GROUP BY name"
 COUNT_UNSETTLED = f"SELECT state, count(*) FROM turns WHERE state IN ({UNSETTLED}) GROUP BY state"
 OLDEST_TURN = f"SELECT min(accepted_at) FROM turns WHERE state IN ({UNSETTLED})"
 OLDEST_UNSENT = f"SELECT min(written_at) FROM outbox WHERE {UNSENT}"

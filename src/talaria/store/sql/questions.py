@@ -13,7 +13,7 @@ from talaria.core.ids import JobId, QuestionId, SessionId, TurnId
 from talaria.core.ledger import AskedQuestion, Commit, Page, QuestionPage
 from talaria.core.questions import APPROVE, Decision, Question, QuestionKind, Span
 from talaria.core.turns import StepState, Turn, TurnState
-from talaria.store.sql import rules
+from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import (
     QUESTION_COLUMNS,
@@ -93,6 +93,7 @@ def _note_asking(tx: Transaction, turn: Turn) -> None:
 
 
 def decide(tx: Transaction, question_id: QuestionId, decision: Decision) -> Turn:
+    locks.session_of_question(tx, question_id)
     found = find_question(tx, question_id)
     if found is None:
         raise rules.no_question(question_id)

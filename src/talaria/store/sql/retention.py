@@ -8,13 +8,11 @@ for the sums that people ask for; message, reply, steps and sent messages go.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from talaria.core.files import MESSAGE_PATH, MESSAGES
 from talaria.core.history import PruneProgress
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.turns import Inbound, Sender, TurnState
-from talaria.store.sql import branches, rules
+from talaria.store.sql import branches, locks, rules
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.leases import ALL_SETTLED
 from talaria.store.sql.rows import UNSENT, encode
@@ -26,7 +24,7 @@ WHERE position > ? ORDER BY position LIMIT {rules.FORGET_BATCH}
 HAS_UNSENT = f"SELECT 1 FROM outbox WHERE turn_id = ? AND {UNSENT} LIMIT 1"
 FORGET_STEPS = "DELETE FROM steps WHERE turn_id = ?"
 FORGET_QUESTIONS = "DELETE FROM questions WHERE turn_id = ?"
-FORGET_REPLIES = "DELETE FROM outbox WHERE turn_id = ?"
+FORGET_REPLIES = f"DELETE FROM outbox WHERE turn_id = ? AND NOT {UNSENT}"
 FORGET_TURN = """
 UPDATE turns
 SET forgotten = 1, inbound = ?, reply = NULL, error = NULL, files = NULL, key = NULL, digest = '',
@@ -86,7 +84,8 @@ LIMIT {rules.BATCH}
 
 def prune_ephemeral(tx: Transaction, older_than: float) -> int:
     """Delete up to `rules.BATCH` sessions and return how many; fewer means that no more are left."""
-    doomed = tx.execute(FIND_EPHEMERAL, (older_than,)).fetchall()
+    locks.whole(tx, locks.BRANCHES)
+    doomed = locks.confirmed(tx, FIND_EPHEMERAL, (older_than,))
     for session_id, chat_key in doomed:
         prune_session(tx, session_id, chat_key)
     return len(doomed)
@@ -135,14 +134,16 @@ FORGET_CHAT = "DELETE FROM chats WHERE chat_key = ? AND session_id = ?"
 
 
 def prune_ended(tx: Transaction, before: float) -> int:
-    return _prune(tx, tx.execute(FIND_ENDED, (before, tx.now)).fetchall())
+    return _prune(tx, FIND_ENDED, before)
 
 
 def prune_runs(tx: Transaction, before: float) -> int:
-    return _prune(tx, tx.execute(FIND_OLD_RUNS, (before, tx.now)).fetchall())
+    return _prune(tx, FIND_OLD_RUNS, before)
 
 
-def _prune(tx: Transaction, doomed: Sequence[tuple[SessionId, ChatKey]]) -> int:
+def _prune(tx: Transaction, sql: str, before: float) -> int:
+    locks.whole(tx, locks.BRANCHES)
+    doomed = locks.confirmed(tx, sql, (before, tx.now))
     for session_id, chat_key in doomed:
         prune_session(tx, session_id, chat_key)
         tx.execute(FORGET_CHAT, (chat_key, session_id))
@@ -162,6 +163,7 @@ FORGET_PREFIX = "DELETE FROM prefixes WHERE id = ?"
 
 
 def prune_specs(tx: Transaction) -> int:
+    locks.whole(tx, locks.SPECS)
     doomed = tx.execute(FIND_UNUSED_SPECS).fetchall()
     for row in doomed:
         tx.execute(FORGET_SPEC, row)

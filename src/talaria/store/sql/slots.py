@@ -39,7 +39,7 @@ from talaria.core.jobs import (
 )
 from talaria.core.ledger import Page, TurnEnd
 from talaria.core.turns import TurnState
-from talaria.store.sql import rules
+from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.jobs import JOB_COLUMNS, SKIP_DUE, find, find_or_raise, job_from, remove
 from talaria.store.sql.rows import check_limit, parse_number_cursor, prefixed
@@ -77,7 +77,7 @@ UPDATE jobs SET state = 'done', session_id = NULL, ended_at = ? WHERE id = ? AND
 
 def advance(tx: Transaction, orders: Sequence[AdvanceJob]) -> int:
     moved = 0
-    for order in orders:
+    for order in sorted(orders, key=lambda order: order.id):
         is_last = order.then_at is None
         state, ended_at = (JobState.DONE, tx.now) if is_last else (JobState.ACTIVE, None)
         known = (order.id, order.version, order.next_at)
@@ -100,11 +100,12 @@ WHERE id = ? AND version = ? AND state <> 'paused' AND (next_at IS NULL OR next_
 def rewind(tx: Transaction, orders: Sequence[RewindJob]) -> int:
     return sum(
         tx.execute(REWIND_JOB, (order.next_at, order.id, order.version, order.next_at)).rowcount
-        for order in orders
+        for order in sorted(orders, key=lambda order: order.id)
     )
 
 
 def fire(tx: Transaction, job_id: JobId, instant: float, *, is_manual: bool = False) -> Slot | None:
+    locks.jobs(tx, job_id)
     find_or_raise(tx, job_id)
     if not is_manual and not tx.execute(END_WAIT, (tx.now, job_id)).rowcount:
         return None
@@ -121,6 +122,10 @@ WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL AND (claimed_at
 FREE_OTHERS = """
 UPDATE slots SET state = 'due', claimed_by = ''
 WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL AND claimed_by <> ?
+"""
+FREE_CLAIMS = """
+UPDATE slots SET state = 'due', claimed_by = ''
+WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL AND claimed_by = ?
 """
 SKIP_OVERLAPPING = f"""
 UPDATE slots SET state = 'skipped', ended_at = ?,
@@ -164,6 +169,7 @@ WHERE job_id = ? AND instant = ? AND fence = ? AND state = 'running' AND turn_id
 
 
 def claim(tx: Transaction, order: ClaimSlots) -> Sequence[ClaimedSlot]:
+    locks.whole(tx, locks.SLOT_CLAIMS)
     tx.execute(FREE_DEAD, (tx.now - CLAIM_SECONDS, tx.now + CLAIM_SECONDS))
     tx.execute(SKIP_OVERLAPPING, (tx.now, tx.now))
     (running,) = tx.execute(COUNT_RUNNING).fetchone()
@@ -178,7 +184,8 @@ def claim(tx: Transaction, order: ClaimSlots) -> Sequence[ClaimedSlot]:
         if job.id in taken and job.plan.overlap is not Overlap.REPLACE:
             continue
         replaced = _running(tx, job.id) if job.plan.overlap is Overlap.REPLACE else ()
-        tx.execute(CLAIM_SLOT, (order.owner, tx.now, found.job_id, found.instant))
+        if not tx.execute(CLAIM_SLOT, (order.owner, tx.now, found.job_id, found.instant)).rowcount:
+            continue  # it was skipped or removed meanwhile
         taken.add(job.id)
         now_running = slot(tx, found.job_id, found.instant)
         assert now_running is not None
@@ -193,7 +200,7 @@ def _running(tx: Transaction, job_id: JobId) -> tuple[Slot, ...]:
 
 
 def renew(tx: Transaction, claims: Iterable[SlotClaim]) -> None:
-    for held in claims:
+    for held in sorted(claims, key=lambda held: (held.job_id, held.instant)):
         tx.execute(RENEW_CLAIM, (tx.now, held.job_id, held.instant, held.fence))
 
 
@@ -232,6 +239,7 @@ def bind(tx: Transaction, held: SlotClaim, turn_id: TurnId) -> None:
 def end_turn(tx: Transaction, job_id: JobId, turn_id: TurnId, end: TurnEnd) -> SlotEnd | None:
     """Settle the slot of a turn that ends. A turn whose slot is gone has nothing to settle. A run that was
     stopped by its cap is not tried again: the cap holds for all tries."""
+    locks.jobs(tx, job_id)
     row = tx.execute(FIND_BOUND, (job_id, turn_id)).fetchone()
     if row is None:
         return None
@@ -252,6 +260,8 @@ def end_turn(tx: Transaction, job_id: JobId, turn_id: TurnId, end: TurnEnd) -> S
 
 
 def settle(tx: Transaction, order: SettleSlot) -> SlotEnd:
+    locks.jobs(tx, order.claim.job_id)
+    locks.slot(tx, order.claim.job_id, order.claim.instant)
     found = _check(tx, order.claim)
     if found.turn_id is not None:
         raise StaleFence(f"Slot {found.id} has a turn, which settles it.")
@@ -339,6 +349,9 @@ def prune(tx: Transaction, ended_before: float) -> int:
     for key in slots_gone:
         tx.execute(DROP_SLOT, key)
     jobs_gone = tx.execute(FIND_OLD_JOBS, (ended_before,)).fetchall()
+    if locks.jobs(tx, *(row[0] for row in jobs_gone)):
+        locked = set(jobs_gone)
+        jobs_gone = [row for row in tx.execute(FIND_OLD_JOBS, (ended_before,)).fetchall() if row in locked]
     for (job_id,) in jobs_gone:
         remove(tx, job_id)
     return max(len(slots_gone), len(jobs_gone))

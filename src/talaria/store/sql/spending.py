@@ -23,7 +23,7 @@ from talaria.core.spending import (
     bounded,
     find_overrun,
 )
-from talaria.store.sql import rules
+from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Connection, Transaction
 
 # -- reserving --------------------------------------------------------------------------------------------
@@ -37,13 +37,14 @@ def _sum(column: str, condition: str = "") -> str:
 
 
 EVERYONE = "*"  # the user under whom the spending of all users is added up; ids of users have a colon
-SUM_RESERVED = f"""
-SELECT {_sum("amount")}, {_sum("amount", "user_id = ?")}, {_sum("amount", "session_id = ?")}
-FROM reservations
-"""
-SUM_SPENT = f"""
-SELECT {_sum("cost", "user_id <> ?")}, {_sum("cost", "user_id = ?")}
-FROM spending WHERE user_id IN ('{EVERYONE}', ?) AND quarter >= ?
+# One statement, so that a call which is settled meanwhile counts once: as reserved or as spent.
+SUM_MONEY = f"""
+SELECT s.by_all, s.by_user, r.for_all, r.for_user, r.for_session
+FROM (SELECT {_sum("amount")} AS for_all, {_sum("amount", "user_id = ?")} AS for_user,
+             {_sum("amount", "session_id = ?")} AS for_session
+      FROM reservations) AS r,
+     (SELECT {_sum("cost", "user_id <> ?")} AS by_all, {_sum("cost", "user_id = ?")} AS by_user
+      FROM spending WHERE user_id IN ('{EVERYONE}', ?) AND quarter >= ?) AS s
 """
 SPENT_BY_TURN = f"SELECT {_sum('cost')} FROM usage WHERE turn_id = ?"
 RESERVED_BY_TURN = f"SELECT {_sum('amount')} FROM reservations WHERE turn_id = ?"
@@ -56,6 +57,8 @@ ON CONFLICT (turn_id, n, attempt) DO UPDATE SET amount = reservations.amount + e
 
 
 def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
+    locks.session(tx, order.session_id)
+    locks.names(tx, "money", *_shared_scopes(order))
     row = tx.execute(FIND_HOLDER, (order.session_id,)).fetchone()
     if row is None:
         raise rules.no_session(order.session_id)
@@ -64,10 +67,10 @@ def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
         owner = order.owner
     elif fence != order.fence or not expires:
         raise rules.stale_fence(order.session_id)
-    reserved = tx.execute(SUM_RESERVED, (order.user, order.session_id)).fetchone()
-    today = (order.user, order.user, order.user, int(order.since // QUARTER_SECONDS))
-    spent = (*tx.execute(SUM_SPENT, today).fetchone(), session_spent)
+    user, today = order.user, int(order.since // QUARTER_SECONDS)
+    sums = tx.execute(SUM_MONEY, (user, order.session_id, user, user, user, today)).fetchone()
     scopes = (Scope.DAY, Scope.USER, Scope.SESSION)
+    spent, reserved = (*sums[:2], session_spent), sums[2:]
     usage = {scope: CapUsage(spent[i], reserved[i]) for i, scope in enumerate(scopes)}
     if any(cap.scope is Scope.RUN for cap in order.caps):
         (by_turn,) = tx.execute(SPENT_BY_TURN, (order.turn_id,)).fetchone()
@@ -81,6 +84,12 @@ def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
     return overrun
 
 
+def _shared_scopes(order: Reserve) -> list[str]:
+    """Return the scopes with a cap that several sessions spend from. The session's lock covers the others."""
+    scopes = {cap.scope for cap in order.caps}
+    return [EVERYONE] * (Scope.DAY in scopes) + [order.user] * (Scope.USER in scopes)
+
+
 # -- settling ---------------------------------------------------------------------------------------------
 
 _COUNTS = ("input", "cached", "output", "reasoning", "stored", "cost")
@@ -92,7 +101,7 @@ def _add(table: str, *columns: str) -> str:
 
 INSERT_USAGE = f"""
 INSERT INTO usage (turn_id, n, provider, model, {", ".join(_COUNTS)}, estimated, at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, -1), ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(CAST(? AS BIGINT), -1), ?, ?)
 ON CONFLICT (turn_id, n, provider, model) DO UPDATE SET {_add("usage", "calls", *_COUNTS, "estimated")}
 """
 _QUARTER = "(?, ?, 1, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -105,8 +114,7 @@ ADD_TO_SESSION = "UPDATE sessions SET spent = spent + ? WHERE id = ?"
 HAS_TURN = "SELECT 1 FROM turns WHERE id = ? AND session_id = ?"
 RELEASE = "DELETE FROM reservations WHERE turn_id = ? AND n = ? AND attempt = ?"
 _LEFT = "session_id, turn_id, n, attempt, user_id, provider, model, input, output, amount"
-LEFT_OF_TURN = f"SELECT {_LEFT} FROM reservations WHERE turn_id = ?"
-RELEASE_TURN = "DELETE FROM reservations WHERE turn_id = ?"
+TAKE_OF_TURN = f"DELETE FROM reservations WHERE turn_id = ? RETURNING {_LEFT}"
 TAKE_OF_OTHERS = f"DELETE FROM reservations WHERE owner <> ? RETURNING {_LEFT}"
 TAKE_OF_OWNER = f"DELETE FROM reservations WHERE owner = ? RETURNING {_LEFT}"
 
@@ -128,6 +136,7 @@ def settle(tx: Transaction, turn_id: TurnId, order: Commit) -> None:
 
 
 def charge(tx: Transaction, order: SideCharge) -> None:
+    locks.session(tx, order.session_id)
     if tx.execute(HAS_TURN, (order.turn_id, order.session_id)).fetchone() is None:
         raise rules.no_turn(order.turn_id)
     settled = order.unsent
@@ -140,10 +149,7 @@ def charge(tx: Transaction, order: SideCharge) -> None:
 
 def charge_turn(tx: Transaction, turn_id: TurnId, settled: Sequence[tuple[int, int]] = ()) -> None:
     """Remove the reservations of a turn. Those that are not `settled` are spent."""
-    left = tx.execute(LEFT_OF_TURN, (turn_id,)).fetchall()
-    if not left:  # as always without caps
-        return
-    tx.execute(RELEASE_TURN, (turn_id,))
+    left = tx.execute(TAKE_OF_TURN, (turn_id,)).fetchall()
     _charge(tx, [row for row in left if (row[2], row[3]) not in settled])
 
 

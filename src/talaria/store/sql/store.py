@@ -68,6 +68,7 @@ class SqlStore(SqlPort):
     retitle = writes(orders.retitle)
     end_unused = writes(leases.end_unused)
     reclaim = writes(leases.reclaim)
+    bury = writes(leases.bury, is_durable=True)
     yield_turns = writes(leases.yield_turns, is_durable=True)
     forgive = writes(leases.forgive)
     set_cursor = writes(delivery.set_cursor, is_durable=True)

@@ -1,0 +1,110 @@
+"""Errors of PostgreSQL, and what an order makes of them."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+import psycopg
+from psycopg import errors
+
+from talaria.core.errors import StoreError
+from talaria.store.postgres.pipeline import ConnectionCut
+
+LOOK = "`talaria doctor` looks closer; the gateway goes on by itself."
+
+
+class FaultKind(Enum):
+    """What a failed order is to do."""
+
+    CUT = auto()  # connect again; whether a commit under way was carried out is read back
+    AGAIN = auto()  # run again: another order was in its way
+    REFUSED = auto()  # the order's own values cannot be stored
+    BUSY = auto()  # another order kept a lock for too long
+    OTHER = auto()
+
+
+_AGAIN = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
+# The session is over with these, whether libpq has noticed or not.
+_CUT = (
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.IdleInTransactionSessionTimeout,
+)
+_BUSY = (errors.LockNotAvailable, errors.QueryCanceled)
+
+
+def kind_of(error: Exception) -> FaultKind:
+    if isinstance(error, (ConnectionCut, *_CUT)):
+        return FaultKind.CUT
+    if isinstance(error, _AGAIN):
+        return FaultKind.AGAIN
+    if isinstance(error, psycopg.DataError | psycopg.IntegrityError | psycopg.ProgrammingError):
+        # A read-only server says so by an internal error of class 25.
+        return FaultKind.REFUSED
+    if isinstance(error, _BUSY):
+        return FaultKind.BUSY
+    return FaultKind.OTHER if isinstance(error, psycopg.Error) else FaultKind.REFUSED
+
+
+def text_of(error: Exception) -> str:
+    """Return the first line of what the server or libpq said."""
+    return str(error).strip().partition("\n")[0].rstrip(".")
+
+
+def failed(error: Exception) -> StoreError:
+    """Return the error for an order that was not carried out."""
+    what = text_of(error)
+    match kind_of(error):
+        case FaultKind.REFUSED | FaultKind.AGAIN:
+            failure = StoreError(f"This cannot be stored: {what}.")
+        case FaultKind.BUSY:
+            failure = StoreError(
+                f"The database is too busy, and nothing was written: {what}.",
+                "Look for long transactions in pg_stat_activity; the gateway goes on by itself.",
+            )
+        case FaultKind.CUT:
+            failure = StoreError(f"The connection to the database was cut: {what}.", LOOK)
+        case _:
+            failure = StoreError(f"The database failed, and nothing was written: {what}.", LOOK)
+    failure.__cause__ = error
+    return failure
+
+
+def unreachable(error: Exception) -> StoreError:
+    failure = StoreError(
+        f"The database cannot be reached: {text_of(error)}.",
+        "Start PostgreSQL, or change [store] url; the gateway goes on by itself when it answers.",
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def in_doubt() -> StoreError:
+    return StoreError(
+        "The database was lost in the middle of a commit, and the store was closed before it came back: "
+        "whether the last write was carried out is not known.",
+        "The next start reads what there is.",
+    )
+
+
+def no_connection(seconds: float, connections: int) -> StoreError:
+    return StoreError(
+        f"The database is too slow: all {connections} connections were in use for {seconds:.0f} s, and "
+        "nothing was written.",
+        "Look at the load of PostgreSQL, or raise store.connections.",
+    )
+
+
+def hanging(seconds: float) -> StoreError:
+    return StoreError(
+        f"The database does not answer: a write has been waiting for {seconds:.0f} s.",
+        "Look at the load and the locks of PostgreSQL; the gateway goes on by itself when it answers.",
+    )
+
+
+def again(failure: StoreError) -> StoreError:
+    """Return the same error as a new object: each caller raises its own."""
+    copy = type(failure)(failure.user_text, failure.hint)
+    copy.__cause__ = failure.__cause__
+    return copy

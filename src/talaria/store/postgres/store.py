@@ -1,0 +1,133 @@
+"""`PostgresStore`: the store on a database of PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from talaria.core.clock import Clock, SystemClock
+from talaria.core.errors import StoreError
+from talaria.core.ledger import Integrity, StoreStats
+from talaria.core.turns import TurnState
+from talaria.store.postgres.connections import connect, open_pipe, version_of
+from talaria.store.postgres.schema import migrate
+from talaria.store.postgres.server_clock import ServerClock
+from talaria.store.postgres.threads import PostgresThreadOrders, PostgresThreads
+from talaria.store.sql.executor import Connection
+from talaria.store.sql.store import SqlStore
+
+CONNECTIONS = 8
+_STATS_SECONDS = 2.0
+TIME = "SELECT CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
+SIZE = "SELECT pg_database_size(current_database())"
+_OLD_MARKS = "DELETE FROM order_marks WHERE at < extract(epoch FROM clock_timestamp()) - 7 * 86400"
+
+
+class PostgresStore(SqlStore):
+    """See `core.store_ports.StoreEngine` for what each method promises.
+
+    Belongs to the event loop that opened it. A write whose commit was cut off returns or raises when the
+    database has said whether it was carried out. With the system's clock, times are the database's.
+    """
+
+    def __init__(self, threads: PostgresThreads, clock: Clock) -> None:
+        self._threads = threads
+        self._server_clock = clock if isinstance(clock, ServerClock) else None
+        no_turns = {str(state): 0 for state in TurnState}
+        self._counted = StoreStats(threads.engine, threads.schema, 0, 0, 0, no_turns, 0, 0)
+        self.from_thread = PostgresThreadOrders(threads)
+        super().__init__(threads, clock)
+
+    @classmethod
+    async def open(cls, url: str, clock: Clock, *, connections: int = CONNECTIONS) -> PostgresStore:
+        """Open the database, and make its tables or migrate them. Raises `StoreError`."""
+        times: Clock = ServerClock() if isinstance(clock, SystemClock) else clock
+        version, schema = await asyncio.to_thread(_prepare, url, times)
+        threads = PostgresThreads(
+            partial(open_pipe, url),
+            partial(open_pipe, url, is_reader=True),
+            times,
+            engine=f"postgresql {version}",
+            schema=schema,
+            most=connections,
+        )
+        return cls(threads, times)
+
+    async def __aenter__(self) -> PostgresStore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._threads.close()
+
+    @property
+    def threads(self) -> PostgresThreads:
+        return self._threads
+
+    @property
+    def integrity(self) -> Integrity:
+        """PostgreSQL recovers by itself from its own crash; the end of a gateway does not touch it."""
+        return Integrity.CLEAN_END
+
+    @property
+    def trouble(self) -> StoreError | None:
+        return self._threads.trouble
+
+    async def probe(self) -> None:
+        await self._threads.write(lambda tx: None)
+
+    async def look(self) -> None:
+        """Ask the database for its time. `trouble` tells if it does not answer: the next write finds out."""
+        if (clock := self._server_clock) is None:
+            return
+        asked_at, told = await self._threads.read(lambda db: (clock.elapsed(), _read_time(db)))
+        clock.note(asked_at, told)
+
+    async def verify(self) -> str | None:
+        return None
+
+    async def snapshot(self, path: Path) -> None:
+        raise StoreError(
+            "The database is on PostgreSQL, which has its own tools for copies.",
+            "Save it with pg_dump -Fc, and the home beside it with tar; pg_restore brings it back.",
+        )
+
+    async def stats(self) -> StoreStats:
+        """See `Store.stats`. The counts are those of the last time if the database does not answer now."""
+        self._threads.check_open()
+        try:
+            async with asyncio.timeout(_STATS_SECONDS):
+                counted = await super().stats()
+                size = await self._threads.read(lambda db: db.execute(SIZE).fetchone()[0])
+                self._counted = msgspec.structs.replace(counted, size_bytes=size)
+        except (StoreError, TimeoutError):
+            if self.trouble is None:
+                raise
+        trouble = "" if self.trouble is None else self.trouble.user_text
+        return msgspec.structs.replace(self._counted, integrity=self.integrity.value, trouble=trouble)
+
+
+def _read_time(db: Connection) -> float:
+    return float(db.execute(TIME).fetchone()[0])
+
+
+def _prepare(url: str, clock: Clock) -> tuple[str, int]:
+    """Return the server's version and the schema's."""
+    with connect(url) as connection:
+        version = version_of(connection)
+        schema = migrate(connection)
+        connection.execute(_OLD_MARKS)
+        if isinstance(clock, ServerClock):
+            asked_at = clock.elapsed()
+            row = connection.execute(TIME).fetchone()
+            assert row is not None
+            clock.note(asked_at, row[0])
+        return version, schema

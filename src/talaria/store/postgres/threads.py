@@ -1,0 +1,259 @@
+"""The threads of a store on PostgreSQL: each has a connection, and all take from two queues.
+
+A thread is started when something waits and no thread is free, so a gateway at rest has few connections. An
+order that waited too long for a connection is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from threading import Lock, Thread
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
+
+from talaria.core.clock import Clock
+from talaria.core.errors import StoreError, TalariaError
+from talaria.core.ids import OwnerId, SessionId, TurnId
+from talaria.core.ledger import Renewal
+from talaria.core.tasks import Uncancellable
+from talaria.store.postgres.connections import Connect
+from talaria.store.postgres.faults import again, failed, hanging, no_connection
+from talaria.store.postgres.link import Link
+from talaria.store.sql import leases, rules
+from talaria.store.sql.executor import Connection, Transaction
+
+QUEUE_SECONDS = 10.0
+SLOW_SECONDS = 3.0
+
+T = TypeVar("T")
+
+
+class _Task(NamedTuple):
+    run: Callable[[Link], Any]
+    result: asyncio.Future[Any]
+    at: float
+
+
+class Crew:
+    """Threads that run tasks of one kind."""
+
+    def __init__(self, name: str, most: int, make: Callable[[], Link], on_end: Callable[[Any], None]) -> None:
+        """`make` gives each thread its link. `on_end` is called there with each task's error, or None."""
+        self._loop = asyncio.get_running_loop()
+        self._name = name
+        self._make = make
+        self._on_end = on_end
+        self._queue: SimpleQueue[_Task | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+        self._links: list[Link] = []
+        self._free = 0  # threads that wait; counted by themselves
+        self._busy: dict[int, float] = {}  # since when each thread runs a task
+        self._ended: list[Uncancellable[None]] = []
+        self._lock = Lock()
+        self.most = most
+
+    @property
+    def links(self) -> Sequence[Link]:
+        return tuple(self._links)
+
+    def oldest(self) -> float | None:
+        """Return since when the oldest task is run, by `monotonic`."""
+        return min(self._busy.copy().values(), default=None)
+
+    def submit(self, run: Callable[[Link], Any], result: asyncio.Future[Any]) -> None:
+        self._queue.put(_Task(run, result, monotonic()))
+        if self._queue.qsize() > self._free and len(self._threads) < self.most:
+            self._start()
+
+    async def stop(self) -> None:
+        """Run what was submitted, then close. Nothing may be submitted afterwards."""
+        for _ in self._threads:
+            self._queue.put(None)
+        for ended in self._ended:
+            await ended
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self) -> None:
+        ended: Uncancellable[None] = Uncancellable(loop=self._loop)
+        name = f"talaria-store-{self._name}-{len(self._threads) + 1}"
+        thread = Thread(target=self._run, args=(ended,), name=name, daemon=False)
+        self._ended.append(ended)
+        self._threads.append(thread)
+        thread.start()
+
+    # -- in the threads
+
+    def _run(self, ended: Uncancellable[None]) -> None:
+        link, me = self._make(), id(ended)
+        self._links.append(link)
+        try:
+            while (task := self._next()) is not None:
+                self._busy[me] = monotonic()
+                self._carry_out(link, task)
+                del self._busy[me]
+                del task  # not kept until the next one comes: results can be large
+        finally:
+            link.leave()
+            self._post(ended, None, None)
+
+    def _next(self) -> _Task | None:
+        with self._lock:
+            self._free += 1
+        try:
+            return self._queue.get()
+        finally:
+            with self._lock:
+                self._free -= 1
+
+    def _carry_out(self, link: Link, task: _Task) -> None:
+        if task.result.cancelled():
+            return
+        waited = monotonic() - task.at
+        if waited > QUEUE_SECONDS:
+            failure = no_connection(waited, self.most)
+            self._on_end(failure)
+            self._post(task.result, None, failure)
+            return
+        try:
+            result = task.run(link)
+        except TalariaError as error:
+            self._on_end(error)
+            self._post(task.result, None, error)
+        except BaseException as error:  # the thread's boundary: the caller gets it
+            failure = failed(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            self._on_end(failure)
+            self._post(task.result, None, failure)
+        else:
+            self._on_end(None)
+            self._post(task.result, result, None)
+
+    def _post(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(_deliver, future, result, error)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+
+
+def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+class PostgresThreads:
+    """An `Executor` on a database of PostgreSQL. Belongs to the event loop that made it."""
+
+    def __init__(
+        self, connect: Connect, connect_reader: Connect, clock: Clock, *, engine: str, schema: int, most: int
+    ) -> None:
+        self.engine = engine
+        self.schema = schema
+        self._loop = asyncio.get_running_loop()
+        self._closing: asyncio.Task[None] | None = None
+        self._is_over = False
+        self._in_doubt = 0
+        self._trouble: StoreError | None = None
+
+        def link(connect: Connect = connect) -> Link:
+            return Link(connect, clock, is_closing=lambda: self._is_over, on_doubt=self._note_doubt)
+
+        self.writers = Crew("writer", most, link, self._note_write)
+        self.readers = Crew("reader", max(2, most // 2), lambda: link(connect_reader), self._note_read)
+        self._side = link()
+        self._side_lock = Lock()
+
+    @property
+    def links(self) -> Sequence[Link]:
+        return (*self.writers.links, *self.readers.links, self._side)
+
+    @property
+    def trouble(self) -> StoreError | None:
+        """Why the last write failed, or that one hangs; None once a write has succeeded."""
+        if self._trouble is not None:
+            return self._trouble
+        since = self.writers.oldest()
+        if since is not None and (seconds := monotonic() - since) > SLOW_SECONDS:
+            return hanging(seconds)
+        return None
+
+    def check_open(self) -> None:
+        if self._closing is not None:
+            raise rules.closed()
+
+    def write(self, order: Callable[[Transaction], T], *, is_durable: bool = False) -> Uncancellable[T]:
+        """Every commit is durable: the database may die while this process, which knows of it, lives on."""
+        self.check_open()
+        if self._in_doubt >= self.writers.most:
+            # Each connection waits for the database to come back.
+            raise again(self._trouble or no_connection(0.0, self.writers.most))
+        result: Uncancellable[T] = Uncancellable(loop=self._loop)
+        self.writers.submit(lambda link: link.write(order), result)
+        return result
+
+    def read(self, query: Callable[[Connection], T]) -> asyncio.Future[T]:
+        self.check_open()
+        result: asyncio.Future[T] = self._loop.create_future()
+        self.readers.submit(lambda link: link.read(query), result)
+        return result
+
+    def write_from_thread(self, order: Callable[[Transaction], T], seconds: float) -> T:
+        """Run an order in the calling thread, by a connection of its own: it does not wait behind others."""
+        self.check_open()
+        began = monotonic()
+        if not self._side_lock.acquire(timeout=seconds):
+            raise hanging(seconds)
+        try:
+            return self._side.write(order, max(0.05, seconds - (monotonic() - began)))
+        finally:
+            self._side_lock.release()
+
+    async def close(self) -> None:
+        """Finish what was submitted, then close. Goes on when its caller is cancelled."""
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="store-close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._is_over = True
+        await self.readers.stop()
+        await self.writers.stop()
+        with self._side_lock:
+            self._side.leave()
+
+    # -- in the threads
+
+    def _note_doubt(self, is_in_doubt: bool) -> None:
+        self._in_doubt += 1 if is_in_doubt else -1
+
+    def _note_write(self, error: TalariaError | None) -> None:
+        if error is None:
+            self._trouble = None
+        elif isinstance(error, StoreError) and error.__cause__ is not None:
+            self._trouble = error
+
+    def _note_read(self, error: TalariaError | None) -> None:
+        pass
+
+
+class PostgresThreadOrders:
+    """See `core.store_ports.ThreadStore`."""
+
+    def __init__(self, threads: PostgresThreads) -> None:
+        self._threads = threads
+
+    def renew(
+        self, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float, timeout: float
+    ) -> frozenset[SessionId]:
+        return self._threads.write_from_thread(
+            lambda tx: leases.renew(tx, owner, renewals, lease_seconds), timeout
+        )
+
+    def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:
+        self._threads.write_from_thread(lambda tx: leases.blame(tx, owner, turn_id), timeout)

@@ -1,0 +1,155 @@
+"""The schemas of both engines: the same tables, columns, keys and indexes, in files with the same numbers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import psycopg
+import pytest
+
+from postgres_server import PostgresServer
+from store.sql_statements import STATEMENTS
+from talaria.core.errors import ForeignDatabase, StoreError
+from talaria.store.postgres import schema
+from talaria.store.postgres.pipeline import numbered
+from talaria.store.postgres.schema import migrate, read_version
+from talaria.store.sql import locks
+from talaria.store.sqlite.database import open_memory
+from talaria.store.sqlite.schema import latest_version
+
+TYPES = {"INTEGER": "bigint", "REAL": "double precision", "TEXT": "text", "BLOB": "bytea"}
+# PostgreSQL alone: the numbers of orders, and the version, which SQLite has in its header. `counts` has
+# several rows for a number there.
+ONLY_POSTGRES = {"order_marks", "talaria_schema"}
+OTHERWISE = {"counts"}
+
+Table = tuple[dict[str, tuple[str, bool, str | None]], set[tuple[str, ...]], set[tuple[str, ...]]]
+
+
+def _plain(sql: str) -> str:
+    """An expression without what one engine adds to it: brackets, types, spaces."""
+    return re.sub(r"[()\s\"]|::\w+", "", sql).lower()
+
+
+def _sqlite_tables() -> dict[str, Table]:
+    """Columns (type, whether NULL is refused, default), unique keys, other indexes with their conditions."""
+    db = open_memory()
+    names = [row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    tables = {name: _sqlite_table(db, name) for name in names if not name.startswith("sqlite_")}
+    db.close()
+    return tables
+
+
+def _sqlite_table(db: Any, name: str) -> Table:
+    columns: dict[str, tuple[str, bool, str | None]] = {}
+    unique, others = set[tuple[str, ...]](), set[tuple[str, ...]]()
+    rows = db.execute(f"PRAGMA table_info({name})").fetchall()
+    key = [row[1] for row in sorted(rows, key=lambda row: row[5]) if row[5]]
+    for _, column, kind, is_required, default, _ in rows:
+        is_number = key == [column] and kind == "INTEGER"  # SQLite counts by itself
+        columns[column] = (TYPES[kind], bool(is_required) or is_number, default)
+    unique.add(tuple(key))
+    for _, index, is_unique, _, is_partial in db.execute(f"PRAGMA index_list({name})").fetchall():
+        found = [row[2] for row in db.execute(f"PRAGMA index_info({index})")]
+        if is_partial:
+            (sql,) = db.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (index,)).fetchone()
+            found.append(_plain(sql.partition("WHERE")[2]))
+        (unique if is_unique else others).add(tuple(found))
+    return columns, unique, others
+
+
+def _postgres_tables(url: str) -> dict[str, Table]:
+    with psycopg.connect(url) as db:
+        names = db.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        return {name: _postgres_table(db, name) for (name,) in names}
+
+
+def _postgres_table(db: psycopg.Connection[Any], name: str) -> Table:
+    columns = {
+        column: (kind, is_nullable == "NO", None if default is None else re.sub(r"::\w+", "", default))
+        for column, kind, is_nullable, default in db.execute(
+            "SELECT column_name, data_type, is_nullable, column_default FROM information_schema.columns"
+            " WHERE table_name = %s AND table_schema = 'public'",
+            [name],
+        )
+    }
+    unique, others = set[tuple[str, ...]](), set[tuple[str, ...]]()
+    for is_unique, found, condition in db.execute(
+        "SELECT i.indisunique,"
+        " ARRAY(SELECT pg_get_indexdef(i.indexrelid, k + 1, true) FROM generate_subscripts(i.indkey, 1) k),"
+        " pg_get_expr(i.indpred, i.indrelid) FROM pg_index i WHERE i.indrelid = %s::regclass",
+        [name],
+    ):
+        plain = tuple(map(_plain, found))
+        row = plain if condition is None else (*plain, _plain(condition))
+        (unique if is_unique else others).add(row)
+    return columns, unique, others
+
+
+def test_both_engines_have_the_same_tables(postgres_url: str) -> None:
+    ours, theirs = _sqlite_tables(), _postgres_tables(postgres_url)
+    assert set(theirs) - ONLY_POSTGRES == set(ours)
+    for name in set(ours) - OTHERWISE:
+        assert theirs[name] == ours[name], name
+
+
+def test_both_engines_count_the_same_things(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as db:
+        theirs = {row[0] for row in db.execute("SELECT name FROM counts")}
+    assert theirs == {row[0] for row in open_memory().execute("SELECT name FROM counts")}
+
+
+def test_both_engines_have_the_same_version() -> None:
+    """A new file of SQLite's migrations needs one of the same number in store/postgres/migrations."""
+    numbers = [number for number, _ in schema.migrations()]
+    assert numbers == list(range(numbers[0], latest_version() + 1))
+
+
+def test_text_is_compared_byte_by_byte(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as db:
+        others = db.execute(
+            "SELECT table_name, column_name FROM information_schema.columns"
+            " WHERE table_schema = 'public' AND data_type = 'text' AND collation_name IS DISTINCT FROM 'C'"
+        ).fetchall()
+    assert others == []
+
+
+LOCKS = {
+    name: sql for name, sql in vars(locks).items() if isinstance(sql, str) and sql.strip()[:6] == "SELECT"
+}
+
+
+def test_every_statement_can_be_prepared(postgres_url: str) -> None:
+    assert len(LOCKS) > 10
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        for i, sql in enumerate((*STATEMENTS.values(), *LOCKS.values())):
+            db.execute(f"PREPARE s{i} AS {numbered(sql)}".encode())
+
+
+def test_a_database_of_another_program_is_left_alone(postgres: PostgresServer) -> None:
+    url = postgres.new_database("template1")
+    try:
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute("CREATE TABLE sessions (id INTEGER)")
+            with pytest.raises(ForeignDatabase, match="another program"):
+                migrate(db)
+    finally:
+        postgres.drop(url)
+
+
+def test_a_newer_database_is_left_alone(postgres_database: str) -> None:
+    with psycopg.connect(postgres_database, autocommit=True) as db:
+        db.execute("UPDATE talaria_schema SET version = 9999")
+        with pytest.raises(StoreError, match="newer Talaria"):
+            read_version(db)
+
+
+def test_psycopg_is_not_imported_with_sqlite() -> None:
+    code = (
+        "import sys, talaria.parts, talaria.app, talaria.store.engines\n"
+        "sys.exit(any(name.startswith(('psycopg', 'talaria.store.postgres')) for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
