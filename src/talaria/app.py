@@ -57,6 +57,7 @@ from talaria.observe.metrics import Metrics
 from talaria.parts import PARTS
 from talaria.pool.pool import Pool
 from talaria.search.index import LogIndex, open_index
+from talaria.skills.pins import readable_folders
 from talaria.store.archive import drop_snapshots
 from talaria.store.home_lock import HomeLock, lock_database
 from talaria.store.settings import is_file
@@ -294,7 +295,8 @@ async def _open_workspaces(
         count=start.metrics.command_connected,
     )
     start.metrics.watch_network(networks.reading)
-    commands = SessionCommands(Sandboxes(tools.sandbox, home), environ, limits, networks, threads)
+    sandboxes, skills = Sandboxes(tools.sandbox, home), partial(readable_folders, home)
+    commands = SessionCommands(sandboxes, environ, limits, networks, threads, readable=skills)
     try:
         folders = ChatFolders(home, start.settings.agent.project)
     except BadRequest as error:
@@ -347,7 +349,9 @@ async def _open_agents(
         memories = Memories(sources, start.people, tool_runner, store, start.turn_settings)
         scopes.push_async_callback(memories.close)
         known = (settings.agent, models.catalog, models.providers, lambda: tool_runner.tools)
-        specs = SpecResolver(*known, memory=memories.prompt, offer=tool_runner.offer)
+        specs = SpecResolver(
+            *known, memory=memories.prompt, offer=tool_runner.offer, skills=tool_runner.section
+        )
         live.on(
             *_MODEL_KEYS, ("tools", "enabled"), ("agent", "prompt"), tell=lambda new: specs.change(new.agent)
         )
@@ -378,6 +382,7 @@ async def _open_agents(
         )
         compaction = Compaction(store, calls, specs.refresh_memory, engine)
         agents = Agents(pool, specs, routes, tool_runner, budgets, metrics, compaction, downloads, secrets)
+        agents.commands.add(tool_runner.commands)
         yield replace(agents, memories=memories)
 
 

@@ -32,15 +32,17 @@ instructions."""
 
 
 def render_prompt(
-    name: str, extra: str, tools: Sequence[str], memory: str = "", *, is_plain: bool = False
+    name: str, extra: str, tools: Sequence[str], memory: str = "", skills: str = "", *, is_plain: bool = False
 ) -> str:
-    """Return the prompt, which ends with `memory`. A plain one says nothing of tools, of the times of
-    messages and of memory, which a built-in model is not told."""
+    """Return the prompt, which ends with `memory`, after the section about skills. A plain one says nothing
+    of tools, of the times of messages, of skills and of memory, which a built-in model is not told."""
     parts = [_IDENTITY.format(name=name) + ("" if is_plain else _TIMES)]
     if tools and not is_plain:
         parts.append(f"{_TOOLS} {_TERMINAL}" if "terminal" in tools else _TOOLS)
     if extra.strip():
         parts.append(extra.strip())
+    if skills and not is_plain:
+        parts.append(skills)
     if memory and not is_plain:
         parts += [_MEMORY, memory]
     return "\n\n".join(parts)

@@ -13,6 +13,7 @@ from talaria.agent.settings import AgentSettings
 from talaria.core.ids import ChatKey
 from talaria.core.ports import Models
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
+from talaria.core.tools import SKILL_TOOL
 from talaria.models.catalog import Catalog
 from talaria.models.known import Abilities
 from talaria.models.local.local_chat import LocalChat
@@ -38,16 +39,19 @@ class SpecResolver:
         *,
         memory: Callable[[ChatKey], str] = lambda key: "",
         offer: Callable[[ToolSet], ToolOffer] = ToolOffer,
+        skills: Callable[[], str] = str,
     ) -> None:
-        """`tools` returns the tools that a new session gets, `memory` what is remembered for a chat, and
-        `offer` which of its tools a session is shown, all as of now."""
+        """`tools` returns the tools that a new session gets, `memory` what is remembered for a chat, `offer`
+        which of its tools a session is shown, and `skills` the section of the prompt about skills, all as of
+        now."""
         self._offer = offer
         self._settings = settings
         self._catalog = catalog
         self._models = models
         self._tools = tools
         self._memory = memory
-        self._known: OrderedDict[tuple[str, str, str, bool, str], PinnedSpec] = OrderedDict()
+        self._skills = skills
+        self._known: OrderedDict[tuple[str, str, str, bool, str, str], PinnedSpec] = OrderedDict()
         self._tool_bytes: dict[tuple[str, str], bytes] = {}
 
     @property
@@ -70,6 +74,7 @@ class SpecResolver:
         """
         choice = self._catalog.resolve(wish)
         known_of = self._catalog.abilities(choice.provider, choice.model)
+        section = self._skills()
         tools = self._tools() if only is None else self._tools().only(only)
         if known_of.tools is False:
             tools = tools.only(())
@@ -79,13 +84,14 @@ class SpecResolver:
         is_plain = wire.name == LocalChat.name
         memory = "" if is_plain else self._memory(key)
         offer = ToolOffer(tools) if is_plain else self._offer(tools)
-        kept_as = (choice.provider, choice.model, offer.fingerprint, sees, memory)
+        skills = section if SKILL_TOOL in tools else ""
+        kept_as = (choice.provider, choice.model, offer.fingerprint, sees, memory, skills)
         known = self._known.get(kept_as)
         if known is not None:
             self._known.move_to_end(kept_as)
             return known
         settings = self._settings
-        prompt = render_prompt(settings.name, settings.prompt, tools.names, memory, is_plain=is_plain)
+        prompt = render_prompt(settings.name, settings.prompt, tools.names, memory, skills, is_plain=is_plain)
         spec = AgentSpec(
             agent=self._settings.name,
             provider=choice.provider,

@@ -34,6 +34,7 @@ VERBS = {
     "sessions": "List, show, search, end and delete sessions.",
     "jobs": "Make, list, change and run jobs: work for later, or again and again.",
     "mcp": "Bring tools of MCP servers, and serve this gateway to MCP clients.",
+    "skills": "Add, list, check, accept and remove skills: instructions for special tasks.",
     "send": "Send a message to a chat, without an agent in between.",
     "connect": "Connect a chat platform and let the first person in.",
     "pair": "Let people in who write from a chat platform, and out again.",

@@ -27,6 +27,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 SEND_FILE = "send_file"  # its calls that went well are files of the reply
+SKILL_TOOL = "skill"  # reads skills; a session without it is not told of them
 TOOL_SEARCH, TOOL_CALL = "tool_search", "tool_call"  # the way to tools that a session is not shown
 MAX_SENT_BYTES = 50 << 20
 NO_CHAT, NOBODY = ChatKey(""), Sender("")  # of a call outside of a turn
@@ -313,4 +314,17 @@ class FindableSource(Protocol):
 
     def findables(self) -> tuple[Findable, ...]:
         """Return what is found as of now. Does not block. `subscribe` announces its changes too."""
+        ...
+
+
+@runtime_checkable
+class SectionSource(Protocol):
+    """A `ToolSource` about which the prompt of a session says something, which is frozen with its spec."""
+
+    @property
+    def name(self) -> str: ...
+
+    def section(self) -> str:
+        """Return the section as of now; empty for none. Does not block. May announce a change to those that
+        have subscribed, so it is called before `tools`."""
         ...

@@ -70,6 +70,13 @@ def _web(scope: ToolScope, settings: SearchSettings, dialer: Dialer) -> ToolSour
     return Family("web", web_tools(PageFetcher(dialer), may_fetch, open_search(settings, scope.environ)))
 
 
+def _skills(home: Path) -> ToolSource:
+    from talaria.skills.pins import FOLDER, SkillsInUse  # noqa: PLC0415
+    from talaria.tools.skill import SkillSource  # noqa: PLC0415
+
+    return SkillSource(SkillsInUse(home / FOLDER))
+
+
 @asynccontextmanager
 async def _open_memory(scope: ToolScope, settings: ToolSettings) -> AsyncIterator[ToolSource]:
     memory = _memory(scope)
@@ -115,6 +122,14 @@ async def _examine_memory(examination: Examination[ToolSettings]) -> AsyncIterat
         yield warn("memory", trouble, "Mend the file with an editor: see docs/memory.md.")
     if not troubles:
         yield ok("memory", f"What agents remember is in {examination.home / 'memory'}.")
+
+
+async def _examine_skills(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
+    from talaria.skills.checks import examine_skills  # noqa: PLC0415
+
+    if "skills" in examination.settings.enabled:
+        for finding in examine_skills(examination.home):
+            yield finding
 
 
 async def _examine_sandbox(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
@@ -222,6 +237,13 @@ JOBS: Final = ToolPart(
     settings=JobSettings,
     open=lambda scope, settings: nullcontext(_jobs(scope)),
 )
+SKILLS: Final = ToolPart(
+    name="skills",
+    table=("tools",),
+    settings=ToolSettings,
+    open=lambda scope, settings: nullcontext(_skills(scope.home)),
+    findings=_examine_skills,
+)
 WEB: Final = ToolPart(
     name="web",
     table=("search",),
@@ -262,6 +284,7 @@ def builtin_sources(settings: ToolSettings) -> tuple[ToolSource, ...]:
         _ask(settings),
         _memory(scope),
         _jobs(scope),
+        _skills(scope.home),
     )
 
 

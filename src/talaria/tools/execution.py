@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from talaria.commands.command_types import CommandSource, ExtraCommand
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
@@ -31,6 +32,7 @@ from talaria.core.tools import (
     AskModel,
     CallScope,
     NoTrust,
+    SectionSource,
     SessionTrust,
     Tool,
     ToolContext,
@@ -135,6 +137,18 @@ class ToolRunner:
         """Return how the servers of all sources are now."""
         found = (source.servers() for source in self._sources if isinstance(source, ServerSource))
         return {name: reading for servers in found for name, reading in servers.items()}
+
+    def section(self) -> str:
+        """Return what the prompt of a new session says about enabled sources, as of now. To be called before
+        `tools` is read: a source may find by it that its tools have changed."""
+        told = (each for each in self._sources if isinstance(each, SectionSource))
+        return "\n\n".join(text for each in told if each.name in self.enabled and (text := each.section()))
+
+    def commands(self) -> Iterator[ExtraCommand]:
+        """Yield the commands of enabled sources, as of now."""
+        for source in self._sources:
+            if isinstance(source, CommandSource) and source.name in self.enabled:
+                yield from source.commands()
 
     def bind(
         self,

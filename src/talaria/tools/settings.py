@@ -14,7 +14,7 @@ from talaria.core.setting_marks import Check, Mark, Unset, command_value, variab
 from talaria.core.units import Size
 from talaria.workspace.sandbox.port import SandboxKind, is_settable
 
-FAMILIES = ("files", "terminal", "web", "recall", "todo", "ask", "memory", "jobs")
+FAMILIES = ("files", "terminal", "web", "recall", "todo", "ask", "memory", "jobs", "skills")
 SEARCH_ADDRESSES = {"brave": "https://api.search.brave.com/res/v1", "tavily": "https://api.tavily.com"}
 
 

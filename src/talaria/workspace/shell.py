@@ -50,13 +50,16 @@ class SessionCommands:
         limits: ProcessLimits | None = None,
         networks: SessionNetworks | None = None,
         threads: FairThreads | None = None,
+        *,
+        readable: Callable[[], tuple[Path, ...]] = tuple,
     ) -> None:
-        """`environ` returns the variables that every command gets. Without `networks` none has a network.
-        `threads` run what blocks."""
+        """`environ` returns the variables that every command gets, and `readable` the folders beyond its own
+        that it may read. Without `networks` none has a network. `threads` run what blocks."""
         self.sandboxes = sandboxes
         self.threads = threads or FairThreads("talaria-shell", lambda: 4)
         self.networks = networks
         self._environ = environ
+        self._readable = readable
         self._limits = limits or ProcessLimits()
 
     async def make(
@@ -85,6 +88,7 @@ class SessionCommands:
             home=places.home,
             tmp=places.tmp,
             environ=environ,
+            readable=self._readable(),
             limits=replace(self._limits, seconds=seconds),
             network=network,
         )

@@ -1,0 +1,1 @@
+"""Skills: folders with instructions that people add, and which of them count."""

@@ -1,0 +1,59 @@
+"""What `talaria doctor` and the status say about skills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from talaria.core.errors import TalariaError
+from talaria.core.findings import Finding, ok, warn
+from talaria.skills.library import SkillLibrary, SkillState
+from talaria.skills.listing import list_skills
+from talaria.skills.pins import FOLDER, SkillsInUse
+from talaria.skills.skill_folder import read_skill
+
+
+def examine_skills(home: Path) -> Iterator[Finding]:
+    """Yield what is to be said about the skills of a home. Reads every file. Nothing without skills."""
+    library, in_use = SkillLibrary(home / FOLDER), SkillsInUse(home / FOLDER)
+    standings = library.survey()
+    for each in standings:
+        match each.state:
+            case SkillState.BROKEN:
+                yield warn("skills", f"{each.folder.name}: {each.trouble}", each.hint)
+            case SkillState.NEW:
+                yield warn(
+                    "skills",
+                    f"The skill {each.name} is new and does not count yet.",
+                    "Look at it and accept it.",
+                    f"talaria skills accept {each.name}",
+                )
+            case SkillState.CHANGED:
+                yield warn(
+                    "skills",
+                    f"The skill {each.name} has changed. It counts as it was accepted.",
+                    "See what has changed, and accept it.",
+                    f"talaria skills accept {each.name}",
+                )
+            case SkillState.IN_USE:
+                pass
+    skills = in_use.get()
+    for name, pin in skills.items():
+        if _digest(in_use.copy_of(name)) != pin.digest:
+            yield warn(
+                "skills",
+                f"The accepted copy of the skill {name} was changed by hand, so it is not shown to agents.",
+                "Accept the skill again.",
+                f"talaria skills accept {name}",
+            )
+    if skills:
+        left = list_skills(skills)[1]
+        more = f" {len(left)} of them are found by tool_search only." if left else ""
+        yield ok("skills", f"{len(skills)} skill{'s' if len(skills) > 1 else ''} in use.{more}")
+
+
+def _digest(folder: Path) -> str:
+    try:
+        return read_skill(folder).digest
+    except (TalariaError, OSError):
+        return ""

@@ -1,0 +1,120 @@
+"""The skills that count: those that the operator has accepted, pinned by the hash of their files.
+
+    skills/NAME/               a skill's folder, which people edit
+    skills/.accepted/NAME/     the copy that was accepted; agents and commands read only this one
+    skills/pins.json           the hash of each accepted copy, and what the model is told of it
+
+A skill counts as long as it has a pin and its folder is there. So an edit, or a folder that somebody puts
+there, changes nothing until it is accepted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+import msgspec
+
+FOLDER: Final = "skills"  # in the home
+ACCEPTED: Final = ".accepted"
+PINS: Final = "pins.json"
+_LARGEST: Final = 16 << 20
+_log = logging.getLogger("talaria.skills")
+
+Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
+class SkillPin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An accepted skill. `folder` is the name of its folder, `source` the place that it was added from."""
+
+    folder: str
+    digest: str
+    description: str
+    files: int
+    size: int
+    source: str = ""
+    is_offered: bool = True
+    is_callable: bool = True
+
+
+class SkillPins(msgspec.Struct, frozen=True):
+    """The content of pins.json."""
+
+    skills: dict[str, SkillPin] = {}
+
+
+NO_SKILLS: Final[Mapping[str, SkillPin]] = MappingProxyType({})
+
+
+class SkillsInUse:
+    """The skills that count, by name, as the files say now. `get` costs two calls of stat unless something
+    has changed."""
+
+    def __init__(self, root: Path) -> None:
+        """`root` is the folder `skills` of the home. It need not exist."""
+        self.root = root
+        self._watched = (str(root), str(root / PINS))
+        self._stamp: Stamp | None = None
+        self._skills = NO_SKILLS
+        self._told: list[Callable[[], None]] = []
+
+    def get(self) -> Mapping[str, SkillPin]:
+        """Return the skills in the order of their names."""
+        stamp = tuple(map(_stamp, self._watched))
+        if stamp != self._stamp:
+            self._stamp = stamp
+            found = {
+                name: pin for name, pin in sorted(read_pins(self.root).items()) if self._is_there(name, pin)
+            }
+            if found != self._skills:
+                self._skills = MappingProxyType(found)
+                for tell in self._told:
+                    tell()
+        return self._skills
+
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call `changed` when `get` finds other skills than before."""
+        self._told.append(changed)
+
+    def copy_of(self, name: str) -> Path:
+        """Return the accepted copy of a skill that counts."""
+        return accepted_folder(self.root) / name
+
+    def _is_there(self, name: str, pin: SkillPin) -> bool:
+        return (self.root / pin.folder).is_dir() and self.copy_of(name).is_dir()
+
+
+def accepted_folder(root: Path) -> Path:
+    """Return the folder of all accepted copies, without a link in its path, so that sandboxes take it."""
+    return Path(os.path.realpath(root)) / ACCEPTED
+
+
+def readable_folders(home: Path) -> tuple[Path, ...]:
+    """Return the folders that commands may read for the sake of skills: none, or that of the copies."""
+    folder = accepted_folder(home / FOLDER)
+    return (folder,) if folder.is_dir() else ()
+
+
+def read_pins(root: Path) -> dict[str, SkillPin]:
+    """Return the pins. Without a file that can be read, nothing is accepted."""
+    path = root / PINS
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(_LARGEST), type=SkillPins).skills
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, msgspec.DecodeError, UnicodeError) as error:
+        _log.warning("no skill counts: %s cannot be read: %s", path, error)
+        return {}
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - for each message, and several times as fast
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
