@@ -333,7 +333,7 @@ async def _open_agents(
     async with AsyncExitStack() as scopes:
         sources, engine = await _open_sources(start, scope, scopes)
         checkpoints = FolderCheckpoints(start.home.path, workers.threads)
-        tool_runner = ToolRunner(
+        runner = ToolRunner(
             sources,
             settings.tools,
             metrics,
@@ -344,14 +344,12 @@ async def _open_agents(
             clock=clock,
             usage=ToolUsage(start.home.path / USAGE_FILE),
         )
-        metrics.watch_servers(tool_runner.servers)
-        live.on(("tools",), tell=lambda new: tool_runner.enable(new.tools.enabled, new.tools.search_above))
-        memories = Memories(sources, start.people, tool_runner, store, start.turn_settings)
+        metrics.watch_servers(runner.servers)
+        live.on(("tools",), tell=lambda new: runner.enable(new.tools.enabled, new.tools.search_above))
+        memories = Memories(sources, start.people, runner, store, start.turn_settings)
         scopes.push_async_callback(memories.close)
-        known = (settings.agent, models.catalog, models.providers, lambda: tool_runner.tools)
-        specs = SpecResolver(
-            *known, memory=memories.prompt, offer=tool_runner.offer, skills=tool_runner.section
-        )
+        known = (settings.agent, models.catalog, models.providers, lambda: runner.tools)
+        specs = SpecResolver(*known, memory=memories.prompt, offer=runner.offer, skills=runner.section)
         live.on(
             *_MODEL_KEYS, ("tools", "enabled"), ("agent", "prompt"), tell=lambda new: specs.change(new.agent)
         )
@@ -381,8 +379,8 @@ async def _open_agents(
             models.providers, models.catalog, budgets, store, metrics, secrets, lambda: live.settings.context
         )
         compaction = Compaction(store, calls, specs.refresh_memory, engine)
-        agents = Agents(pool, specs, routes, tool_runner, budgets, metrics, compaction, downloads, secrets)
-        agents.commands.add(tool_runner.commands)
+        agents = Agents(pool, specs, routes, runner, budgets, metrics, compaction, downloads, secrets)
+        agents.commands.add(runner.commands)
         yield replace(agents, memories=memories)
 
 

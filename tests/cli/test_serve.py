@@ -50,7 +50,8 @@ def test_it_says_what_there_is_and_how_to_log_in(
 ) -> None:
     banner = read_banner(serve())
     assert banner["model"] == "scripted/m"
-    assert banner["tools"] == "ask, files, jobs, memory, recall, terminal, todo, web      spend cap  none"
+    families = "ask, files, jobs, memory, recall, skills, terminal, todo, web"
+    assert banner["tools"] == f"{families}      spend cap  none"
     _, version, address, how = (tmp_path / "title").read_text().split(maxsplit=3)
     assert version == this_version()
     assert f"open --home {home} logs a browser in)" in how

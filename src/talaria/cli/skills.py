@@ -207,7 +207,7 @@ def _list(invocation: Invocation) -> None:
 @command.verb("check", "talaria skills check", "talaria skills check pdf", "talaria skills check ./my-skill")
 @click.argument("names", nargs=-1, metavar="[NAME|PATH]…")
 def _check(invocation: Invocation, names: tuple[str, ...]) -> None:
-    """What is wrong with skills, and what has changed since they were accepted. Changes nothing.
+    """Say what is wrong with skills, and what has changed since they were accepted. Changes nothing.
 
     A path checks a folder that is not added yet.
     """

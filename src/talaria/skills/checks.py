@@ -1,4 +1,4 @@
-"""What `talaria doctor` and the status say about skills."""
+"""The checks of `talaria doctor` for skills."""
 
 from __future__ import annotations
 

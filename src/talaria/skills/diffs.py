@@ -1,5 +1,5 @@
-"""What has changed between two versions of a skill, as text for a person. Control characters are shown as
-escapes, so that a text cannot hide a part of itself. Blocks."""
+"""The changes between two versions of a skill, as text for a person. Control characters are shown as escapes,
+so that a text cannot hide a part of itself. Blocks."""
 
 from __future__ import annotations
 
