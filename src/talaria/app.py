@@ -36,14 +36,13 @@ from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import GatewayPart, Parts, S, StoreScope, ToolPart, ToolScope, find_engine
-from talaria.core.ids import ChatKey
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
 from talaria.core.setting_marks import KeyPath
 from talaria.core.slots import FairThreads
 from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tasks import run_loops
-from talaria.core.tools import MAX_SENT_BYTES, ToolSource
+from talaria.core.tools import ToolSource
 from talaria.core.turns import Turn
 from talaria.gateway import Gateway, ServicePart
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
@@ -81,10 +80,10 @@ from talaria.turns.trust import LoggedTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
-from talaria.workspace.folder import Folder
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits
+from talaria.workspace.sent_files import read_sent
 from talaria.workspace.shell import SessionCommands
 from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
@@ -469,7 +468,7 @@ def _turn_loops(
 
 
 def _make_delivery(start: _Start, store: Store, turns: Turns, folders: ChatFolders) -> Delivery:
-    read, settings = partial(_read_sent, folders), start.settings.delivery
+    read, settings = partial(read_sent, folders), start.settings.delivery
     delivery = Delivery(store, turns.live, settings, read, limits=start.limits)
     turns.hosts.use_messages(delivery.show_host_question)
     return delivery
@@ -497,9 +496,3 @@ def _make_lifecycle(
         agents.pool.release,
         lambda: reset_cutoff(start.live.settings.sessions, clock.now(), start.zone),
     )
-
-
-def _read_sent(folders: ChatFolders, key: ChatKey, path: str) -> bytes:
-    """Read a file that goes out with a reply; never a file that a link leads to."""
-    folder = Folder(folders(key))
-    return folder.read(folder.resolve(path), MAX_SENT_BYTES)

@@ -13,12 +13,19 @@ from pathlib import Path
 from talaria.core import files
 from talaria.core.errors import ToolError
 from talaria.core.files import SentFile
+from talaria.core.ids import ChatKey
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.workspace.folder import Folder, FolderPath
 from talaria.workspace.uploads import find_media_type
 
 SENT = FolderPath(tuple(files.SENT.split("/")))
 KEPT_COPIES = 100
+
+
+def read_sent(folder_of: Callable[[ChatKey], Path], key: ChatKey, path: str) -> bytes:
+    """Read a file that goes out with a reply; never a file that a link leads to. Raises `ToolError`."""
+    folder = Folder(folder_of(key))
+    return folder.read(folder.resolve(path), MAX_SENT_BYTES)
 
 
 def keep_copy(
