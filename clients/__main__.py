@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--docs", action="store_true", help="write a good table into docs/clients.md")
     given = parser.parse_args()
     if given.install:
-        return installation.install()
+        return installation.install(given.names)
     wanted = [c for c in CLIENTS if not given.names or any(name in c.name for name in given.names)]
     commands = {client: client.command() for client in wanted}
     missing = [client.name for client, command in commands.items() if command is None]

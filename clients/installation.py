@@ -1,4 +1,5 @@
-"""Where the clients are installed, and how. Nothing of it is inside the clone or its `.venv`."""
+"""Where the clients and the MCP servers of tests are installed, and how. Nothing of it is inside the clone or
+its `.venv`."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PINS = Path(__file__).parent / "pins.toml"
@@ -25,8 +26,8 @@ def folder() -> Path:
     return Path(cache) / "talaria" / "clients"
 
 
-def read_pins() -> tuple[Mapping[str, Mapping[str, str]], Mapping[str, str]]:
-    """Return the packages of each Python environment, and those of node."""
+def read_pins() -> tuple[Mapping[str, Mapping[str, str]], Mapping[str, Mapping[str, str]]]:
+    """Return the packages of each Python environment, and of each folder of node."""
     pins = tomllib.loads(PINS.read_text())
     return pins["python"], pins["node"]
 
@@ -38,10 +39,10 @@ def python_of(environment: str) -> Path | None:
     return folder() / environment / "bin" / "python" if is_there else None
 
 
-def node() -> str | None:
-    """Return the command `node`, if it is new enough and its packages are installed as pinned."""
+def node(place: str = "node") -> str | None:
+    """Return the command `node`, if it is new enough and the packages of a folder are installed as pinned."""
     _, packages = read_pins()
-    return _node_command() if _is_marked(folder() / "node", packages) else None
+    return _node_command() if _is_marked(folder() / place, packages[place]) else None
 
 
 def _node_command() -> str | None:
@@ -53,15 +54,21 @@ def _node_command() -> str | None:
     return command if major.isdecimal() and int(major) >= NODE_NEEDED else None
 
 
-def install() -> int:
-    """Install what is missing. Returns the exit status."""
+def install(names: Sequence[str] = ()) -> int:
+    """Install what is missing, or what is missing of the environments whose names contain one of `names`.
+    Returns the exit status."""
+
+    def is_wanted(environment: str) -> bool:
+        return not names or any(name in environment for name in names)
+
     python, packages = read_pins()
     status = 0
     for name, wanted in python.items():
-        if python_of(name) is None:
+        if is_wanted(name) and python_of(name) is None:
             status |= _install_python(name, wanted)
-    if node() is None:
-        status |= _install_node(packages)
+    for name, wanted in packages.items():
+        if is_wanted(name) and node(name) is None:
+            status |= _install_node(name, wanted)
     return status
 
 
@@ -77,7 +84,7 @@ def _install_python(name: str, wanted: Mapping[str, str]) -> int:
     return _mark(place, wanted) if done else 1
 
 
-def _install_node(packages: Mapping[str, str]) -> int:
+def _install_node(name: str, packages: Mapping[str, str]) -> int:
     npm = shutil.which("npm")
     if _node_command() is None or npm is None:
         print(
@@ -86,13 +93,13 @@ def _install_node(packages: Mapping[str, str]) -> int:
             "then ./dev clients --install"
         )
         return 1
-    place = folder() / "node"
+    place = folder() / name
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     manifest = {"private": True, "dependencies": dict(packages)}
     (place / "package.json").write_text(json.dumps(manifest))
     command = [npm, "install", "--prefix", str(place), "--no-audit", "--no-fund", "--no-package-lock"]
-    return _mark(place, packages) if _run(f"node: {', '.join(packages)}", command) else 1
+    return _mark(place, packages) if _run(f"{name}: {', '.join(packages)}", command) else 1
 
 
 def _run(what: str, command: list[str]) -> bool:

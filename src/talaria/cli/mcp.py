@@ -1,25 +1,300 @@
-"""`talaria mcp`: the gateway as an MCP server."""
+"""`talaria mcp`: MCP servers whose tools agents use, and the gateway as an MCP server itself."""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from talaria.channels.http.part import HTTP
-from talaria.cli.home_gateway import find_running
+from talaria.cli.home_gateway import find_running, running_gateway
 from talaria.cli.options import Invocation, group, run_loop
-from talaria.config.load import load
-from talaria.core.errors import ConfigError
+from talaria.cli.text import columns, count, describe_error
+from talaria.config.home import Home
+from talaria.config.load import Loaded, load
+from talaria.config.secrets_file import home_environ, read_secrets_file, write_secrets_file
+from talaria.core.display import clean, clean_line
+from talaria.core.errors import ConfigError, NotFound, TalariaError
+from talaria.core.setting_marks import template_variables
 from talaria.parts import PARTS
+from talaria.tools.mcp import pins
+from talaria.tools.mcp.part import MCP
+from talaria.tools.mcp.settings import McpServer
+
+if TYPE_CHECKING:
+    from talaria.cli.mcp_add import NewServer
+    from talaria.tools.mcp.probe import ProbedServer
+
+_SHOWN_TOOLS = 20
 
 
-@group("mcp", "talaria mcp serve")
+@group("mcp", "talaria mcp add", "talaria mcp list", "talaria mcp serve")
 def command() -> None:
-    """Bring tools of MCP servers, and serve this gateway to MCP clients."""
+    """Bring tools of MCP servers, and serve this gateway to MCP clients.
+
+    The settings of a server are pasted as its README has them. Its command runs in a sandbox.
+    """
+
+
+def _pairs(separator: str) -> Callable[[click.Context, click.Parameter, Sequence[str]], dict[str, str]]:
+    """Return a callback for options of the form NAME=VALUE."""
+
+    def read(context: click.Context, option: click.Parameter, values: Sequence[str]) -> dict[str, str]:
+        found = {}
+        for value in values:
+            name, between, rest = value.partition(separator)
+            if not between or not name.strip():
+                raise click.BadParameter(f"{value!r} is not of the form {option.metavar}.", context, option)
+            found[name.strip()] = rest.strip()
+        return found
+
+    return read
+
+
+@command.verb(
+    "add",
+    "talaria mcp add                                   then paste the JSON of its README",
+    "talaria mcp add --json mcp.json",
+    "talaria mcp add time -- uvx mcp-server-time",
+    "talaria mcp add docs https://docs.example/mcp --header 'Authorization: Bearer KEY'",
+)
+@click.argument("name", required=False)
+@click.argument("words", nargs=-1, metavar="[URL | -- COMMAND ARGUMENTS…]")
+@click.option("--json", "text", metavar="FILE_OR_TEXT", help="The JSON, instead of stdin.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", callback=_pairs("="), help="A variable for it.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME: VALUE", callback=_pairs(":"), help="For a URL."
+)  # noqa: E501
+@click.option(
+    "--input", "inputs", multiple=True, metavar="ID=VALUE", callback=_pairs("="), help="For ${input:ID}."
+)  # noqa: E501
+@click.option("--network", type=click.Choice(["off", "open"]), help="Whether it may reach public hosts.")
+@click.option("--writable", multiple=True, metavar="PATH", help="A folder that it may read and write.")
+@click.option("--readable", multiple=True, metavar="PATH", help="A folder that it may read.")
+@click.option("--force", "is_forced", is_flag=True, help="Replace a server of that name.")
+@click.option("--no-test", is_flag=True, help="Add it without starting it first.")
+def _add(
+    invocation: Invocation,
+    name: str | None,
+    words: tuple[str, ...],
+    text: str | None,
+    no_test: bool,
+    **options: Any,
+) -> int:
+    """Add MCP servers, and show the tools that agents get.
+
+    The JSON of Claude Desktop, VS Code and READMEs is taken as it is. Keys in it are moved to secrets.env in
+    the home, which only you can read. Each server is started once; if that fails, it is not added.
+    """
+    from talaria.cli.mcp_add import AddOptions, fill_in, plan_server, read_pasted
+
+    given = AddOptions(**{key: value for key, value in options.items() if value is not None})
+    home = invocation.home()
+    status = 0
+    for pasted in fill_in(read_pasted(name or "", words, text), given).servers:
+        try:
+            _add_one(invocation, home, plan_server(home, pasted, given), is_tested=not no_test)
+        except TalariaError as error:
+            hint = invocation.spoken(f"{error.hint} {pasted.name} was not added.".strip())
+            click.echo(describe_error(invocation.spoken(error.user_text), hint), err=True)
+            status = 1
+    return status
+
+
+def _add_one(invocation: Invocation, home: Home, new: NewServer, *, is_tested: bool) -> None:
+    from talaria.cli.mcp_add import write_server
+
+    for note in new.notes:
+        click.echo(note)
+    probed = None
+    if is_tested and new.server.enabled:
+        home.prepare()
+        probed = _probe(home, new.name, new.server, new.keys)
+    write_server(home, new)
+    if probed is not None:
+        pins.forget(home.path, new.name)
+        pins.note_listing(home.path, new.name, new.server.identity, probed.listing)
+        _show_tools(home, new.name, probed)
+    is_running = find_running(home, os.environ) is not None
+    when = "The running gateway has it in a few seconds" if is_running else "`talaria serve` starts it"
+    text = f"Added {new.name}. {when}: new sessions have its tools, others after /reload."
+    click.echo(invocation.spoken(text))
+
+
+def _probe(home: Home, name: str, server: McpServer, keys: Mapping[str, str] = {}) -> ProbedServer:  # noqa: B006
+    """Start the server, list its tools and end it. Raises `TalariaError`."""
+    from talaria.tools.mcp.probe import probe_server
+
+    environ = {**home_environ(home.path, os.environ), **keys}
+    tools = load(home.path, os.environ, PARTS).settings.tools
+    if sys.stderr.isatty():
+        click.echo(f"Starting {name} …", err=True)
+    return run_loop(probe_server(home.path, name, server, environ, tools))
+
+
+def _show_tools(home: Home, name: str, probed: ProbedServer) -> None:
+    offered = pins.read_pins(home.path)[name].offered()
+    known = f"{probed.program or name} (protocol {probed.protocol})"
+    click.echo(f"{clean_line(known, 100)} has {count(len(offered), 'tool')}:")
+    rows = [(f"  {tool.name}", clean_line(tool.description, 80)) for tool in offered.values()]
+    click.echo(columns(rows[:_SHOWN_TOOLS] or [("", "")]))
+    if len(rows) > _SHOWN_TOOLS:
+        click.echo(f"  … and {len(rows) - _SHOWN_TOOLS} more")
+    for left in probed.left_out:
+        click.echo(f"Not offered: {clean_line(left, 200)}", err=True)
+
+
+# -- servers that are there -------------------------------------------------------------------------------
+
+
+@command.verb("list", "talaria mcp list")
+def _list(invocation: Invocation) -> None:
+    """List the servers, their state, and changes of their tools that wait for approval."""
+    home = invocation.read_home()
+    servers = _load(home).settings.of(MCP).servers
+    if not servers:
+        click.echo(invocation.spoken("There are no MCP servers. `talaria mcp add` brings one."))
+        return
+    readings = run_loop(_readings(home))
+    approved = pins.read_pins(home.path)
+    rows = [("NAME", "STATE", "TOOLS", "SERVER")]
+    told: list[str] = []
+    for name, server in servers.items():
+        found = approved.get(name, pins.ServerPins(""))
+        state, trouble = _state(server, readings, name)
+        rows.append((name, state, str(len(found.offered())), clean_line(_where(server), 60)))
+        told += [f"{name}: {clean_line(trouble, 300)}"] if trouble else []
+        if found.proposed:
+            changed = ", ".join(sorted(each or "resources" for each in found.proposed))
+            text = f"{name}: changed since it was approved: {clean_line(changed, 200)}. `talaria mcp approve {name}` shows it."
+            told.append(invocation.spoken(text))
+    click.echo("\n".join((columns(rows), *told)))
+
+
+async def _readings(home: Home) -> Mapping[str, Any] | None:
+    async with running_gateway(home, os.environ) as client:
+        return None if client is None else (await client.status()).get("mcp_servers", {})
+
+
+def _state(server: McpServer, readings: Mapping[str, Any] | None, name: str) -> tuple[str, str]:
+    if readings is None or name not in readings:
+        waits = "no gateway runs" if readings is None else "starting"
+        return (waits if server.enabled else "off"), ""
+    reading = readings[name]
+    return str(reading.get("state", "")), f"{reading.get('trouble', '')} {reading.get('hint', '')}".strip()
+
+
+def _where(server: McpServer) -> str:
+    return str(server.url) or " ".join(server.command)
+
+
+@command.verb("test", "talaria mcp test", "talaria mcp test time")
+@click.argument("names", nargs=-1, metavar="[NAME…]")
+def _test(invocation: Invocation, names: tuple[str, ...]) -> int:
+    """Start servers, list their tools, and say what is wrong. Without a name, all of them."""
+    home = invocation.read_home()
+    servers = _load(home).settings.of(MCP).servers
+    status = 0
+    for name in names or tuple(servers):
+        server = _find(servers, name)
+        try:
+            probed = _probe(home, name, server)
+            _describe_probed(home, name, probed)
+        except TalariaError as error:
+            text = f"{name}: {invocation.spoken(error.user_text)}"
+            click.echo(describe_error(text, invocation.spoken(error.hint)), err=True)
+            status = 1
+    return status
+
+
+def _describe_probed(home: Home, name: str, probed: ProbedServer) -> None:
+    """Show what a server lists now, beside what is approved of it."""
+    found = pins.read_pins(home.path).get(name, pins.ServerPins(""))
+    click.echo(f"{name} works: {clean_line(probed.program or 'a server', 80)}, protocol {probed.protocol}.")
+    rows = []
+    for tool, pinned in sorted(probed.listing.items()):
+        known = found.approved.get(tool)
+        mark = "" if known is not None and known.hash == pinned.hash else "changed" if known else "new"
+        mark = mark if found.approved else ""
+        rows.append((f"  {tool or 'resources'}", mark, clean_line(pinned.description, 80)))
+    click.echo(columns(rows) if rows else "  It has no tools.")
+    for left in probed.left_out:
+        click.echo(f"Not offered: {clean_line(left, 200)}", err=True)
+
+
+@command.verb("approve", "talaria mcp approve github")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def _approve(invocation: Invocation, name: str, yes: bool) -> None:
+    """Show how the tools of a server have changed, and let the change count.
+
+    Until then agents have the tools as they were approved. New sessions get the change, others after /reload.
+    """
+    home = invocation.read_home()
+    _find(_load(home).settings.of(MCP).servers, name)
+    changes = pins.proposed(home.path, name)
+    if not changes:
+        click.echo(f"The tools of {name} are as they were approved.")
+        return
+    for change in changes:
+        click.echo(f"{change.kind}: {clean_line(change.name, 80)}")
+        for line in change.lines:
+            click.echo(f"    {clean(line)}")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("There is no terminal to ask on: say --yes if the change is right.")
+        click.confirm("Let agents use them so?", default=False, abort=True)
+    pins.approve(home.path, name)
+    click.echo(f"Approved: {count(len(changes), 'change')} of {name}.")
+
+
+@command.verb("remove", "talaria mcp remove github")
+@click.argument("name")
+def _remove(invocation: Invocation, name: str) -> None:
+    """Remove a server with its approvals and the keys that `add` moved. A running gateway ends it."""
+    from talaria.cli.mcp_add import TABLE
+    from talaria.config.edit import set_keys
+
+    home = invocation.read_home()
+    servers = _load(home).settings.of(MCP).servers
+    server = _find(servers, name)
+    others = {variable for other in servers if other != name for variable in _named(servers[other])}
+    stored = read_secrets_file(home.path)
+    keys = [variable for variable in _named(server) if variable in stored and variable not in others]
+    set_keys(home.config, TABLE, {name: None})
+    pins.forget(home.path, name)
+    write_secrets_file(home.path, dict.fromkeys(keys))
+    click.echo(f"Removed {name}" + (f", and from secrets.env: {', '.join(keys)}." if keys else "."))
+    folder = home.path / pins.FOLDER / "servers" / name
+    if folder.is_dir() and any(folder.iterdir()):
+        click.echo(f"What it has stored stays in {folder}.")
+
+
+def _named(server: McpServer) -> Iterator[str]:
+    """Yield the variables that the settings of a server name, each once."""
+    texts = (*server.command, *server.env.values(), *server.headers.values())
+    yield from dict.fromkeys(each for text in texts for each in template_variables(text))
+
+
+def _load(home: Home) -> Loaded:
+    return load(home.path, os.environ, PARTS)
+
+
+def _find(servers: Mapping[str, McpServer], name: str) -> McpServer:
+    if name not in servers:
+        known = ", ".join(servers) or "none"
+        raise NotFound(
+            f"There is no MCP server {name!r}; there are: {known}.", "`talaria mcp list` tells more."
+        )
+    return servers[name]
+
+
+# -- the gateway as a server ------------------------------------------------------------------------------
 
 
 @command.verb("serve", "talaria mcp serve", "talaria mcp serve --http 8766")

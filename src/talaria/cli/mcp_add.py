@@ -1,0 +1,255 @@
+"""`talaria mcp add`: from a pasted text to a server in config.toml, with its keys beside it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from talaria.cli.hidden_input import ask_hidden
+from talaria.cli.mcp_keys import is_placeholder, move_keys, placeholders
+from talaria.cli.mcp_paste import Pasted, PastedInput, PastedServer, is_whole, parse_paste
+from talaria.config.edit import check_change, edited, replace_config
+from talaria.config.home import Home
+from talaria.config.load import FILE_NAME, read_config
+from talaria.config.secrets_file import SECRETS_FILE, write_secrets_file
+from talaria.core.errors import BadRequest, ConfigError
+from talaria.parts import PARTS
+from talaria.tools.mcp.part import MCP
+from talaria.tools.mcp.settings import McpServer
+
+TABLE = ("mcp", "servers")
+_FETCHERS = ("npx", "uvx", "bunx", "pipx", "uv", "bun", "pnpm", "yarn", "deno")
+_SCRIPTS = (".js", ".mjs", ".cjs", ".ts", ".py")
+_PACKAGE_FILES = ("package.json", "pyproject.toml", "setup.py")
+_TOO_WIDE = ("/", "/home", "/root", "/Users", "/etc", "/usr", "/var", "/tmp")  # noqa: S108 - not used
+
+
+class AddOptions(msgspec.Struct, frozen=True):
+    """What the command line says beside the server itself."""
+
+    env: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
+    inputs: Mapping[str, str] = {}
+    network: str = ""
+    writable: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
+    is_forced: bool = False
+
+
+class NewServer(msgspec.Struct, frozen=True):
+    """A server that would be added: its settings, its keys, the text that config.toml would have, and what a
+    person should know of it."""
+
+    name: str
+    server: McpServer
+    keys: dict[str, str]
+    config: str
+    notes: tuple[str, ...]
+
+
+# -- reading ----------------------------------------------------------------------------------------------
+
+
+def read_pasted(name: str, words: Sequence[str], text: str | None) -> Pasted:
+    """Return the servers that the command line names, or those of a text: of `--json`, else of stdin."""
+    if not words:
+        return parse_paste(_read_text(text), name)
+    if text is not None:
+        raise click.UsageError("Give either --json, or a URL or a command.")
+    if len(words) == 1 and words[0].startswith(("http://", "https://")):
+        return Pasted((PastedServer(name, url=words[0]),))
+    return Pasted((PastedServer(name, tuple(words)),))
+
+
+def _read_text(text: str | None) -> str:
+    if text is None:
+        if sys.stdin.isatty():
+            click.echo("Paste the JSON of the server (Ctrl-D ends it):", err=True)
+        return _read_paste()
+    if text == "-" or text.lstrip().startswith(("{", '"')):
+        return sys.stdin.read() if text == "-" else text
+    try:
+        return Path(text).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{text} cannot be read: {error}.", "Name a file with JSON, or paste it.") from error
+
+
+def _read_paste() -> str:
+    """Return what stdin has; in a terminal, up to the end of the JSON, so that nobody has to end it."""
+    if not sys.stdin.isatty():
+        return sys.stdin.read()
+    lines: list[str] = []
+    for line in sys.stdin:
+        lines.append(line)
+        if is_whole("".join(lines)):
+            break
+    return "".join(lines)
+
+
+def fill_in(pasted: Pasted, options: AddOptions) -> Pasted:
+    """Return the servers with the values that they ask for: of `--input`, else of a person."""
+    wanted = pasted.wanted()
+    missing = [each for each in wanted if each.id not in options.inputs]
+    if missing and not sys.stdin.isatty():
+        names = ", ".join(each.id for each in missing)
+        raise BadRequest(f"The text asks for {names}.", f"Give them: --input {missing[0].id}=VALUE.")
+    answers = {each.id: _ask(each) for each in missing}
+    filled = pasted.filled({**options.inputs, **answers})
+    return msgspec.structs.replace(
+        filled, servers=tuple(_without_placeholders(_with_options(each, options)) for each in filled.servers)
+    )
+
+
+def _ask(wanted: PastedInput) -> str:
+    question = wanted.description or wanted.id
+    return ask_hidden(question) if wanted.password else str(click.prompt(question))
+
+
+def _with_options(server: PastedServer, options: AddOptions) -> PastedServer:
+    return msgspec.structs.replace(
+        server, env={**server.env, **options.env}, headers={**server.headers, **options.headers}
+    )
+
+
+def _without_placeholders(server: PastedServer) -> PastedServer:
+    """Return the server with keys in the place of a README's words for them."""
+    found = dict(placeholders(server))
+    if not found:
+        return server
+    if not sys.stdin.isatty():
+        place, text = next(iter(found.items()))
+        raise BadRequest(
+            f"{server.name}: {place} is {text!r}, which stands for a value of yours.",
+            "Put your own there, or give it: --env NAME=VALUE or --header 'NAME: VALUE'.",
+        )
+    given = {place: ask_hidden(f"{server.name}: {place} ({text})") for place, text in found.items()}
+
+    def own(table: str, values: Mapping[str, str]) -> dict[str, str]:
+        return {name: _put(value, given.get(f"{table}.{name}")) for name, value in values.items()}
+
+    return msgspec.structs.replace(server, env=own("env", server.env), headers=own("headers", server.headers))
+
+
+def _put(value: str, given: str | None) -> str:
+    """Return the value with the given one in the place of its placeholder."""
+    if given is None:
+        return value
+    scheme, blank, rest = value.partition(" ")
+    return f"{scheme} {given}" if blank and is_placeholder(rest) and not is_placeholder(scheme) else given
+
+
+# -- settings ---------------------------------------------------------------------------------------------
+
+
+def plan_server(home: Home, pasted: PastedServer, options: AddOptions) -> NewServer:
+    """Return the server as it would be added. Writes nothing. Raises `BadRequest` and `ConfigError`."""
+    before = read_config(home.config) or ""
+    moved = move_keys(pasted)
+    server = moved.server
+    notes = list(pasted.notes)
+    fields: dict[str, Any] = {"url": server.url} if server.url else {"command": list(server.command)}
+    fields |= {"env": server.env} if server.env else {}
+    fields |= {"headers": server.headers} if server.headers else {}
+    if server.command:
+        fields |= _containment(server, options, notes)
+    if not server.enabled:
+        fields["enabled"] = False
+        notes.append(f"{server.name} is off: enabled = false.")
+    if moved.keys:
+        count = f"{len(moved.keys)} key{'' if len(moved.keys) == 1 else 's'}"
+        notes.append(f"{count} moved to {home.path / SECRETS_FILE} (mode 0600): {', '.join(moved.keys)}.")
+    path = (*TABLE, server.name)
+    bare = edited(home.config, before, TABLE, {server.name: None}) if options.is_forced else before
+    if not options.is_forced and _has_server(home, server.name):
+        raise BadRequest(
+            f"There is a server {server.name} already.", "Name it otherwise, or replace it with --force."
+        )
+    after = edited(home.config, bare, path, fields)
+    change = check_change(home.path, (path,), (before, after), os.environ, PARTS)
+    if change.loaded is None:
+        raise ConfigError(f"{FILE_NAME} cannot be used: {change.left}", "`talaria config edit` opens it.")
+    found = change.loaded.settings.of(MCP).servers[server.name]
+    return NewServer(server.name, found, moved.keys, after, tuple(notes))
+
+
+def _has_server(home: Home, name: str) -> bool:
+    import tomllib
+
+    tree: Any = tomllib.loads(read_config(home.config) or "")
+    for part in TABLE:
+        tree = tree.get(part, {}) if isinstance(tree, dict) else {}
+    return name in tree
+
+
+def _containment(server: PastedServer, options: AddOptions, notes: list[str]) -> dict[str, Any]:
+    """Return what the command may reach. Folders that its arguments name are its to write; a program that
+    fetches packages gets the network."""
+    named = [str(path) for path in _folders(server.command[1:], notes)]
+    writable = [*dict.fromkeys((*named, *map(_whole, options.writable)))]
+    own = [str(path) for path in _programs(server.command[1:])]
+    readable = [*dict.fromkeys((*own, *map(_whole, options.readable)))]
+    fields: dict[str, Any] = {"writable": writable} if writable else {}
+    fields |= {"readable": readable} if readable else {}
+    if own:
+        notes.append(f"It may read {', '.join(own)}, where its program is.")
+    if named:
+        notes.append(f"It may read and write {', '.join(named)}, which its command names.")
+    program = Path(server.command[0]).name
+    network = options.network or ("open" if program in _FETCHERS else "off")
+    if network == "open":
+        fields["network"] = "open"
+        why = f", because {program} fetches packages" if not options.network else ""
+        notes.append(f"It may reach public hosts (network = open){why}.")
+    return fields
+
+
+def _folders(words: Sequence[str], notes: list[str]) -> Iterator[Path]:
+    for word in words:
+        text = word.partition("=")[2] if word.startswith("-") and "=" in word else word
+        if not text.startswith(("/", "~/")):
+            continue
+        path = Path(text).expanduser()
+        if not path.is_dir():
+            continue
+        if _is_too_wide(path):
+            notes.append(
+                f"It may not use {path}: that is too much. Name a folder in it (--writable allows it)."
+            )
+        else:
+            yield path
+
+
+def _programs(words: Sequence[str]) -> Iterator[Path]:
+    """Yield the folders of scripts among the arguments, as in `node /srv/hub/build/index.js`: that of the
+    whole package, which has a file that says so."""
+    for word in words:
+        path = Path(word).expanduser()
+        if not word.startswith(("/", "~/")) or not path.is_file() or path.suffix not in _SCRIPTS:
+            continue
+        around = [*path.parents]
+        modules = [each.parent for each in around if each.name == "node_modules"]
+        packages = [each for each in around[:4] if any((each / name).exists() for name in _PACKAGE_FILES)]
+        folder = next(iter((*modules[-1:], *packages)), path.parent)
+        yield path.parent if _is_too_wide(folder) else folder
+
+
+def _is_too_wide(folder: Path) -> bool:
+    return folder == Path.home() or str(folder) in _TOO_WIDE
+
+
+def _whole(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def write_server(home: Home, new: NewServer) -> None:
+    """Write the keys, then config.toml, so that a running gateway finds both. Raises `ConfigError`."""
+    home.prepare()
+    if new.keys:
+        write_secrets_file(home.path, new.keys)
+    replace_config(home.path, new.config)
