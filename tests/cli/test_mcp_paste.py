@@ -89,8 +89,9 @@ def test_keys_leave_variables_headers_and_arguments() -> None:
     moved = move_keys(
         PastedServer(
             "my-hub",
-            ("npx", "hub", "--api-key", "a-long-key", f"--token={KEY}", "--header", f"Authorization: Bearer {KEY}",
-             "postgresql://me:geheim@db.example/x", "/data/key/notes", "--key-file", "/etc/key", "--verbose"),
+            ("npx", "hub", "--api-key", "a-long-key", f"--token={KEY}", "--header",
+             f"Authorization: Bearer {KEY}", "postgresql://me:geheim@db.example/x", "/data/key/notes",
+             "--key-file", "/etc/key", "--verbose"),
             env={"HUB_TOKEN": "some-token", "PLAIN": "production", "REGION_KEY": "eu", "OTHER": KEY},
         )
     )  # fmt: skip

@@ -24,6 +24,7 @@ from talaria.cli.model_checks import check_agent
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
+from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings, settings_type
 from talaria.core.display import clean
 from talaria.core.errors import ConfigError, TalariaError
@@ -118,7 +119,8 @@ async def examine(
         findings += [finding async for finding in agent]
     for part in parts:
         if part.findings is not None and (loaded is not None or part.is_required):
-            examination = Examination(home.path, settings.of(part), environ, status)
+            known = home_environ(home.path, environ)
+            examination = Examination(home.path, settings.of(part), known, status)
             found = [finding async for finding in part.findings(examination)]
             broken = {each.name for each in found if each.level is Level.PROBLEM}
             findings = [each for each in findings if each.name not in broken]  # one fault, reported once

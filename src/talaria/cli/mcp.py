@@ -69,10 +69,10 @@ def _pairs(separator: str) -> Callable[[click.Context, click.Parameter, Sequence
 @click.option("--env", multiple=True, metavar="NAME=VALUE", callback=_pairs("="), help="A variable for it.")
 @click.option(
     "--header", "headers", multiple=True, metavar="NAME: VALUE", callback=_pairs(":"), help="For a URL."
-)  # noqa: E501
+)
 @click.option(
     "--input", "inputs", multiple=True, metavar="ID=VALUE", callback=_pairs("="), help="For ${input:ID}."
-)  # noqa: E501
+)
 @click.option("--network", type=click.Choice(["off", "open"]), help="Whether it may reach public hosts.")
 @click.option("--writable", multiple=True, metavar="PATH", help="A folder that it may read and write.")
 @click.option("--readable", multiple=True, metavar="PATH", help="A folder that it may read.")
@@ -118,7 +118,7 @@ def _add_one(invocation: Invocation, home: Home, new: NewServer, *, is_tested: b
     write_server(home, new)
     if probed is not None:
         pins.forget(home.path, new.name)
-        pins.note_listing(home.path, new.name, new.server.identity, probed.listing)
+        pins.note_listing(home.path, new.name, new.server.identity, probed.tools)
         _show_tools(home, new.name, probed)
     is_running = find_running(home, os.environ) is not None
     when = "The running gateway has it in a few seconds" if is_running else "`talaria serve` starts it"
@@ -126,7 +126,7 @@ def _add_one(invocation: Invocation, home: Home, new: NewServer, *, is_tested: b
     click.echo(invocation.spoken(text))
 
 
-def _probe(home: Home, name: str, server: McpServer, keys: Mapping[str, str] = {}) -> ProbedServer:  # noqa: B006
+def _probe(home: Home, name: str, server: McpServer, keys: Mapping[str, str] = {}) -> ProbedServer:
     """Start the server, list its tools and end it. Raises `TalariaError`."""
     from talaria.tools.mcp.probe import probe_server
 
@@ -171,8 +171,8 @@ def _list(invocation: Invocation) -> None:
         told += [f"{name}: {clean_line(trouble, 300)}"] if trouble else []
         if found.proposed:
             changed = ", ".join(sorted(each or "resources" for each in found.proposed))
-            text = f"{name}: changed since it was approved: {clean_line(changed, 200)}. `talaria mcp approve {name}` shows it."
-            told.append(invocation.spoken(text))
+            text = f"{name}: changed since it was approved: {clean_line(changed, 200)}."
+            told.append(invocation.spoken(f"{text} `talaria mcp approve {name}` shows it."))
     click.echo("\n".join((columns(rows), *told)))
 
 
@@ -217,7 +217,7 @@ def _describe_probed(home: Home, name: str, probed: ProbedServer) -> None:
     found = pins.read_pins(home.path).get(name, pins.ServerPins(""))
     click.echo(f"{name} works: {clean_line(probed.program or 'a server', 80)}, protocol {probed.protocol}.")
     rows = []
-    for tool, pinned in sorted(probed.listing.items()):
+    for tool, pinned in sorted(probed.tools.items()):
         known = found.approved.get(tool)
         mark = "" if known is not None and known.hash == pinned.hash else "changed" if known else "new"
         mark = mark if found.approved else ""

@@ -31,7 +31,7 @@ _TOO_WIDE = ("/", "/home", "/root", "/Users", "/etc", "/usr", "/var", "/tmp")  #
 
 
 class AddOptions(msgspec.Struct, frozen=True):
-    """What the command line says beside the server itself."""
+    """Options of the command line, beside the server itself."""
 
     env: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}

@@ -107,7 +107,7 @@ class ServerLauncher:
         session.make()
         limits = ProcessLimits(self._limits.memory, self._limits.processes, _FOREVER, open_files=_OPEN_FILES)
         return SandboxCommand(
-            (str(program), *server.command[1:]),
+            (str(program), *(_filled(word, self.environ) for word in server.command[1:])),
             session.folder,
             session.home,
             session.tmp,
@@ -140,12 +140,18 @@ class ServerLauncher:
 
 def variables(named: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
     """Return the variables or headers that the settings name, with the keys in them. Raises `CannotRun`."""
+    return {name: _filled(value, values) for name, value in named.items()}
+
+
+def _filled(value: str, values: Mapping[str, str]) -> str:
     try:
-        return {name: fill_template(value, values) for name, value in named.items()}
+        return fill_template(value, values)
     except KeyError as error:
         missing = error.args[0]
         text = f"{missing} is not set, and the server needs it."
-        raise CannotRun(text, f"Set the variable {missing} for the gateway, and start it again.") from error
+        raise CannotRun(
+            text, f"Set the variable {missing} for the gateway, or in secrets.env in its home."
+        ) from error
 
 
 def find_program(name: str, path: str) -> Path:

@@ -14,7 +14,7 @@ from talaria.core.errors import TalariaError, ToolError
 from talaria.core.findings import install_command
 from talaria.core.slots import FairThreads
 from talaria.tools.mcp.launch import CannotRun, ServerLauncher, explain
-from talaria.tools.mcp.pins import READER, PinnedTool
+from talaria.tools.mcp.pins import PinnedTool
 from talaria.tools.mcp.settings import McpServer
 from talaria.tools.mcp.texts import clean_line
 from talaria.tools.settings import ToolSettings
@@ -25,14 +25,13 @@ PACKAGE = "mcp>=2,<3"
 
 
 class ProbedServer(msgspec.Struct, frozen=True):
-    """The answers of a server. `tools` are by the server's names for them; `has_items` says whether it has
-    resources or prompts. `left_out` are tools that cannot be offered, each with the reason."""
+    """The answers of a server. `tools` are by the server's names for them, with that of `READER`. `left_out`
+    are tools that cannot be offered, each with the reason."""
 
     program: str
     protocol: str
     tools: dict[str, PinnedTool]
     left_out: tuple[str, ...] = ()
-    has_items: bool = False
 
 
 def check_package() -> None:
@@ -70,24 +69,29 @@ async def probe_server(
     try:
         module = await load_connection(launcher.threads)
         async with module.open_connection(name, server, launcher) as (connection, listing):
-            listed = dict(listing.tools)
-            has_items = listed.pop(READER, None) is not None
             session = connection.session
             info = session.server_info
             program = clean_line(f"{info.name} {info.version}") if info is not None else ""
-            return ProbedServer(program, session.protocol_version or "", listed, listing.left_out, has_items)
+            return ProbedServer(program, session.protocol_version or "", listing.tools, listing.left_out)
     except CannotRun:
         raise
     except (TalariaError, BaseExceptionGroup) as error:
-        raise ToolError(failure_text(error), explain(server)) from error
+        first = _first(error)
+        hint = first.hint if isinstance(first, TalariaError) else ""
+        raise ToolError(failure_text(error), hint or explain(server)) from error
     finally:
         await launcher.close()
 
 
 def failure_text(error: BaseException) -> str:
     """Return what to say of a failure; of several, the first."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    error = _first(error)
     if isinstance(error, TalariaError):
         return error.user_text
     return clean_line(f"{type(error).__name__}: {error}")
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -6,6 +6,7 @@ Both bound what they read. The SDK's own transports hold a message of any length
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
@@ -24,6 +25,7 @@ from talaria.workspace.sandbox.process import SandboxedProcess, Stream
 
 _KEPT_ERRORS = 8 << 10
 _REFUSED = 400  # and above: statuses of refusals
+_TELLING = re.compile(r"(?:\w+(?:Error|Exception)|[Ee]rror|npm error|fatal)\b.*:? ")
 _GOING_SECONDS = 1.0  # that a server has to end by itself once its input is closed
 
 
@@ -85,7 +87,7 @@ async def _read(
             code = str((await process.wait()).code)
         except TalariaError as error:
             code = str(error)
-        said = clean_line(errors.decode(errors="replace").strip().rpartition("\n")[2])
+        said = _complaint(errors.decode(errors="replace"))
         ending.end(f"It ended with exit code {code}{f': {said}' if said else ''}.")
     finally:
         ending.end("It is being stopped.")
@@ -99,6 +101,13 @@ async def _output(process: SandboxedProcess, errors: bytearray) -> AsyncIterator
         else:
             errors += piece.content
             del errors[:-_KEPT_ERRORS]
+
+
+def _complaint(errors: str) -> str:
+    """Return the line of a dying program that says why: programs end with a stack or with their version."""
+    lines = errors.strip().splitlines()
+    telling = [line for line in lines if _TELLING.match(line)]
+    return clean_line((telling or lines or [""])[-1])
 
 
 def _decode(line: bytes | TooLong) -> SessionMessage | None:
