@@ -100,6 +100,10 @@ class JobSuite:
         assert page.items == (first,)
         assert (await store.jobs.listing(Page(1, page.next))).items == (second,)
         assert (await store.jobs.listing(Page(), "bob")).items == (second,)
+        done = await store.jobs.edit(EditJob(second.id, second.version, second.plan, JobState.DONE, None))
+        assert (await store.jobs.listing(Page())).items == (first, done)
+        assert (await store.jobs.listing(Page(), is_unfinished=True)).items == (first,)
+        assert (await store.jobs.listing(Page(), "bob", is_unfinished=True)).items == ()
         assert await store.jobs.remove(first.id) == first
         assert await store.jobs.find(first.id) is None
         with pytest.raises(NotFound, match="There is no job"):

@@ -12,7 +12,8 @@ import pytest
 from talaria.access.people import People
 from talaria.core.errors import BadRequest, HeadMoved, LimitReached, NotFound
 from talaria.core.ids import ChatKey
-from talaria.core.jobs import At, Cron, JobState, Missed, SessionMode
+from talaria.core.job_port import JobStore
+from talaria.core.jobs import At, Cron, EditJob, JobState, Missed, SessionMode
 from talaria.core.ledger import Page
 from talaria.core.turns import Sender
 from talaria.jobs.desk import JobAsker, JobDesk
@@ -39,9 +40,14 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def desk(clock: FakeClock) -> JobDesk:
+def jobs(clock: FakeClock) -> JobStore:
     jobs = MemoryStore(clock).jobs
     jobs.bell.watch(lambda: None)
+    return jobs
+
+
+@pytest.fixture
+def desk(clock: FakeClock, jobs: JobStore) -> JobDesk:
     return JobDesk(jobs, People(), clock, zone=BERLIN, settings=lambda: JobSettings(max_jobs=3))
 
 
@@ -227,6 +233,18 @@ async def test_a_job_for_a_time_that_has_passed_cannot_be_resumed(desk: JobDesk,
     clock.advance(3600)
     with pytest.raises(BadRequest, match="has passed already"):
         await desk.resume(OPERATOR, "soon")
+
+
+async def test_a_job_that_is_done_does_not_stand_for_a_new_one_of_its_name(
+    desk: JobDesk, jobs: JobStore
+) -> None:
+    request = JobRequest(text="stretch", when="in ten minutes", name="stretch")
+    old = await desk.add(OPERATOR, desk.propose(OPERATOR, request))
+    done = await jobs.edit(EditJob(old.id, old.version, old.plan, JobState.DONE, None))
+    assert await desk.find(OPERATOR, "stretch") == done
+    new = await desk.add(OPERATOR, desk.propose(OPERATOR, request))
+    assert await desk.find(OPERATOR, "stretch") == new
+    assert (await desk.listing(OPERATOR, Page(), is_unfinished=True)).items == (new,)
 
 
 async def test_a_name_that_is_wrong_or_not_unique_is_told(desk: JobDesk) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from functools import partial
 
 from talaria.channels.console.gateway_client import GatewayClient
@@ -31,10 +31,10 @@ _GRACE = 120.0  # seconds that a job may be late
 
 
 async def find_jobs(home: Home, settings: Settings, client: GatewayClient | None) -> tuple[JobView, ...]:
-    """Return the jobs of the running gateway, or of the database that no process uses. Read-only: none of a
-    database that cannot be read now, of which other checks tell."""
+    """Return the unfinished jobs of the running gateway, or of the database that no process uses; none of a
+    database that cannot be read now, of which other checks tell. Read-only."""
     if client is not None:
-        return (await client.ask("GET", f"/api/jobs?limit={_LOOKED_AT}", JobList)).items
+        return (await client.ask("GET", f"/api/jobs?limit={_LOOKED_AT}&unfinished=1", JobList)).items
     if settings.store.url or not home.database.exists():
         return ()
     lock = HomeLock(home.path)
@@ -52,14 +52,13 @@ async def find_jobs(home: Home, settings: Settings, client: GatewayClient | None
 
 
 async def check_jobs(
-    jobs: Iterable[JobView], home: Home, settings: Settings, parts: Parts, *, is_running: bool
+    jobs: Sequence[JobView], home: Home, settings: Settings, parts: Parts, *, is_running: bool
 ) -> AsyncIterator[Finding]:
     """Yield what keeps jobs from running, and results from arriving. Nothing if there are no jobs."""
-    unfinished = [job for job in jobs if job.state != JobState.DONE]
-    active = [job for job in unfinished if job.state == JobState.ACTIVE]
-    if not unfinished:
+    if not jobs:
         return
-    found = [*_paused(unfinished), *_unknown_zones(unfinished, settings)]
+    active = [job for job in jobs if job.state == JobState.ACTIVE]
+    found = [*_paused(jobs), *_unknown_zones(jobs, settings)]
     found += _unreachable(active, settings, parts)
     late = [job for job in active if job.next_at is not None and job.next_at < time.time() - _GRACE]
     if late and not is_running:

@@ -131,9 +131,10 @@ def _confirm(invocation: Invocation, proposal: ProposalView, *, yes: bool) -> No
 
 @command.verb("list", "talaria jobs list")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 500), help="How many at most.")
-def _list(invocation: Invocation, limit: int) -> None:
-    """The jobs, oldest first."""
-    found = _with_jobs(invocation, lambda jobs: jobs.jobs(limit))
+@click.option("--all", "is_all", is_flag=True, help="Also those that are done.")
+def _list(invocation: Invocation, limit: int, is_all: bool) -> None:
+    """The jobs that are not done, oldest first."""
+    found = _with_jobs(invocation, lambda jobs: jobs.jobs(limit, is_unfinished=not is_all))
     if not found.items:
         click.echo(invocation.spoken("There are no jobs. `talaria jobs add` makes one."))
         return
@@ -231,7 +232,7 @@ class Jobs(Protocol):
 
     async def job(self, name: str) -> JobView: ...
 
-    async def jobs(self, limit: int) -> JobList: ...
+    async def jobs(self, limit: int, *, is_unfinished: bool) -> JobList: ...
 
     async def runs(self, name: str, limit: int) -> RunList: ...
 
@@ -260,8 +261,9 @@ class GatewayJobs:
     async def job(self, name: str) -> JobView:
         return await self._client.ask("GET", _path(name), JobView)
 
-    async def jobs(self, limit: int) -> JobList:
-        return await self._client.ask("GET", f"/api/jobs?limit={limit}", JobList)
+    async def jobs(self, limit: int, *, is_unfinished: bool) -> JobList:
+        path = f"/api/jobs?limit={limit}{'&unfinished=1' if is_unfinished else ''}"
+        return await self._client.ask("GET", path, JobList)
 
     async def runs(self, name: str, limit: int) -> RunList:
         return await self._client.ask("GET", f"{_path(name)}/runs?limit={limit}", RunList)
@@ -304,8 +306,8 @@ class StoredJobs:
     async def job(self, name: str) -> JobView:
         return self._view(await self._desk.find(self._asker, name))
 
-    async def jobs(self, limit: int) -> JobList:
-        page = await self._desk.listing(self._asker, Page(limit))
+    async def jobs(self, limit: int, *, is_unfinished: bool) -> JobList:
+        page = await self._desk.listing(self._asker, Page(limit), is_unfinished=is_unfinished)
         return JobList(tuple(map(self._view, page.items)), page.next)
 
     async def runs(self, name: str, limit: int) -> RunList:

@@ -103,8 +103,9 @@ class JobStore(Protocol):
         claim without a turn is void; None if there is none."""
         ...
 
-    async def listing(self, page: Page, owner: str | None = None) -> JobPage:
-        """Return jobs, oldest first: of one owner, or all. Raises `BadRequest` for an invalid page."""
+    async def listing(self, page: Page, owner: str | None = None, *, is_unfinished: bool = False) -> JobPage:
+        """Return jobs, oldest first: of one owner or all, and with `is_unfinished` those that are not done.
+        Raises `BadRequest` for an invalid page."""
         ...
 
     async def slots(self, job_id: JobId, page: Page) -> SlotPage:

@@ -238,22 +238,27 @@ class JobDesk:
             if job is not None and self._sees(asker, job):
                 return job
             _no_job(name, ())
-        page = await self.listing(asker, Page(_LOOKED_AT))
-        named = [job for job in page.items if job.name == name]
+        named, known = [], list[str]()
+        for is_unfinished in (True, False):  # a reminder that is over does not stand for a new one
+            page = await self.listing(asker, Page(_LOOKED_AT), is_unfinished=is_unfinished)
+            known = [job.name for job in page.items]
+            if named := [job for job in page.items if job.name == name]:
+                break
         if not named:
-            _no_job(name, [job.name for job in page.items])
+            _no_job(name, known)
         if len(named) > 1:
             ids = ", ".join(job.id for job in named[:5])
             raise BadRequest(f"{len(named)} jobs have the name {name!r}.", f"Name one by its id: {ids}.")
         return named[0]
 
-    async def listing(self, asker: JobAsker, page: Page) -> JobPage:
-        """Return the jobs that the asker may see from the chat, oldest first."""
+    async def listing(self, asker: JobAsker, page: Page, *, is_unfinished: bool = False) -> JobPage:
+        """Return the jobs that the asker may see from the chat, oldest first; with `is_unfinished` those that
+        are not done."""
         person = self._person(asker)
         reach = self._people.reach(asker.chat_key)
         if reach.roots is None:
-            return await self._jobs.listing(page)
-        found = await self._jobs.listing(page, person)
+            return await self._jobs.listing(page, is_unfinished=is_unfinished)
+        found = await self._jobs.listing(page, person, is_unfinished=is_unfinished)
         return JobPage(tuple(job for job in found.items if self._sees(asker, job)), found.next)
 
     async def history(self, asker: JobAsker, name: str, page: Page) -> SlotPage:

@@ -103,7 +103,9 @@ def inspect_database(path: Path) -> DatabaseStatus:
 
 
 def read_jobs(path: Path, limit: int) -> Sequence[Job]:
-    """Return the jobs of a database that no process has open and that `inspect_database` has looked at; none
-    of one with an older schema. Read-only. Raises `StoreError`."""
+    """Return the unfinished jobs of a database that no process has open and that `inspect_database` has
+    looked at; none of one with an older schema. Read-only. Raises `StoreError`."""
     with checked_reader(path, is_whole=True) as (connection, schema):
-        return jobs.listing(connection, Page(limit)).items if schema == latest_version() else ()
+        if schema != latest_version():
+            return ()
+        return jobs.listing(connection, Page(limit), is_unfinished=True).items

@@ -124,7 +124,7 @@ class JobsTool:
         if action in _ASKED:
             return await self._save(arguments, context, asker)
         if action == "list":
-            return self._list((await desk.listing(asker, Page(_SHOWN))).items)
+            return self._list((await desk.listing(asker, Page(_SHOWN), is_unfinished=True)).items)
         name = arguments.get("job") or ""
         if not name:
             raise ToolError(f"`{action}` needs `job`.", "Give the id or the name of a job.")

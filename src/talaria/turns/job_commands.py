@@ -59,7 +59,7 @@ class JobCommands:
         raise BadRequest(f"/jobs does not know {clean_line(args, 60)!r}.", _USAGE)
 
     async def _list(self, asker: JobAsker) -> CommandResult:
-        page = await self._desk.listing(asker, Page(_LISTED))
+        page = await self._desk.listing(asker, Page(_LISTED), is_unfinished=True)
         if not page.items:
             return CommandResult(f"There are no jobs yet. {_USAGE}")
         lines = [self._line(job) for job in page.items]

@@ -61,7 +61,9 @@ class JobApi:
 
     async def list(self, request: Request) -> Response:
         """The jobs that the caller may see, oldest first."""
-        page = await self._desk.listing(self._asker(request), read_page(request))
+        is_unfinished = "unfinished" in request.query()
+        asker, wanted = self._asker(request), read_page(request)
+        page = await self._desk.listing(asker, wanted, is_unfinished=is_unfinished)
         return json_response(JobList(tuple(map(self._view, page.items)), page.next))
 
     async def add(self, request: Request) -> Response:
@@ -148,7 +150,9 @@ def job_routes(jobs: JobApi) -> dict[str, dict[str, ApiRoute]]:
         Field("limit", "How many of them, 50 if it is not given.", Annotated[int, Meta(ge=1, le=500)]),
         Field("after", "The `next` of the page before.", Annotated[str, Meta(max_length=200)]),
     )
-    listing = Call("The jobs that the caller may see, oldest first.", JobList, fields=page)
+    unfinished = Field("unfinished", "If it is given: only jobs that are not done.", str)
+    text = "The jobs that the caller may see, oldest first."
+    listing = Call(text, JobList, fields=(*page, unfinished))
     add = Call(
         "A new job. One of `when` (plain words), `every`, `cron` and `at` says when, or the text does.",
         JobView,

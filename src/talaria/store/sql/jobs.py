@@ -143,9 +143,12 @@ def remove(tx: Transaction, job_id: JobId) -> Job:
 # -- reading ----------------------------------------------------------------------------------------------
 
 FIND_DUE_JOBS = f"SELECT {JOB_COLUMNS} FROM jobs WHERE next_at <= ? ORDER BY next_at LIMIT ?"
-LIST_JOBS = f"SELECT {JOB_COLUMNS}, position FROM jobs WHERE position > ? ORDER BY position LIMIT ?"
+LIST_JOBS = f"""
+SELECT {JOB_COLUMNS}, position FROM jobs WHERE position > ? AND state <> ? ORDER BY position LIMIT ?
+"""
 LIST_JOBS_OF = f"""
-SELECT {JOB_COLUMNS}, position FROM jobs WHERE owner = ? AND position > ? ORDER BY position LIMIT ?
+SELECT {JOB_COLUMNS}, position FROM jobs
+WHERE owner = ? AND position > ? AND state <> ? ORDER BY position LIMIT ?
 """
 AWAITING = f"SELECT {JOB_COLUMNS} FROM jobs WHERE session_id IS NOT NULL ORDER BY session_id LIMIT ?"
 
@@ -159,12 +162,13 @@ def due(db: Connection, now: float, limit: int) -> Sequence[Job]:
     return [job_from(row) for row in db.execute(FIND_DUE_JOBS, (now, limit))]
 
 
-def listing(db: Connection, page: Page, owner: str | None = None) -> JobPage:
+def listing(db: Connection, page: Page, owner: str | None = None, *, is_unfinished: bool = False) -> JobPage:
     limit, after = check_limit(page), parse_number_cursor(page.after)
+    place = (after, JobState.DONE.value if is_unfinished else "", limit + 1)
     if owner is None:
-        rows = db.execute(LIST_JOBS, (after, limit + 1)).fetchall()
+        rows = db.execute(LIST_JOBS, place).fetchall()
     else:
-        rows = db.execute(LIST_JOBS_OF, (owner, after, limit + 1)).fetchall()
+        rows = db.execute(LIST_JOBS_OF, (owner, *place)).fetchall()
     following = str(rows[limit - 1][-1]) if len(rows) > limit else None
     return JobPage(tuple(job_from(row[:-1]) for row in rows[:limit]), following)
 

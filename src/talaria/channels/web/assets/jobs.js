@@ -24,7 +24,8 @@ async function attempt(action) {
 }
 
 async function read() {
-  const { items } = await call("GET", "/api/jobs?limit=100");
+  const { items } = await call("GET", "/api/jobs?limit=100&unfinished=1");
+  items.reverse(); // the newest first
   const histories = await Promise.all(items.map(({ id }) => call("GET", `/api/jobs/${id}/runs?limit=${STRIP.runs}`)));
   const cards = items.map((job, n) => card(job, histories[n].items));
   $("jobs-list").replaceChildren(...(cards.length ? cards : [make("p", { className: "quiet" }, "There are no jobs yet.")]));
