@@ -33,6 +33,7 @@ from chaos.retries import RetryRun
 from chaos.run_faults import RUN_FAULTS
 from chaos.sandbox import SandboxRun, Setting
 from chaos.sandbox_faults import SANDBOX_FAULTS
+from chaos.skill_faults import SKILL_FAULTS
 from chaos.slot_faults import SLOT_FAULTS
 from chaos.tool_faults import TOOL_FAULTS
 from soak.report import Progress
@@ -509,6 +510,7 @@ MUTANTS = (
     *CONTEXT_FAULTS,
     *FINDING_FAULTS,
     *HOOK_FAULTS,
+    *SKILL_FAULTS,
     *SLOT_FAULTS,
     *LOAD_FAULTS,
     *RUN_FAULTS,

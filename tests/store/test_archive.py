@@ -33,6 +33,9 @@ def home(tmp_path: Path) -> Home:
     (path / "files" / "chat" / "deep" / "notes ü.txt").write_text("notes")
     (path / "memory").mkdir()
     (path / "memory" / "facts.md").write_text("facts")
+    (path / "skills" / ".accepted" / "greet").mkdir(parents=True)
+    (path / "skills" / ".accepted" / "greet" / "run.sh").write_text("echo")
+    (path / "skills" / ".accepted" / "greet" / "run.sh").chmod(0o555)
     (path / "config.toml").write_text("[pool]\nmax_agents = 4\n")
     (path / "http.token").write_text("a secret of this machine")
     return Home(path)
@@ -64,6 +67,7 @@ async def test_a_home_comes_back_as_it_was_and_what_was_there_is_kept(
         "config.toml",
         "files/chat/deep/notes ü.txt",
         "memory/facts.md",
+        "skills/.accepted/greet/run.sh",
     }
     assert sorted(manifest.left_out) == ["files/chat/link", "files/chat/pipe"]
     (home.files / "chat" / "deep" / "notes ü.txt").write_text("spoiled")
@@ -77,6 +81,9 @@ async def test_a_home_comes_back_as_it_was_and_what_was_there_is_kept(
     assert (home.files / "chat" / "deep" / "notes ü.txt").read_text() == "notes"
     for folder in (home.files, home.files / "chat", home.files / "chat" / "deep", home.path / "memory"):
         assert folder.stat().st_mode & 0o777 == 0o700
+    copy = home.path / "skills" / ".accepted" / "greet"
+    assert copy.stat().st_mode & 0o777 == 0o755, "commands may run as another user"
+    assert (copy / "run.sh").stat().st_mode & 0o777 == 0o555
     assert (home.path / "http.token").read_text() == "a secret of this machine"
     assert not list(home.path.glob(".restoring*")) and not list(home.path.glob(".snapshot*"))
     async with await SqliteStore.open(home.database, clock) as store:

@@ -13,10 +13,13 @@ from talaria.skills.pins import FOLDER, SkillsInUse
 from talaria.skills.skill_folder import read_skill
 
 
-def examine_skills(home: Path) -> Iterator[Finding]:
+def examine_skills(home: Path, *, is_enabled: bool = True) -> Iterator[Finding]:
     """Yield what is to be said about the skills of a home. Reads every file. Nothing without skills."""
     library, in_use = SkillLibrary(home / FOLDER), SkillsInUse(home / FOLDER)
     standings = library.survey()
+    if standings and not is_enabled:
+        text = "There are skills, but tools.enabled does not name `skills`: agents are not told of them."
+        yield warn("skills", text, "Add it to the list in config.toml.")
     for each in standings:
         match each.state:
             case SkillState.BROKEN:

@@ -47,6 +47,13 @@ class SkillPins(msgspec.Struct, frozen=True):
     skills: dict[str, SkillPin] = {}
 
 
+class SkillsReading(msgspec.Struct, frozen=True):
+    """The skills of a home at a moment: how many count, and the folders of which nothing was accepted."""
+
+    in_use: int
+    new: tuple[str, ...]
+
+
 NO_SKILLS: Final[Mapping[str, SkillPin]] = MappingProxyType({})
 
 
@@ -86,6 +93,17 @@ class SkillsInUse:
 
     def _is_there(self, name: str, pin: SkillPin) -> bool:
         return (self.root / pin.folder).is_dir() and self.copy_of(name).is_dir()
+
+
+def read_status(home: Path) -> SkillsReading:
+    """Return how the skills of a home are. Reads a small file and a folder."""
+    skills = SkillsInUse(home / FOLDER)
+    pinned = {pin.folder for pin in read_pins(skills.root).values()}
+    try:
+        found = sorted(each.name for each in os.scandir(skills.root) if each.is_dir() and each.name[0] != ".")
+    except OSError:
+        found = []
+    return SkillsReading(len(skills.get()), tuple(name for name in found if name not in pinned))
 
 
 def accepted_folder(root: Path) -> Path:

@@ -1,9 +1,9 @@
 """A home as one file: a compressed tar with a manifest that tells what must be in it.
 
-It holds the database, `config.toml`, the secrets of chat platforms, `files/` and `memory/`. The HTTP token,
-the variables of the service, logs and everything about the running process stay out; links and special files
-that tools left in chats' folders are not followed and not kept. The manifest comes last, when everything has
-been read once.
+It holds the database, `config.toml`, the secrets of chat platforms, `files/`, `memory/` and `skills/`. The
+HTTP token, the variables of the service, logs and everything about the running process stay out; links and
+special files that tools left in chats' folders are not followed and not kept. The manifest comes last, when
+everything has been read once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import msgspec
 from talaria.core.errors import BadRequest, StoreError
 
 DATABASE, CONFIG, MANIFEST = "talaria.db", "config.toml", "manifest.json"
-FOLDERS = ("files", "memory")
+FOLDERS = ("files", "memory", "skills")
+_READ_BY_COMMANDS = "skills/"  # what is below keeps its permissions
 _FORMAT = 1
 _SNAPSHOT = ".snapshot-"
 _IN_MEMORY = 8 << 20
@@ -155,21 +156,27 @@ def _add(tar: tarfile.TarFile, name: str, path: Path) -> Member | None:
         return None
     digest = hashlib.sha256()
     with os.fdopen(descriptor, "rb") as source, tempfile.SpooledTemporaryFile(_IN_MEMORY) as held:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
             return None
         while chunk := source.read(_CHUNK):
             digest.update(chunk)
             held.write(chunk)
         size = held.tell()
         held.seek(0)
-        tar.addfile(_info(name, size), held)
+        tar.addfile(_info(name, size, mode), held)
     return Member(name, size, digest.hexdigest())
 
 
-def _info(name: str, size: int) -> tarfile.TarInfo:
+def _info(name: str, size: int, mode: int = 0) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
-    info.size, info.mode = size, 0o600
+    info.size, info.mode = size, _mode_of(name, mode)
     return info
+
+
+def _mode_of(name: str, mode: int) -> int:
+    """Return the permissions of a file of the home: private, unless commands read it."""
+    return mode & 0o755 | 0o400 if name.startswith(_READ_BY_COMMANDS) else 0o600
 
 
 # -- reading ----------------------------------------------------------------------------------------------
@@ -211,8 +218,10 @@ def _extract(
                 raise EOFError("the manifest is too large")
             return found, msgspec.json.decode(source.read(), type=Manifest)
         for folder in reversed(PurePosixPath(info.name).parents[:-1]):
-            (target / folder).mkdir(mode=0o700, exist_ok=True)  # `parents` would make the upper ones open
-        found[info.name] = _save(source, target / info.name, info.name)
+            if not (target / folder).is_dir():  # `parents` would make the upper ones open
+                (target / folder).mkdir()
+                (target / folder).chmod(0o755 if str(folder).startswith(_READ_BY_COMMANDS) else 0o700)
+        found[info.name] = _save(source, target / info.name, info)
         on_progress(info.size, info.name)
     raise EOFError("it ends before its manifest")
 
@@ -226,7 +235,7 @@ def _is_expected(name: str, secrets: Collection[str]) -> bool:
     return path.parts[0] in FOLDERS
 
 
-def _save(source: IO[bytes], path: Path, name: str) -> Member:
+def _save(source: IO[bytes], path: Path, info: tarfile.TarInfo) -> Member:
     digest, size = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -234,8 +243,9 @@ def _save(source: IO[bytes], path: Path, name: str) -> Member:
             digest.update(chunk)
             size += file.write(chunk)
         file.flush()
+        os.fchmod(descriptor, _mode_of(info.name, info.mode))
         os.fsync(descriptor)
-    return Member(name, size, digest.hexdigest())
+    return Member(info.name, size, digest.hexdigest())
 
 
 def _compare(archive: Path, found: dict[str, Member], manifest: Manifest) -> None:

@@ -127,9 +127,8 @@ async def _examine_memory(examination: Examination[ToolSettings]) -> AsyncIterat
 async def _examine_skills(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
     from talaria.skills.checks import examine_skills  # noqa: PLC0415
 
-    if "skills" in examination.settings.enabled:
-        for finding in examine_skills(examination.home):
-            yield finding
+    for finding in examine_skills(examination.home, is_enabled="skills" in examination.settings.enabled):
+        yield finding
 
 
 async def _examine_sandbox(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:

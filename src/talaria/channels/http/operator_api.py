@@ -37,6 +37,7 @@ from talaria.models.catalog import providers_in_use
 from talaria.observe.descriptors import count_descriptors, descriptor_limit
 from talaria.observe.health import read_rss
 from talaria.observe.metrics import CONTENT_TYPE
+from talaria.skills.pins import read_status
 
 _STORE_SECONDS: Final = 2.0  # that the status waits for the database
 _STORE_SECONDS_IN_TROUBLE: Final = 0.25
@@ -116,6 +117,7 @@ class OperatorApi:
                 built_in_model=self._built_in_model(),
                 channels={name: channel.status for name, channel in gateway.channels.items()},
                 mcp_servers=gateway.tool_runner.servers(),
+                skills=read_status(gateway.home.path),
                 spending=spending,
                 config=gateway.reloader.status(),
                 limits=gateway.limits.readings(),

@@ -12,6 +12,7 @@ from talaria.core.tokens import NamedToken
 from talaria.models.local.larger import LargerModel
 from talaria.observe.health import GatewayPhase
 from talaria.observe.metrics import EndpointReading, LoopReading, NetworkReading, ServerReading
+from talaria.skills.pins import SkillsReading
 
 
 class HealthView(msgspec.Struct, frozen=True):
@@ -95,6 +96,7 @@ class StatusView(msgspec.Struct, frozen=True):
     built_in_model: BuiltInModelView
     channels: dict[str, str]
     mcp_servers: dict[str, ServerReading]
+    skills: SkillsReading
     spending: dict[str, Any]
     config: dict[str, Any]
     limits: dict[str, LimitReading]
