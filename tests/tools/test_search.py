@@ -15,7 +15,7 @@ import pytest
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId
 from talaria.core.tools import CallScope
-from talaria.tools.matcher import _serve, excerpt, find_hits
+from talaria.tools.matcher import _serve, compile_plain, excerpt, find_hits, is_plain
 from talaria.tools.search import _Report, _search_plain, search
 from talaria.tools.workers import ToolWorkers, TurnResources
 from talaria.workspace.folder import Folder, FolderPath
@@ -212,3 +212,30 @@ def test_a_search_ends_when_it_has_read_as_much_as_it_may() -> None:
 async def test_the_longest_pattern_is_taken_and_a_longer_one_refused(filled: ToolCaller) -> None:
     assert await filled.ok("search_files", pattern="x" * 1000, path="a.py") == "[No line matches.]"
     assert "1 to 1000 characters" in await filled.error("search_files", pattern="x" * 1001, path="a.py")
+
+
+PLAIN = [r"\bK\w+\s\d", r"(?i)straSSe|k+", r"[^a-z\s]+$", r"\S\W\D", r"(?i:[a-k]{2})", r"(?a)\w", r".\s."]
+OTHERS = [r"(?u)\w", "(?i)\u212a", r"(?i)\u212a", r"\x4b", r"(?L)a", "ü", r"\N{KELVIN SIGN}"]
+
+
+@pytest.mark.parametrize("pattern", PLAIN)
+def test_plain_data_is_searched_faster_and_finds_the_same(pattern: str) -> None:
+    plain = compile_plain(pattern)
+    assert plain is not None
+    every = bytes(set(range(128)) - {*range(0x1C, 0x20)})
+    data = b"Kind 1\nkk STRASSE\n\x1b[0m\tend.\na b\rc d\n~~~\nxx_9\n" + every
+    assert is_plain(data)
+    whole = find_hits(re.compile(pattern), data, 100)
+    assert whole
+    assert find_hits(plain, data, 100) == whole
+
+
+@pytest.mark.parametrize("pattern", OTHERS)
+def test_a_pattern_that_may_mean_other_letters_is_no_plain_one(pattern: str) -> None:
+    assert compile_plain(pattern) is None
+
+
+def test_data_in_which_classes_differ_is_not_plain() -> None:
+    assert re.search(r"\s", "\x1c")
+    assert not re.search(r"\s", "\x1c", re.ASCII)
+    assert not any(map(is_plain, [b"a\x1cb", b"\x1f", "ü".encode(), b"\xff"]))

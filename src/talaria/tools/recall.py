@@ -6,8 +6,10 @@ id with a session in front it also reads other sessions that may be seen from th
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -140,20 +142,18 @@ class _Recall:
     async def _search_lines(self, pattern: str, logs: Sequence[BranchPoint], context: ToolContext) -> str:
         """Search the texts of all entries for a regular expression, line by line, in bounded time."""
         hits: list[str] = []
-        async with open_matcher(context, pattern, _REGEX_SECONDS) as child:
-            for log in reversed(logs):
-                seq = 0
-                while seq < log.seq and len(hits) < _REGEX_HITS:
-                    entries = await self.scope.store.recall.slice(log.session_id, seq, _SLICE_BYTES)
-                    if not entries:
-                        break
-                    seq = entries[-1].seq
-                    batch = await context.resources.in_thread(_LineBatch.of, entries, log, context)
-                    (found,) = await child.ask(batch.data)
-                    for number, line in found[: _REGEX_HITS - len(hits)]:
-                        entry = batch.entry_at(number)
-                        warn_of(entry, context)
-                        hits.append(f"[{_name(entry, context)}] {self._head(entry)}: {line}")
+        async with (
+            open_matcher(context, pattern, _REGEX_SECONDS) as child,
+            _read_ahead(self._batches(logs, context)) as batches,
+        ):
+            async for batch in batches:
+                (found,) = await child.ask(batch.data)
+                for number, line in found[: _REGEX_HITS - len(hits)]:
+                    entry = batch.entry_at(number)
+                    warn_of(entry, context)
+                    hits.append(f"[{_name(entry, context)}] {self._head(entry)}: {line}")
+                if len(hits) == _REGEX_HITS:
+                    break
         if not hits:
             return "No line matches."
         more = (
@@ -162,6 +162,18 @@ class _Recall:
             else []
         )
         return self._cut("\n".join([*hits, *more]))
+
+    async def _batches(
+        self, logs: Sequence[BranchPoint], context: ToolContext
+    ) -> AsyncGenerator[_LineBatch, None]:
+        """Yield the texts of all logs, the oldest first."""
+        for log in reversed(logs):
+            seq = 0
+            while seq < log.seq and (
+                entries := await self.scope.store.recall.slice(log.session_id, seq, _SLICE_BYTES)
+            ):
+                seq = entries[-1].seq
+                yield await context.resources.in_thread(_LineBatch.of, entries, log, context)
 
     # -- reading
 
@@ -327,6 +339,35 @@ class _Recall:
             return shown
         end = _at_character(data, self.page_bytes)
         return f"{data[:end].decode(errors='replace')}\n[The rest was left out.]"
+
+
+@asynccontextmanager
+async def _read_ahead(
+    batches: AsyncGenerator[_LineBatch, None],
+) -> AsyncIterator[AsyncGenerator[_LineBatch, None]]:
+    """Let the next batch be read while the caller works on one. Nothing is read after the block."""
+    turn = asyncio.current_task()
+    assert turn is not None
+    coming: asyncio.Task[_LineBatch | None] | None = None
+
+    async def follow() -> AsyncGenerator[_LineBatch, None]:
+        nonlocal coming
+        coming = asyncio.create_task(_next(batches), name=turn.get_name())
+        while (batch := await coming) is not None:
+            coming = asyncio.create_task(_next(batches), name=turn.get_name())
+            yield batch
+
+    async with aclosing(batches), aclosing(follow()) as followed:
+        try:
+            yield followed
+        finally:
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+
+
+async def _next(batches: AsyncGenerator[_LineBatch, None]) -> _LineBatch | None:
+    return await anext(batches, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import ENTRY_COLUMNS, SESSION_COLUMNS, entry_from, session_from
 
 _MOST_ANCESTORS = 100
-_SLICE_ENTRIES = 200
+_SLICE_ENTRIES = 1000
 
 ADD_BRANCH = "INSERT INTO branches (session_id, parent_id, known_seq) VALUES (?, ?, ?)"
 FIND_PARENT = "SELECT parent_id, known_seq FROM branches WHERE session_id = ?"
