@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta, tzinfo
 from hashlib import blake2b
-from itertools import takewhile
+from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -61,8 +61,8 @@ def plan_job(job: Job, zone: tzinfo, now: float, late: timedelta, put_off: float
     """
     assert job.next_at is not None
     first, schedule = job.next_at, job.plan.schedule
-    coming = instants(schedule, zone, first)
-    passed = [first, *_take(coming, now, _MOST_AT_ONCE)]
+    coming = takewhile(lambda instant: instant <= now, instants(schedule, zone, first))
+    passed = [first, *islice(coming, _MOST_AT_ONCE)]
     then_at = next_instant(schedule, zone, passed[-1])
     if then_at is not None and then_at <= now:
         oldest = now - late.total_seconds()
@@ -76,15 +76,6 @@ def plan_job(job: Job, zone: tzinfo, now: float, late: timedelta, put_off: float
     slots = [_missed(job, instant, now, late, is_last=False) for instant in passed[:-1]]
     slots.append(_last(job, passed[-1], now, late, put_off if len(passed) == 1 else now - passed[-1]))
     return AdvanceJob(job.id, job.version, first, then_at, tuple(slots))
-
-
-def _take(coming: Iterable[float], now: float, most: int) -> list[float]:
-    taken: list[float] = []
-    for instant in takewhile(lambda instant: instant <= now, coming):
-        taken.append(instant)
-        if len(taken) == most:
-            break
-    return taken
 
 
 def _missed(job: Job, instant: float, now: float, late: timedelta, *, is_last: bool) -> NewSlot:

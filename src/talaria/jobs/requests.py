@@ -120,11 +120,16 @@ def fill_plan(plan: JobPlan, request: JobRequest) -> JobPlan:
     changes: dict[str, object] = {}
     for field, kind in (("session", SessionMode), ("missed", Missed), ("overlap", Overlap)):
         if (value := getattr(request, field)) is not UNSET:
-            changes[field] = kind(_choice(field, value, [each.value for each in kind]))
+            known = [each.value for each in kind]
+            if value not in known:
+                raise BadRequest(f"{field} is {value!r}.", f"It is one of {', '.join(known)}.")
+            changes[field] = kind(value)
     if request.deadline is not UNSET:
         changes["deadline"] = _deadline(request.deadline)
     if request.retries is not UNSET:
-        changes["retries"] = _within("retries", request.retries, 0, MAX_RETRIES)
+        if not 0 <= request.retries <= MAX_RETRIES:
+            raise BadRequest(f"retries is {request.retries}.", f"It is a number from 0 to {MAX_RETRIES}.")
+        changes["retries"] = request.retries
     if request.timezone is not UNSET:
         changes["zone"] = request.timezone
     if request.tools is not UNSET:
@@ -172,18 +177,6 @@ def _deadline(text: object) -> float:
             f"A run has between 1s and {format_duration(MAX_DEADLINE)} to end.", "Give another deadline."
         )
     return deadline.total_seconds()
-
-
-def _choice(field: str, value: str, known: list[str]) -> str:
-    if value not in known:
-        raise BadRequest(f"{field} is {value!r}.", f"It is one of {', '.join(known)}.")
-    return value
-
-
-def _within(field: str, value: int, least: int, most: int) -> int:
-    if not least <= value <= most:
-        raise BadRequest(f"{field} is {value}.", f"It is a number from {least} to {most}.")
-    return value
 
 
 def _at(text: str, zone: tzinfo) -> At:

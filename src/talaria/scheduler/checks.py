@@ -5,7 +5,7 @@ from __future__ import annotations
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.ids import ChatKey, new_session_id
 from talaria.core.redaction import SecretRegistry
-from talaria.core.shells import ShellCommand, ShellEnd
+from talaria.core.shells import ShellCommand
 from talaria.core.terminal_text import EscapeFilter, readable
 from talaria.workspace.workspaces import ChatWorkspaces
 
@@ -42,7 +42,11 @@ class JobChecks:
             raise CheckFailed(f"its check could not be run: {error.user_text}", error.hint) from error
         said = self._secrets(readable(output.content.decode(errors="replace"))).strip()
         if end.timed_out or end.code > 1:
-            raise CheckFailed(f"its check failed: {_how(end)}{_last(said)}{end.note and f' {end.note}'}")
+            how = (
+                f"it took longer than {CHECK_SECONDS:g} seconds" if end.timed_out else f"exit code {end.code}"
+            )
+            last = f" It said: {said[-_TOLD:]}" if said else ""
+            raise CheckFailed(f"its check failed: {how}.{last}{end.note and f' {end.note}'}")
         return f"{said}{_CUT}" if said and output.is_cut else said
 
 
@@ -57,13 +61,3 @@ class _Output:
         piece = self._filter.feed(piece)
         self.content += piece[:room]
         self.is_cut = self.is_cut or len(piece) > room
-
-
-def _how(end: ShellEnd) -> str:
-    if end.timed_out:
-        return f"it took longer than {CHECK_SECONDS:g} seconds."
-    return f"exit code {end.code}."
-
-
-def _last(said: str) -> str:
-    return f" It said: {said[-_TOLD:]}" if said else ""

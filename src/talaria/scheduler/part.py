@@ -13,7 +13,6 @@ from talaria.jobs.settings import JobSettings
 
 if TYPE_CHECKING:
     from talaria.scheduler.runs import JobRuns
-    from talaria.scheduler.scheduler import Scheduler
 
 LOOK_SECONDS = 300.0  # between two looks for the first job, which another process may have written
 
@@ -25,7 +24,6 @@ class JobService:
         self._gateway = gateway
         self._woken = asyncio.Event()
         self._runs: JobRuns | None = None
-        self.scheduler: Scheduler | None = None
         gateway.store.jobs.bell.watch(self._woken.set)
         gateway.reloader.live.on(("jobs", "heartbeat"), tell=lambda new: self._woken.set())
 
@@ -61,7 +59,7 @@ class JobService:
         zone = agent_zone(gateway.settings.agent.timezone)
         self._runs = self._runs or JobRuns(gateway)
         await follow_rules(gateway.store, gateway.clock, zone)
-        self.scheduler = Scheduler(
+        scheduler = Scheduler(
             gateway.store.jobs,
             self._runs,
             gateway.clock,
@@ -72,7 +70,7 @@ class JobService:
             metrics=gateway.metrics,
         )
         async with run_loops(gateway.clock, {"jobs after processes": ProcessEnds(gateway).run}):
-            await self.scheduler.run(self._keep_heartbeat)
+            await scheduler.run(self._keep_heartbeat)
 
 
 @asynccontextmanager

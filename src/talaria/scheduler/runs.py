@@ -18,7 +18,7 @@ import msgspec
 from talaria.core.display import clean_line
 from talaria.core.errors import LeaseHeld, NotFound, Overloaded, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
-from talaria.core.ids import ChatKey, asking_chat, job_chat
+from talaria.core.ids import ChatKey, SessionId, asking_chat, job_chat
 from talaria.core.jobs import (
     ASKING_CHAT,
     NOWHERE,
@@ -37,7 +37,7 @@ from talaria.core.questions import Question, QuestionKind
 from talaria.core.sending import ChatMessage
 from talaria.core.turns import NO_REPLY, Inbound, ReplyPlace, RunOrder, Sender, Turn
 from talaria.jobs.planning import zone_of
-from talaria.jobs.zones import find_zone, machine_zone
+from talaria.jobs.zones import agent_zone
 from talaria.scheduler.checks import JobChecks
 from talaria.turns.intake import Draining
 from talaria.turns.live import LiveTurn
@@ -163,8 +163,8 @@ class JobRuns:
         return self._sender.place_of(await self._sender.find_chat(plan.to))
 
     def _parts(self, job: Job, slot: Slot, found: str) -> tuple[Part, ...]:
-        plan, name = job.plan, self._gateway.settings.agent.timezone
-        zone = zone_of(plan, find_zone(name) if name else machine_zone())
+        plan = job.plan
+        zone = zone_of(plan, agent_zone(self._gateway.settings.agent.timezone))
         when = datetime.fromtimestamp(slot.instant, zone).strftime("%Y-%m-%d %H:%M %Z")
         where = "nowhere" if plan.to == NOWHERE else "to the chat that asked for it"
         if plan.to not in (ASKING_CHAT, NOWHERE):
@@ -210,26 +210,23 @@ class JobRuns:
         if order is None or not order.job_id or turn.chat_key == asking_chat(turn.chat_key):
             return
         job = await self._store.jobs.find(order.job_id)
-        if job is None or job.plan.session is not SessionMode.SAME:
-            await self._end(turn)
+        is_kept = job is not None and job.plan.session is SessionMode.SAME
+        processes = self._gateway.workspaces.processes.of_session(turn.session_id)
+        # While a background process of it runs, the session is left to the next run.
+        if not is_kept and all(process.gone.is_set() for process in processes):
+            await self._end(turn.session_id)
 
     async def _end_last(self, chat_key: ChatKey) -> None:
         """End the last session of the job, which a killed gateway has left open, or whose processes ran."""
         last = await self._store.current_session(chat_key)
         if last is not None and last.ended_at is None:
-            try:
-                await self._turns.end(last.id)
-            except (LeaseHeld, NotFound) as error:
-                _log.info("session %s goes on: %s", last.id, error.user_text)
+            await self._end(last.id)
 
-    async def _end(self, turn: Turn) -> None:
-        """End the session of a run unless a background process of it runs: the next run ends it then."""
-        processes = self._gateway.workspaces.processes.of_session(turn.session_id)
-        if all(process.gone.is_set() for process in processes):
-            try:
-                await self._turns.end(turn.session_id)
-            except (LeaseHeld, NotFound) as error:
-                _log.info("session %s goes on: %s", turn.session_id, error.user_text)
+    async def _end(self, session_id: SessionId) -> None:
+        try:
+            await self._turns.end(session_id)
+        except (LeaseHeld, NotFound) as error:
+            _log.info("session %s goes on: %s", session_id, error.user_text)
 
     # -- questions ------------------------------------------------------------------------------------------
 

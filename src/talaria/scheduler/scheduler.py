@@ -76,7 +76,6 @@ class Scheduler:
         self._metrics = metrics
         self._woken = asyncio.Event()
         self._starting: dict[asyncio.Task[None], ClaimedSlot] = {}
-        self.is_shedding = False
 
     async def run(self, look_too: Callable[[], Awaitable[None]] | None = None) -> None:
         """Look whenever something may be due. `look_too` is called before each look."""
@@ -93,8 +92,7 @@ class Scheduler:
 
     async def look(self) -> float | None:
         """Write, claim and start everything that is due. Return the next instant, None if there is none."""
-        self.is_shedding = self._sheds()
-        if self.is_shedding:
+        if self._sheds():
             return self._clock.now() + _BLOCKED_SECONDS
         await self._rewind()
         await self._advance()

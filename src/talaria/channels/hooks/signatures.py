@@ -25,7 +25,6 @@ import msgspec
 Headers = Mapping[bytes, bytes]
 
 TOLERANCE: Final = 300.0  # seconds that a signed time may differ
-SHORTEST_SECRET: Final = 16
 _MOST_SIGNATURES: Final = 8  # of one header: a sender that changes its secret signs with both
 _MAX_ID: Final = 200
 _MAX_HEADER: Final = 4_000
