@@ -63,7 +63,7 @@ async def test_a_skill_is_called_by_its_name_and_shadows_no_command(tmp_path: Pa
             add_skill(tmp_path, name)
         await world.say(PAGE, "/greet Anna")
         said = str(world.last[-1]["content"])
-        assert "Use the skill greet for this" in said and said.endswith("\n\nAnna")
+        assert "Anna\n\n[Use the skill greet for this: read it with the tool `skill`" in said
         await world.say(PAGE, "/b2b")
         assert "Use the skill b2b" in str(world.last[-1]["content"])
         asked = len(server.bodies)

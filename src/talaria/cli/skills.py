@@ -232,7 +232,7 @@ def _check(invocation: Invocation, names: tuple[str, ...]) -> None:
     if not names and not standings:
         click.echo(invocation.spoken("There are no skills. `talaria skills add` adds one."))
     if is_broken:
-        raise SystemExit(1)
+        click.get_current_context().exit(1)
 
 
 @command.verb("accept", "talaria skills accept", "talaria skills accept pdf --yes")

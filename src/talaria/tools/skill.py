@@ -100,10 +100,10 @@ class SkillSource:
 def _message(name: str, args: str) -> str:
     """Return the message that `/NAME args` stands for."""
     text = (
-        f"Use the skill {name} for this: read it with the tool `{SKILL_TOOL}` first. (If you do not "
-        "have that tool, tell me to send /reload.)"
+        f"[Use the skill {name} for this: read it with the tool `{SKILL_TOOL}` first. If you do not have "
+        "that tool, say that /reload brings it.]"
     )
-    return f"{text}\n\n{args}" if args else text
+    return f"{args}\n\n{text}" if args else text
 
 
 def _read(name: str, pin: SkillPin, copy: Path, file: str) -> str:

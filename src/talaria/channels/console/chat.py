@@ -17,7 +17,7 @@ from talaria.channels.console.deciding_keys import TerminalDecisions
 from talaria.channels.console.gateway_client import GatewayBusy, GatewayClient, GatewayGone, RetryPolicy
 from talaria.channels.console.news import ChatNews
 from talaria.channels.console.plain import error_text
-from talaria.commands.slash import asks_model, is_control, parse_command
+from talaria.commands.slash import SLASH_COMMANDS, asks_model, canonical, is_control, parse_command
 from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Done, Event, Failed, QuestionAsked
 from talaria.core.program import typed
@@ -229,7 +229,9 @@ class TerminalChat:
             self._screen.say("The reply to your earlier message:")
             await self._show(self._turn(self._screen.renderer(True), turn_id))
         command = parse_command(text)
-        renderer = self._screen.renderer(asks_model(command.name if command else ""))
+        name = command.name if command is not None else ""
+        # A name that is not built in may be a skill's, which the model answers.
+        renderer = self._screen.renderer(asks_model(name) or canonical(name) not in SLASH_COMMANDS)
         turn = self._turn(renderer)
         turn.message = (self._session, text, secrets.token_hex(16))
         if command is None:
