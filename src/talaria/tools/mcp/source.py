@@ -41,11 +41,18 @@ class McpServers:
     is_builtin = False
 
     def __init__(
-        self, scope: ToolScope, settings: McpSettings, *, draw: Callable[[], float] = random.random
+        self,
+        scope: ToolScope,
+        settings: McpSettings,
+        *,
+        sandboxes: Sandboxes | None = None,
+        draw: Callable[[], float] = random.random,
     ) -> None:
+        """`draw` returns random numbers from 0 to 1, for the rests of the breakers."""
         self._scope = scope
         self._settings = settings
         self._draw = draw
+        self._sandboxes = sandboxes or Sandboxes(scope.current(SANDBOX).sandbox, scope.home)
         self._pins = _read_pins(scope)
         self._stamp = pins.pins_stamp(scope.home)
         self._launcher: ServerLauncher | None = None
@@ -123,7 +130,7 @@ class McpServers:
             self._launcher = ServerLauncher(
                 scope.home,
                 scope.environ,
-                Sandboxes(tools.sandbox, scope.home),
+                self._sandboxes,
                 limits=limits,
                 private=lambda: scope.current(NETWORK).allow_private,
             )

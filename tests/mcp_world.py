@@ -1,0 +1,117 @@
+"""A gateway's MCP servers without the gateway: real processes in the real sandbox, called as a model does."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from talaria.access.people import People
+from talaria.core.clock import Clock, SystemClock
+from talaria.core.events import Event
+from talaria.core.gateway_part import ToolScope
+from talaria.core.messages import ToolCall, ToolResult
+from talaria.testing import mcp_server
+from talaria.tools.execution import BoundTools
+from talaria.tools.mcp.settings import McpServer, McpSettings
+from talaria.tools.mcp.source import McpServers
+from talaria.tools.toolset import ToolSet
+from talaria.workspace.sandbox.choice import Sandboxes
+from tests.proved_sandbox import proved
+from tests.tools.conftest import bound
+
+PROGRAM = Path(mcp_server.__file__)
+
+
+def scripted(*options: str, **settings: Any) -> McpServer:
+    """The settings of a scripted server."""
+    more = settings.pop("readable", ())
+    return McpServer(
+        command=(sys.executable, str(PROGRAM), *options), readable=(str(PROGRAM.parent), *more), **settings
+    )
+
+
+@dataclass
+class McpWorld:
+    """The open servers, and what a chat does with them."""
+
+    source: McpServers
+    home: Path
+    folder: Path
+    events: list[Event] = field(default_factory=list)
+
+    def state(self, server: str = "one") -> str:
+        return self.source.servers()[server].state
+
+    def names(self) -> list[str]:
+        return [tool.spec.name for tool in self.source.tools()]
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait for real processes."""
+        async with asyncio.timeout(30):
+            while not is_so():
+                await asyncio.sleep(0.005)
+
+    async def ready(self, *servers: str) -> None:
+        for server in servers or ("one",):
+            await self.until(lambda name=server: self.state(name) == "ready")  # type: ignore[misc]
+
+    def tools(self) -> BoundTools:
+        return bound(ToolSet(self.source.tools()), self.folder, events=self.events, trust=Trusting())
+
+    async def result(self, name: str, **arguments: object) -> ToolResult:
+        call = ToolCall("call_1", name, msgspec.json.encode(arguments).decode())
+        return await self.tools().run(call)
+
+    async def ok(self, name: str, **arguments: object) -> str:
+        result = await self.result(name, **arguments)
+        assert result.outcome == "ok", result.text
+        return result.text
+
+    async def error(self, name: str, **arguments: object) -> str:
+        result = await self.result(name, **arguments)
+        assert result.outcome == "error", result.text
+        return result.text
+
+
+class Trusting:
+    """`SessionTrust` of a session without content from outside."""
+
+    async def is_tainted(self) -> bool:
+        return False
+
+    async def has_shown(self, url: str) -> bool:
+        return False
+
+    async def is_granted(self, digest: str) -> bool:
+        return False
+
+
+@asynccontextmanager
+async def open_world(
+    tmp_path: Path,
+    servers: Mapping[str, McpServer],
+    *,
+    clock: Clock | None = None,
+    environ: Mapping[str, str] | None = None,
+    sandboxes: Sandboxes | None = None,
+) -> AsyncIterator[McpWorld]:
+    """Open the servers of a home below `tmp_path`, which a second world may open again."""
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    scope = ToolScope(home, environ or {}, clock or SystemClock(), People())
+    source = McpServers(
+        scope, McpSettings(dict(servers)), sandboxes=sandboxes or await proved(), draw=lambda: 1.0
+    )
+    world = McpWorld(source, home, tmp_path / "chat")
+    source.start()
+    try:
+        yield world
+    finally:
+        await source.close()
