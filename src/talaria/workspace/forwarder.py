@@ -19,7 +19,7 @@ import sys
 
 _PIECE = 64 << 10
 _MOST = 128  # connections at a time; others wait in the kernel
-_TICK = 15.0  # seconds between looks at the lock
+_TICK = 1.0  # seconds between looks at the lock
 _LOOPBACK = "127.0.0.1"
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _AWAY = b"Talaria's gateway does not run at the moment, so nothing can be reached.\n"

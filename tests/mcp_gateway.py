@@ -1,0 +1,32 @@
+"""A process with MCP servers that prints the ids of all processes below it, and waits to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from talaria.workspace.sandbox.choice import Sandboxes
+from tests.mcp_world import open_world, scripted
+
+
+def below(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    try:
+        found = [int(each) for task in tasks.iterdir() for each in (task / "children").read_text().split()]
+    except OSError:
+        return []
+    return found + [inner for each in found for inner in below(each)]
+
+
+async def main() -> None:
+    servers = {"one": scripted("--children", "2"), "two": scripted(network="open")}
+    folder = Path(sys.argv[1])
+    async with open_world(folder, servers, sandboxes=Sandboxes("auto", folder / "home")) as world:
+        await world.ready("one", "two")
+        print(*below(os.getpid()), flush=True)
+        await asyncio.Event().wait()
+
+
+asyncio.run(main())
