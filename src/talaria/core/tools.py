@@ -30,7 +30,7 @@ SEND_FILE = "send_file"  # its calls that went well are files of the reply
 SKILL_TOOL = "skill"  # reads skills; a session without it is not told of them
 TOOL_SEARCH, TOOL_CALL = "tool_search", "tool_call"  # the way to tools that a session is not shown
 MAX_SENT_BYTES = 50 << 20
-NO_CHAT, NOBODY = ChatKey(""), Sender("")  # of a call outside of a turn
+NO_CHAT, NOBODY, NO_SESSION = ChatKey(""), Sender(""), SessionId("")  # of a call outside of a turn
 
 
 class Risk(StrEnum):
@@ -255,6 +255,16 @@ class AskingTool(Protocol):
 
     def question(self, arguments: dict[str, Any]) -> QuestionDraft | None:
         """Return the question; None if this call needs none. Does not block."""
+        ...
+
+
+@runtime_checkable
+class ResumedTool(Protocol):
+    """A tool of which a call may end with a question to a person. The same call, made again in the session,
+    puts the question first, and then finds the answer in `context.decision`."""
+
+    def open_question(self, arguments: dict[str, Any], session_id: SessionId) -> QuestionDraft | None:
+        """Return the question that this call ended with; None if there is none. Does not block."""
         ...
 
 

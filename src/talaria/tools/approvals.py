@@ -17,7 +17,18 @@ from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import ToolCall
 from talaria.core.ports import WorkspaceHandle
 from talaria.core.questions import APPROVE, Decision, Question, QuestionDraft, QuestionKind
-from talaria.core.tools import NO_CHAT, NOBODY, AskingTool, ForeignTool, MixedTool, Risk, SessionTrust, Tool
+from talaria.core.tools import (
+    NO_CHAT,
+    NO_SESSION,
+    NOBODY,
+    AskingTool,
+    ForeignTool,
+    MixedTool,
+    ResumedTool,
+    Risk,
+    SessionTrust,
+    Tool,
+)
 from talaria.core.turns import RunOrder, Sender
 from talaria.tools.function import Arguments, parse_arguments
 from talaria.tools.settings import ToolSettings
@@ -103,7 +114,14 @@ class CallGate:
         spec = tool.spec
         is_tainted = spec.reaches_out and await self.trust.is_tainted()
         is_foreign = partial(_is_foreign, tool, self.chat_key, self.sender)
-        draft = find_question(tool, call, self.settings, is_tainted=is_tainted, is_foreign=is_foreign)
+        draft = find_question(
+            tool,
+            call,
+            self.settings,
+            is_tainted=is_tainted,
+            is_foreign=is_foreign,
+            session_id=self.session_id,
+        )
         if draft is None or draft.kind is QuestionKind.ANSWER:
             return draft
         around = await self._surroundings()
@@ -127,8 +145,10 @@ def find_question(
     *,
     is_tainted: bool = False,
     is_foreign: Callable[[Arguments], bool] = lambda arguments: False,
+    session_id: SessionId = NO_SESSION,
 ) -> QuestionDraft | None:
-    """Return what to ask a person before the call may run; None if it may run unasked.
+    """Return what to ask a person before the call may run; None if it may run unasked. A question that the
+    call ended with before stands for an approval too: the person sees the call, and answers for it to run.
 
     A call with wrong arguments is not asked about, because it only fails when it is run. Raises `ToolError`
     for a call that is too long to be asked about; it must not run.
@@ -143,7 +163,7 @@ def find_question(
         is_tainted=is_tainted,
     )
     reason = find_reason(facts, settings.approvals)
-    if reason is None and not spec.asks and not isinstance(tool, ForeignTool):
+    if reason is None and not spec.asks and not isinstance(tool, ForeignTool | ResumedTool):
         return None
     if len(call.arguments) > MAX_ASKED_CHARS:
         raise ToolError(
@@ -159,6 +179,11 @@ def find_question(
     if reason is not None and isinstance(tool, MixedTool) and tool.only_reads(arguments):
         reads = msgspec.structs.replace(facts, only_reads=True, reaches_out=False)
         reason = find_reason(reads, settings.approvals)
+    if isinstance(tool, ResumedTool) and (reason is None or settings.approvals != "never"):
+        asked = tool.open_question(arguments, session_id)
+        if asked is not None:
+            text = f"{describe(call.name, arguments)}\n\n{asked.text}"
+            return msgspec.structs.replace(asked, text=text)
     if reason is not None:
         return QuestionDraft(QuestionKind.APPROVAL, describe(call.name, arguments, reason), APPROVAL_SECONDS)
     if not spec.asks:

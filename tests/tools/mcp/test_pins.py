@@ -64,7 +64,7 @@ def test_names_are_unique_over_servers_fit_and_never_change(tmp_path: Path) -> N
 def test_a_broken_file_of_pins_is_named(tmp_path: Path) -> None:
     (tmp_path / "mcp").mkdir()
     (tmp_path / "mcp/pins.json").write_text("{")
-    with pytest.raises(ConfigError, match="pins.json"):
+    with pytest.raises(ConfigError, match=r"pins\.json"):
         pins.read_pins(tmp_path)
 
 

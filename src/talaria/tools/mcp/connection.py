@@ -245,8 +245,9 @@ class ServerConnection:
     def _failure(self, error: types.ErrorData) -> str:
         if self.ending.ended.is_set():
             return f"The MCP server {self.name} has gone. {self.ending.why}"
-        status = f" {self.ending.why}" if error.code == types.INTERNAL_ERROR and self.ending.why else ""
-        return f"The MCP server {self.name} answers with an error: {clean(error.message, 2000)}{status}"
+        if error.code == types.INTERNAL_ERROR and self.ending.why:  # the SDK does not say more
+            return f"The MCP server {self.name} refused the request. {self.ending.why}"
+        return f"The MCP server {self.name} answers with an error: {clean(error.message, 2000)}"
 
     # -- what a server asks for -----------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from talaria.core.tools import Tool
 from talaria.observe.metrics import ServerReading
 from talaria.tools.builtin import NETWORK, SANDBOX
 from talaria.tools.mcp import pins
+from talaria.tools.mcp.elicitation import OpenQuestions
 from talaria.tools.mcp.launch import ServerLauncher
 from talaria.tools.mcp.settings import McpServer, McpSettings
 from talaria.tools.mcp.supervisor import ServerKeeper
@@ -56,6 +57,7 @@ class McpServers:
         self._pins = _read_pins(scope)
         self._stamp = pins.pins_stamp(scope.home)
         self._launcher: ServerLauncher | None = None
+        self._questions = OpenQuestions()
         self._keepers: dict[str, ServerKeeper] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._closer = Closer(scope.clock, _CLOSE_SECONDS, "the MCP server", _log)
@@ -92,7 +94,7 @@ class McpServers:
                 continue
             for tool, pinned in sorted(found.offered().items()):
                 spec = tool_spec(name, server, pinned)
-                made.append(McpTool(spec, name, tool, partial(self._keepers.get, name)))
+                made.append(McpTool(spec, name, tool, partial(self._keepers.get, name), self._questions))
         return tuple(made)
 
     def _renew(self) -> None:

@@ -1,0 +1,111 @@
+"""Questions of servers to a person. A handler never waits for a person, so a call that a server asks during
+ends, and the same call, made again, puts the question first and gives the server the answer."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import msgspec
+
+from talaria.core.ids import SessionId
+from talaria.core.questions import QuestionDraft, QuestionKind
+from talaria.tools.mcp.texts import clean_line
+
+_SECONDS = 86_400.0
+_MOST_KEPT = 100
+_MAX_CHOICES = 8
+_MAX_CHOICE = 60  # characters
+DECLINE = "decline"
+_WORDS = {"yes": True, "true": True, "no": False, "false": False}
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question of a server, and the JSON schema of its answer: an object of texts, numbers and booleans."""
+
+    message: str
+    schema: dict[str, Any]
+
+    def draft(self, server: str) -> QuestionDraft:
+        """Return what the person is asked."""
+        names = list(self._properties())
+        how = ""
+        if len(names) > 1:
+            lines = ", ".join(f"{clean_line(name, 60)}: …" for name in names)
+            how = f"\nAnswer with one line for each: {lines}"
+        text = f"The MCP server {server} asks:\n{self.message}{how}\nAnswer `{DECLINE}` to give it no answer."
+        return QuestionDraft(QuestionKind.ANSWER, text, _SECONDS, self._choices())
+
+    def read(self, answer: str) -> dict[str, Any] | None:
+        """Return the answer as the server wants it; None if the person declined, or it cannot be read."""
+        properties = self._properties()
+        if answer.strip().lower() == DECLINE:
+            return None
+        if not properties:
+            return {}
+        if len(properties) == 1:
+            ((name, wanted),) = properties.items()
+            value = _value(answer, wanted)
+            return None if value is None else {name: value}
+        found = {}
+        for line in answer.splitlines():
+            name, colon, value = line.partition(":")
+            if colon and name.strip() in properties:
+                found[name.strip()] = _value(value, properties[name.strip()])
+        required = self.schema.get("required", ())
+        is_whole = all(found.get(name) is not None for name in required)
+        return {name: value for name, value in found.items() if value is not None} if is_whole else None
+
+    def _properties(self) -> dict[str, Any]:
+        found = self.schema.get("properties")
+        return found if isinstance(found, dict) else {}
+
+    def _choices(self) -> tuple[str, ...]:
+        properties = self._properties()
+        if len(properties) > 1:
+            return ()
+        wanted = next(iter(properties.values()), {"type": "boolean"})
+        named = wanted.get("enum") if isinstance(wanted, dict) else None
+        if isinstance(named, list):
+            texts = [clean_line(str(each), _MAX_CHOICE) for each in named[: _MAX_CHOICES - 1]]
+            return (*dict.fromkeys(texts), DECLINE)
+        return ("yes", "no", DECLINE) if isinstance(wanted, dict) and wanted.get("type") == "boolean" else ()
+
+
+def _value(text: str, wanted: Any) -> Any:
+    """Return the text as the type that is wanted; None if it is no such value."""
+    text = text.strip()
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    named = wanted.get("enum") if isinstance(wanted, dict) else None
+    if isinstance(named, list):
+        return next((each for each in named if str(each) == text), None)
+    if kind == "boolean":
+        return _WORDS.get(text.lower())
+    if kind in ("integer", "number"):
+        try:
+            return int(text) if kind == "integer" else float(text)
+        except ValueError:
+            return None
+    return text
+
+
+class OpenQuestions:
+    """The questions that calls ended with, until the same call is made again. The oldest go first."""
+
+    def __init__(self) -> None:
+        self._asked: OrderedDict[tuple[SessionId, str, bytes], Asked] = OrderedDict()
+
+    def note(self, session_id: SessionId, tool: str, arguments: dict[str, Any], asked: Asked) -> None:
+        self._asked[_key(session_id, tool, arguments)] = asked
+        while len(self._asked) > _MOST_KEPT:
+            self._asked.popitem(last=False)
+
+    def find(self, session_id: SessionId, tool: str, arguments: dict[str, Any]) -> Asked | None:
+        return self._asked.get(_key(session_id, tool, arguments))
+
+    def take(self, session_id: SessionId, tool: str, arguments: dict[str, Any]) -> Asked | None:
+        return self._asked.pop(_key(session_id, tool, arguments), None)
+
+
+def _key(session_id: SessionId, tool: str, arguments: dict[str, Any]) -> tuple[SessionId, str, bytes]:
+    return session_id, tool, msgspec.json.encode(arguments, order="sorted")

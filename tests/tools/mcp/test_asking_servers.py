@@ -1,0 +1,201 @@
+"""Servers that ask for a model or a person, and those behind an address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from talaria.core.messages import ToolCall
+from talaria.core.questions import Decision, Question, QuestionDraft, QuestionKind
+from talaria.core.tools import Risk
+from talaria.tools.mcp.elicitation import Asked
+from talaria.tools.mcp.pins import PinnedTool
+from talaria.tools.mcp.settings import McpServer
+from talaria.tools.mcp.tool import tool_spec
+from tests.mcp_world import McpWorld, open_world, scripted
+
+
+async def test_a_server_gets_a_model_call_on_behalf_of_one_call_only(tmp_path: Path) -> None:
+    asked: list[tuple[str, int]] = []
+
+    async def ask_model(instructions: str, text: str, most: int) -> str:
+        asked.append((text, most))
+        return "forty-two"
+
+    async with open_world(tmp_path, {"one": scripted()}) as world:
+        await world.ready()
+        call = ToolCall("c", "mcp_one_sample", '{"text": "how many?"}')
+        tools = replace(world.tools(), ask_model=ask_model)
+        answer = json.loads((await tools.run(call)).text)
+        assert answer["content"]["text"] == "forty-two"
+        assert asked == [("user: how many?", 100)]
+        hanging = asyncio.create_task(world.result("mcp_one_hang"))
+        await world.until(lambda: world.source.servers()["one"].calls == 2)
+        assert "only on behalf of one running call" in (await tools.run(call)).text
+        hanging.cancel()
+        await asyncio.gather(hanging, return_exceptions=True)
+        assert "only on behalf of one running call" in (await tools.run(call)).text  # it may be of that call
+        assert len(asked) == 1
+
+
+async def test_a_question_of_a_server_is_parked_and_its_answer_given(tmp_path: Path) -> None:
+    async with open_world(tmp_path, {"one": scripted()}) as world:
+        await world.ready()
+        call = ToolCall("c", "mcp_one_ask", '{"question": "which colour?"}')
+        first = await world.tools().run(call)
+        assert '"action": "cancel"' in first.text
+        assert "Call the tool again with the same arguments" in first.text
+        draft = await world.tools().question(call)
+        assert draft is not None
+        assert draft.kind is QuestionKind.ANSWER
+        assert "which colour?" in draft.text
+        assert await world.tools().question(ToolCall("c", call.name, '{"question": "other"}')) is None
+        second = await world.tools().run(call, decided(draft, "green"))
+        assert json.loads(second.text) == {"action": "accept", "content": {"answer": "green"}}
+        assert await world.tools().question(call) is None
+
+
+def decided(draft: QuestionDraft, text: str) -> Question:
+    decision = Decision(text, "telegram:1", 1.0)
+    at = {"asked_at": 0.0, "expires_at": 1e12}
+    fields = {"id": "q", "turn_id": "turn_1", "n": 1, "call_id": "c", "kind": draft.kind, "text": draft.text}
+    return msgspec.convert({**fields, **at, "decision": msgspec.to_builtins(decision)}, Question)
+
+
+@pytest.mark.parametrize(
+    ("schema", "answer", "content"),
+    [
+        ({}, "yes", {}),
+        ({}, "decline", None),
+        ({"properties": {"n": {"type": "integer"}}}, " 4 ", {"n": 4}),
+        ({"properties": {"n": {"type": "integer"}}}, "four", None),
+        ({"properties": {"b": {"type": "boolean"}}}, "No", {"b": False}),
+        ({"properties": {"e": {"enum": ["a", "b"]}}}, "c", None),
+        (
+            {"properties": {"x": {}, "y": {"type": "number"}}, "required": ["y"]},
+            "x: a b\ny: 2",
+            {"x": "a b", "y": 2},
+        ),
+        ({"properties": {"x": {}, "y": {}}, "required": ["y"]}, "x: a", None),
+    ],
+)
+def test_answers_fit_what_the_server_wants(schema: dict[str, object], answer: str, content: object) -> None:
+    assert Asked("?", schema).read(answer) == content
+
+
+@pytest.mark.parametrize(
+    ("approvals", "hints", "is_high", "reaches_out"),
+    [
+        ("risky", {}, False, True),
+        ("risky", {"only_reads": True}, False, False),
+        ("risky", {"destroys": True}, True, True),
+        ("always", {"only_reads": True}, True, False),
+        ("never", {"destroys": True}, False, False),
+    ],
+)
+def test_hints_and_settings_decide_about_approvals(
+    approvals: str, hints: dict[str, bool], is_high: bool, reaches_out: bool
+) -> None:
+    server = msgspec.structs.replace(McpServer(("x",)), approvals=approvals)
+    spec = tool_spec("s", server, PinnedTool("d", "{}", **hints))
+    assert (spec.risk is Risk.HIGH, spec.reaches_out) == (is_high, reaches_out)
+    assert spec.untrusted
+    assert not spec.idempotent
+
+
+# -- streamable HTTP
+
+
+@asynccontextmanager
+async def http_server() -> AsyncIterator[str]:
+    """A small server for tests. It answers as JSON, `sse` as a stream, and `big` with too much."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode().lower():
+                size = int(head.partition("content-length: ")[2].partition("\r\n")[0] or 0)
+                body = await reader.readexactly(size)
+                await answer(head, json.loads(body) if body else {}, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def answer(head: str, message: dict[str, object], writer: asyncio.StreamWriter) -> None:
+        if "authorization: bearer sk-12345678" not in head:
+            writer.write(b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n")
+        elif not head.startswith("post") or "id" not in message:
+            writer.write(b"HTTP/1.1 202 Ok\r\nContent-Length: 0\r\n\r\n")
+        else:
+            await send(writer, message)
+        await writer.drain()
+
+    async def send(writer: asyncio.StreamWriter, message: dict[str, object]) -> None:
+        params = message.get("params") or {}
+        assert isinstance(params, dict)
+        tool = params.get("name", "")
+        text = "x" * (9 << 20) if tool == "big" else "reached"
+        names = ("plain", "sse", "big")
+        results: dict[object, object] = {
+            "initialize": {
+                "protocolVersion": params.get("protocolVersion"),
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "web", "version": "1"},
+            },
+            "tools/list": {"tools": [{"name": each, "inputSchema": {"type": "object"}} for each in names]},
+            "tools/call": {"content": [{"type": "text", "text": text}]},
+        }
+        told: dict[str, object] = {"jsonrpc": "2.0", "id": message["id"]}
+        if (result := results.get(message["method"])) is not None:
+            told["result"] = result
+        else:
+            told["error"] = {"code": -32601, "message": "Method not found"}
+        body, kind = json.dumps(told).encode(), b"application/json"
+        if tool == "sse":
+            body, kind = b"event: message\ndata: " + body + b"\n\n", b"text/event-stream"
+        writer.write(
+            b"HTTP/1.1 200 Ok\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s" % (kind, len(body), body)
+        )
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+
+
+async def test_a_server_behind_an_address_with_a_token(tmp_path: Path) -> None:
+    async with http_server() as url:
+        good = McpServer(url=url, headers={"Authorization": "Bearer ${TOKEN}"})
+        servers = {
+            "web": good,
+            "keyless": McpServer(url=url),
+            "gone": McpServer(url="http://127.0.0.1:9/mcp"),
+        }
+        async with open_world(tmp_path, servers, environ={"TOKEN": "sk-12345678"}) as world:
+            await world.ready("web")
+            assert await world.ok("mcp_web_plain") == "reached"
+            assert await world.ok("mcp_web_sse") == "reached"
+            assert "is too large" in await world.error("mcp_web_big")
+            assert await world.ok("mcp_web_plain") == "reached"
+            await _failing_servers_say_why(world)
+
+
+async def _failing_servers_say_why(world: McpWorld) -> None:
+    await world.until(lambda: world.source.servers()["keyless"].trouble != "")
+    assert "It does not accept the key (status 401)" in world.source.servers()["keyless"].trouble
+    await world.until(lambda: world.source.servers()["gone"].trouble != "")
+    assert "It cannot be reached" in world.source.servers()["gone"].trouble
+
+
+async def test_a_server_whose_key_is_not_set_is_refused(tmp_path: Path) -> None:
+    servers = {"one": scripted(env={"KEY": "${NOT_SET}"}), "two": McpServer(("no-such-program",))}
+    async with open_world(tmp_path, servers) as world:
+        await world.until(lambda: {world.state("one"), world.state("two")} == {"refused"})
+        assert world.source.servers()["one"].trouble == "NOT_SET is not set, and the server needs it."
+        assert "no program 'no-such-program'" in world.source.servers()["two"].trouble
