@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from mcp_world import open_world, scripted
 from talaria.workspace.sandbox.choice import Sandboxes
-from tests.mcp_world import open_world, scripted
 
 
 def below(pid: int) -> list[int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from proved_sandbox import proved
 from talaria.access.people import People
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.events import Event
@@ -23,8 +24,7 @@ from talaria.tools.mcp.settings import McpServer, McpSettings
 from talaria.tools.mcp.source import McpServers
 from talaria.tools.toolset import ToolSet
 from talaria.workspace.sandbox.choice import Sandboxes
-from tests.proved_sandbox import proved
-from tests.tools.conftest import bound
+from tools.conftest import bound
 
 PROGRAM = Path(mcp_server.__file__)
 

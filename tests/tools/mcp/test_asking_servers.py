@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mcp_world import McpWorld, open_world, scripted
 from talaria.core.messages import ToolCall
 from talaria.core.questions import Decision, Question, QuestionDraft, QuestionKind
 from talaria.core.tools import Risk
@@ -19,7 +20,6 @@ from talaria.tools.mcp.elicitation import Asked
 from talaria.tools.mcp.pins import PinnedTool
 from talaria.tools.mcp.settings import McpServer
 from talaria.tools.mcp.tool import tool_spec
-from tests.mcp_world import McpWorld, open_world, scripted
 
 
 async def test_a_server_gets_a_model_call_on_behalf_of_one_call_only(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ import asyncio
 import json
 from pathlib import Path
 
+from mcp_world import McpWorld, open_world, scripted
 from talaria.core.events import ToolOutput
 from talaria.core.messages import File, Image, Text
-from tests.mcp_world import McpWorld, open_world, scripted
 
 
 async def test_a_model_uses_a_server_and_reads_clean_results(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+from mcp_world import McpWorld, open_world, scripted
 from talaria.testing.clock import FakeClock
 from talaria.tools.mcp import pins
 from talaria.tools.mcp.settings import McpSettings
 from talaria.tools.toolset import ToolSet, resolve
-from tests.mcp_world import McpWorld, open_world, scripted
 
 ROOT = Path(__file__).parents[3]
 
@@ -126,7 +126,7 @@ async def pid_of(world: McpWorld, server: str) -> tuple[int, str]:
 
 def test_nothing_is_left_after_a_gateway_was_killed(tmp_path: Path) -> None:
     """With processes that the server left behind, and with a network."""
-    program = [sys.executable, "-m", "tests.mcp_gateway", str(tmp_path)]
+    program = [sys.executable, str(ROOT / "tests/mcp_gateway.py"), str(tmp_path)]
     gateway = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert gateway.stdout is not None
     pids = [int(pid) for pid in gateway.stdout.readline().split()]
