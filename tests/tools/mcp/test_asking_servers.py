@@ -104,7 +104,7 @@ def test_hints_and_settings_decide_about_approvals(
     approvals: str, hints: dict[str, bool], is_high: bool, reaches_out: bool
 ) -> None:
     server = msgspec.structs.replace(McpServer(("x",)), approvals=approvals)
-    spec = tool_spec("s", server, PinnedTool("d", "{}", **hints))
+    spec = tool_spec("s", server, msgspec.structs.replace(PinnedTool("d", "{}"), **hints))
     assert (spec.risk is Risk.HIGH, spec.reaches_out) == (is_high, reaches_out)
     assert spec.untrusted
     assert not spec.idempotent
