@@ -37,3 +37,17 @@ async def test_job_is_made_in_words_run_paused_and_removed(visitor: Visitor) -> 
     await page.keyboard.press("Escape")
     await dialog.wait_for(state="hidden")
     assert not visitor.troubles
+
+
+async def test_the_result_of_a_job_comes_to_the_chat_that_asked(visitor: Visitor) -> None:
+    await visitor.say("hello")
+    await visitor.sees("You said: hello")
+    await visitor.settled()
+    call, chat = visitor.gateway.call, await visitor.name()
+    body = {"text": "[[reply two files are new]]", "every": "1h", "name": "news", "chat": chat}
+    job = await call("POST", "/api/jobs", json=body)
+    await call("POST", f"/api/jobs/{job['id']}/run")
+    await visitor.sees("two files are new")
+    await visitor.sees("(job news")
+    await call("DELETE", f"/api/jobs/{job['id']}")
+    assert not visitor.troubles
