@@ -93,8 +93,9 @@ async def measure_log(megabytes: float) -> RecallCosts:
             return RecallCosts(words[len(words) // 2], words[-1], regex, indexing)
 
 
-async def measure_sessions(count: int) -> tuple[float, float]:
-    """Return the seconds of a search over so many sessions: the median and the slowest."""
+async def measure_sessions(count: int) -> tuple[float, float, float]:
+    """Return the seconds of a search over so many sessions, the median and the slowest, and the CPU of
+    indexing the exchange that each of them has."""
     with tempfile.TemporaryDirectory(prefix="talaria-bench-") as name:
         folder, speaker, clock = Path(name), _Speaker(), SystemClock()
         async with (
@@ -104,8 +105,10 @@ async def measure_sessions(count: int) -> tuple[float, float]:
             for first in range(0, count, _BATCH):
                 some = range(first, min(first + _BATCH, count))
                 await asyncio.gather(*(_add_session(store, speaker, number) for number in some))
+            began = time.process_time()
             while not await index.catch_up(60.0):
                 pass
+            indexing = (time.process_time() - began) / count
             await asyncio.sleep(_SETTLE_SECONDS)
 
             async def search(query: str) -> None:
@@ -113,7 +116,7 @@ async def measure_sessions(count: int) -> tuple[float, float]:
 
             await search("warm up")
             found = sorted([await _timed(search, speaker.say(4)) for _ in range(_QUERIES)])
-            return found[len(found) // 2], found[-1]
+            return found[len(found) // 2], found[-1], indexing
 
 
 async def measure_beside(megabytes: float, turns: int) -> tuple[float, float]:

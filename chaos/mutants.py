@@ -603,9 +603,10 @@ async def _commanded(mutant: Mutant, commands: Commands, source: Path) -> Caught
 
 
 async def _tested(mutant: Mutant, node: str, copy: Path) -> Caught:
+    environ = {**os.environ, "PYTHONPATH": str(copy / "src")}  # also for processes that the test starts
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-x", "--timeout", "20", node,
-        cwd=copy, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        cwd=copy, env=environ, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     said, _ = await process.communicate()
     if process.returncode not in (0, _TESTS_FAILED):

@@ -13,13 +13,15 @@ RECALL_FAULTS = (
         "index moves on before it is filled",
         "what a killed process was about to index is never found",
         (
-            Edit("search/index.py", "            hit(Failpoint.INDEXING)\n", ""),
+            Edit("search/index.py", "        hit(Failpoint.INDEXING)\n", ""),
             Edit(
                 "search/index.py",
-                "            if not await self._use(_add, session_id, chat_key, indexed, entries):\n",
-                "            await self._use(SideFile.add, session_id, chat_key, indexed, [], last)\n"
-                "            hit(Failpoint.INDEXING)\n"
-                "            if not await self._use(_add, session_id, chat_key, last, entries):\n",
+                "        is_whole = await self._use(_add, batch)\n",
+                "        heads = [Addition(*each[:3], [], each.entries[-1].seq) for each in batch]\n"
+                "        await self._use(SideFile.add, heads)\n"
+                "        hit(Failpoint.INDEXING)\n"
+                "        batch = [each._replace(after_seq=each.entries[-1].seq) for each in batch]\n"
+                "        is_whole = await self._use(_add, batch)\n",
             ),
         ),
         Tests("tests/search/test_killed.py"),
@@ -30,7 +32,7 @@ RECALL_FAULTS = (
         (
             Edit(
                 "search/side_file.py",
-                "            if (known.head if known else 0) != after_seq:\n                return False\n",
+                "        if (known.head if known else 0) != new.after_seq:\n            return False\n",
                 "",
             ),
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import tzinfo
 from pathlib import Path
@@ -26,6 +26,7 @@ from talaria.search.entry_texts import full_text, indexed_text, speaker_of
 from talaria.search.excerpts import excerpt
 from talaria.search.side_file import (
     EVERY_DOCUMENT,
+    Addition,
     NewDocument,
     SideFile,
     open_side_file,
@@ -110,9 +111,7 @@ class LogIndex:
         while True:
             page = await self._store.changed(since, after, _PAGE)
             heads = await self._use(SideFile.heads, [session.id for session in page])
-            for session in page:
-                if heads.get(session.id, 0) != session.revision.seq:
-                    await self.follow(session.id, session.chat_key, session.revision.seq, pause)
+            await self._follow_all(page, heads, pause)
             if page:
                 since, after = page[-1].updated_at, page[-1].id
                 await self._use(SideFile.set_since, since)
@@ -120,6 +119,27 @@ class LogIndex:
                 return True
             if self._clock.elapsed() >= until:
                 return False
+
+    async def _follow_all(
+        self, sessions: Sequence[Session], heads: Mapping[SessionId, int], pause: float
+    ) -> None:
+        """Index sessions that are indexed up to `heads`. What several of them have to add goes into one
+        transaction, as long as it is little."""
+        began, batch = self._clock.elapsed(), list[_Slice]()
+        for session in sessions:
+            indexed, head = heads.get(session.id, 0), session.revision.seq
+            if indexed == head:
+                continue
+            entries = await self._store.slice(session.id, indexed, _SLICE_BYTES)
+            if not entries or entries[-1].seq < head:
+                await self.follow(session.id, session.chat_key, head, pause)
+                continue
+            batch.append(_Slice.of(session.id, session.chat_key, indexed, entries))
+            if sum(each.size for each in batch) >= _SLICE_BYTES:
+                await self._add(batch, began, pause)
+                began, batch = self._clock.elapsed(), []
+        if batch:
+            await self._add(batch, began, pause)
 
     async def follow(
         self, session_id: SessionId, chat_key: ChatKey | None, head: int, pause: float = 0.0
@@ -134,14 +154,19 @@ class LogIndex:
             entries = await self._store.slice(session_id, indexed, _SLICE_BYTES)
             if not entries:
                 return
-            last = entries[-1].seq
-            hit(Failpoint.INDEXING)
-            if not await self._use(_add, session_id, chat_key, indexed, entries):
-                return
-            hit(Failpoint.INDEXED)
-            indexed = last
-            if pause:
-                await self._clock.sleep(pause * (self._clock.elapsed() - began))
+            await self._add([_Slice.of(session_id, chat_key, indexed, entries)], began, pause)
+            indexed = entries[-1].seq
+
+    async def _add(self, batch: Sequence[_Slice], began: float, pause: float) -> None:
+        """Index slices, of which each may be followed by others. If another caller was quicker with one, go
+        on behind what is indexed."""
+        hit(Failpoint.INDEXING)
+        is_whole = await self._use(_add, batch)
+        hit(Failpoint.INDEXED)
+        if pause:
+            await self._clock.sleep(pause * (self._clock.elapsed() - began))
+        for each in () if is_whole else batch:
+            await self.follow(each.session_id, each.chat_key, each.entries[-1].seq, pause)
 
     # -- forgetting
 
@@ -262,18 +287,37 @@ class _Found(NamedTuple):
     terms: str
 
 
-def _add(
-    file: SideFile, session_id: SessionId, chat_key: ChatKey | None, after_seq: int, entries: Sequence[Entry]
-) -> bool:
-    documents = []
-    for entry in entries:
-        if text := indexed_text(entry):
+class _Slice(NamedTuple):
+    """Entries of a session behind the seq `after_seq`, and the texts of those that say something."""
+
+    session_id: SessionId
+    chat_key: ChatKey | None
+    after_seq: int
+    entries: Sequence[Entry]
+    texts: Sequence[tuple[Entry, str]]
+
+    @classmethod
+    def of(
+        cls, session_id: SessionId, chat_key: ChatKey | None, after_seq: int, entries: Sequence[Entry]
+    ) -> _Slice:
+        texts = [(entry, text) for entry in entries if (text := indexed_text(entry))]
+        return cls(session_id, chat_key, after_seq, entries, texts)
+
+    @property
+    def size(self) -> int:
+        return sum(len(text) for _, text in self.texts)
+
+
+def _add(file: SideFile, batch: Sequence[_Slice]) -> bool:
+    additions = []
+    for each in batch:
+        documents = []
+        for entry, text in each.texts:
             found, traits = analyse(text)
-            speaker = speaker_of(entry)
-            documents.append(
-                NewDocument(entry.seq, entry.at, speaker, int(traits), len(found), " ".join(found))
-            )
-    return file.add(session_id, chat_key, after_seq, documents, entries[-1].seq)
+            told = (entry.seq, entry.at, speaker_of(entry), int(traits), len(found), " ".join(found))
+            documents.append(NewDocument(*told))
+        additions.append(Addition(*each[:3], documents, each.entries[-1].seq))
+    return file.add(additions)
 
 
 def _find_within(

@@ -63,6 +63,16 @@ class NewDocument(NamedTuple):
     terms: str
 
 
+class Addition(NamedTuple):
+    """Entries of a session behind the seq `after_seq`. The session is indexed up to `head` with them."""
+
+    session_id: SessionId
+    chat_key: ChatKey | None
+    after_seq: int
+    documents: Sequence[NewDocument]
+    head: int
+
+
 class Document(NamedTuple):
     """An entry in the index; see `NewDocument`."""
 
@@ -146,35 +156,33 @@ class SideFile:
 
     # -- writing
 
-    def add(
-        self,
-        session_id: SessionId,
-        chat_key: ChatKey | None,
-        after_seq: int,
-        documents: Sequence[NewDocument],
-        head: int,
-    ) -> bool:
-        """Add entries of a session behind the seq `after_seq`, in one transaction; the session is indexed up
-        to `head` then. Return False, having changed nothing, if another caller was quicker."""
+    def add(self, additions: Sequence[Addition]) -> bool:
+        """Add entries of sessions in one transaction, since FTS5 writes and merges a segment for each. Return
+        False if another caller was quicker with a session, which is left as it is then."""
         with self._transaction():
-            known = self.session(session_id)
-            if (known.head if known else 0) != after_seq:
-                return False
-            if known is None:
-                self._db.execute(
-                    "INSERT INTO sessions (id, chat_key, head) VALUES (?, ?, ?)",
-                    (session_id, chat_key or "", head),
-                )
-                known = self.session(session_id)
-                assert known is not None
-            else:
-                self._db.execute(
-                    "UPDATE sessions SET head = ?, chat_key = ? WHERE number = ?",
-                    (head, chat_key or known.chat_key, known.number),
-                )
-            for new in documents:
-                self._add(Document(known.number << SEQ_BITS | new.seq, *new[1:]))
-            self._db.execute("UPDATE state SET value = value + ? WHERE name = 'documents'", (len(documents),))
+            added = [self._add_entries(addition) for addition in additions]
+            count = sum(len(each.documents) for each, is_new in zip(additions, added, strict=True) if is_new)
+            self._db.execute("UPDATE state SET value = value + ? WHERE name = 'documents'", (count,))
+        return all(added)
+
+    def _add_entries(self, new: Addition) -> bool:
+        known = self.session(new.session_id)
+        if (known.head if known else 0) != new.after_seq:
+            return False
+        if known is None:
+            self._db.execute(
+                "INSERT INTO sessions (id, chat_key, head) VALUES (?, ?, ?)",
+                (new.session_id, new.chat_key or "", new.head),
+            )
+            known = self.session(new.session_id)
+            assert known is not None
+        else:
+            self._db.execute(
+                "UPDATE sessions SET head = ?, chat_key = ? WHERE number = ?",
+                (new.head, new.chat_key or known.chat_key, known.number),
+            )
+        for document in new.documents:
+            self._add(Document(known.number << SEQ_BITS | document.seq, *document[1:]))
         return True
 
     def _add(self, new: Document) -> None:
