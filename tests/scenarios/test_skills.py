@@ -121,3 +121,16 @@ async def test_a_session_reads_what_counts_now(tmp_path: Path) -> None:
         assert "Say goodbye." in await read()
         library.remove(library.find("greet"))
         assert "There is no tool 'skill'" in await read()
+
+
+async def test_skills_without_room_in_the_prompt_are_found(tmp_path: Path) -> None:
+    for number in range(24):
+        add_skill(tmp_path, f"skill-{number:02}", "Handles something else. " * 8)
+    add_skill(tmp_path, "zebra", "Draws stripes on animals.")
+    async with ModelServer() as server, life(tmp_path, server) as world:
+        await world.say(PAGE, '[[call tool_search {"query":"stripes on animals"}]][[reply found]]')
+        assert "zebra" not in world.prompt and "tool_search` finds them." in world.prompt
+        assert len(world.prompt[world.prompt.index("# Skills") :].encode()) <= 4096
+        assert "zebra" in str(world.last[-1]["content"])
+        await world.say(PAGE, '[[call skill {"name":"zebra"}]][[reply read]]')
+        assert "Say hello." in str(world.last[-1]["content"])

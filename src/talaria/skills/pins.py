@@ -25,7 +25,7 @@ PINS: Final = "pins.json"
 _LARGEST: Final = 16 << 20
 _log = logging.getLogger("talaria.skills")
 
-Stamp: TypeAlias = tuple[tuple[int, int, int], ...]
+Stamp: TypeAlias = tuple[int, ...]
 
 
 class SkillPin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,20 +58,21 @@ NO_SKILLS: Final[Mapping[str, SkillPin]] = MappingProxyType({})
 
 
 class SkillsInUse:
-    """The skills that count, by name, as the files say now. `get` costs two calls of stat unless something
-    has changed."""
+    """The skills that count, by name, as the files say now. `get` costs two calls of stat, and one without
+    skills, unless something has changed."""
 
     def __init__(self, root: Path) -> None:
         """`root` is the folder `skills` of the home. It need not exist."""
         self.root = root
-        self._watched = (str(root), str(root / PINS))
-        self._stamp: Stamp | None = None
+        self._watched = (str(root / PINS), str(root))
+        self._stamp: tuple[Stamp, ...] | None = None
         self._skills = NO_SKILLS
         self._told: list[Callable[[], None]] = []
 
     def get(self) -> Mapping[str, SkillPin]:
         """Return the skills in the order of their names."""
-        stamp = tuple(map(_stamp, self._watched))
+        first = _stamp(self._watched[0])
+        stamp = (first, _stamp(self._watched[1])) if first else ()
         if stamp != self._stamp:
             self._stamp = stamp
             found = {
@@ -130,9 +131,9 @@ def read_pins(root: Path) -> dict[str, SkillPin]:
         return {}
 
 
-def _stamp(path: str) -> tuple[int, int, int]:
+def _stamp(path: str) -> Stamp:
     try:
         found = os.stat(path)  # noqa: PTH116 - for each message, and several times as fast
     except OSError:
-        return (0, 0, 0)
+        return ()
     return (found.st_ino, found.st_size, found.st_mtime_ns)

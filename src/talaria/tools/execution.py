@@ -104,6 +104,8 @@ class ToolRunner:
         self._workers = workers or ToolWorkers()
         self._secrets = secrets or SecretRegistry()
         self._sources = tuple(sources)
+        self._with_section = tuple(each for each in sources if isinstance(each, SectionSource))
+        self._with_commands = tuple(each for each in sources if isinstance(each, CommandSource))
         self._settings = settings
         self._metrics = metrics
         self._search_above = int(settings.search_above)
@@ -141,13 +143,13 @@ class ToolRunner:
     def section(self) -> str:
         """Return what the prompt of a new session says about enabled sources, as of now. To be called before
         `tools` is read: a source may find by it that its tools have changed."""
-        told = (each for each in self._sources if isinstance(each, SectionSource))
-        return "\n\n".join(text for each in told if each.name in self.enabled and (text := each.section()))
+        texts = [each.section() for each in self._with_section if each.name in self.enabled]
+        return "\n\n".join(filter(None, texts))
 
     def commands(self) -> Iterator[ExtraCommand]:
         """Yield the commands of enabled sources, as of now."""
-        for source in self._sources:
-            if isinstance(source, CommandSource) and source.name in self.enabled:
+        for source in self._with_commands:
+            if source.name in self.enabled:
                 yield from source.commands()
 
     def bind(

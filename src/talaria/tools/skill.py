@@ -17,8 +17,6 @@ from talaria.core.errors import ToolError
 from talaria.core.suggest import did_you_mean
 from talaria.core.tools import SKILL_TOOL, Findable, Tool, ToolContext, ToolSpec
 from talaria.core.units import format_size
-from talaria.skills.front_matter import SkillError
-from talaria.skills.listing import list_skills
 from talaria.skills.pins import SkillPin, SkillsInUse
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
 from talaria.workspace.folder import Folder
@@ -81,7 +79,7 @@ class SkillSource:
         """Return the skills that count, the section of the prompt, and those that it has no room for."""
         skills = self._skills.get()
         if self._listed is None or self._listed[0] is not skills:
-            section, left = list_skills(skills)
+            section, left = _list_skills(skills)
             found = tuple(Findable(name, skills[name].description, SKILL_TOOL) for name in left)
             self._listed = (skills, section, found)
         return self._listed
@@ -97,6 +95,14 @@ class SkillSource:
         return await context.resources.in_thread(_read, name, pin, copy, file)
 
 
+def _list_skills(skills: Mapping[str, SkillPin]) -> tuple[str, tuple[str, ...]]:
+    if not skills:
+        return "", ()
+    from talaria.skills.listing import list_skills  # noqa: PLC0415
+
+    return list_skills(skills)
+
+
 def _message(name: str, args: str) -> str:
     """Return the message that `/NAME args` stands for."""
     text = (
@@ -108,7 +114,8 @@ def _message(name: str, args: str) -> str:
 
 def _read(name: str, pin: SkillPin, copy: Path, file: str) -> str:
     """Return what the model reads of a skill. Blocks. Raises `ToolError`."""
-    from talaria.skills.skill_folder import instructions_name, read_skill  # noqa: PLC0415 - on first use
+    from talaria.skills.front_matter import SkillError  # noqa: PLC0415 - without skills, none is imported
+    from talaria.skills.skill_folder import instructions_name, read_skill  # noqa: PLC0415
 
     try:
         content = read_skill(copy)
