@@ -27,6 +27,7 @@ from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people
 from talaria.cluster.leases import USUAL_TIMING, LeaseKeeper, LeaseTiming
 from talaria.cluster.owner_file import exchange_owner
+from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.reload import LiveSettings, Reloader
@@ -44,7 +45,7 @@ from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tasks import run_loops
 from talaria.core.tools import ToolSource
 from talaria.core.turns import Turn
-from talaria.gateway import Gateway, ServicePart
+from talaria.gateway import Gateway, ServicePart, blame_plugins, open_hooks, plugin_commands
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
@@ -128,8 +129,10 @@ class _Start:
         return TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, self.zone)
 
     def leases(self, store: StoreEngine) -> AbstractAsyncContextManager[tuple[LeaseKeeper, LoopWatch]]:
+        limits, metrics, health = self.limits, self.metrics, self.health
+        blame = partial(blame_plugins, self.parts)
         return keep_leases(
-            store, self.clock, self.timing, limits=self.limits, metrics=self.metrics, health=self.health
+            store, self.clock, self.timing, limits=limits, metrics=metrics, health=health, blame=blame
         )
 
     @property
@@ -379,8 +382,8 @@ async def _open_agents(
         )
         compaction = Compaction(store, calls, specs.refresh_memory, engine)
         agents = Agents(pool, specs, routes, runner, budgets, metrics, compaction, downloads, secrets)
-        agents.commands.add(runner.commands)
-        yield replace(agents, memories=memories)
+        commands = ExtraCommands(partial(plugin_commands, start.parts), runner.commands)
+        yield replace(agents, memories=memories, commands=commands)
 
 
 @asynccontextmanager
@@ -398,8 +401,8 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         sender = _make_sender(start, store, turn_settings, folders)
         scope = replace(start.tool_scope(store, index), sender=sender)
         agents = await scopes.enter_async_context(_open_agents(start, scope, models, workspaces, workers))
-        sources = NoteSources(notes, agents.memories)
-        agents = replace(agents, notes=sources, job_desk=lambda: gateway.job_desk())  # noqa: PLW0108 - later
+        sources, hooks = NoteSources(notes, agents.memories), await open_hooks(scopes, start.parts)
+        agents = replace(agents, notes=sources, hooks=hooks, job_desk=lambda: gateway.job_desk())  # noqa: PLW0108
         sessions = _make_lifecycle(start, store, workspaces, agents)
         scopes.push_async_callback(sessions.drain)
         keeper, watch = await scopes.enter_async_context(start.leases(store))
@@ -488,11 +491,8 @@ def _host_questions(start: _Start) -> Callable[..., HostQuestions]:
 def _make_lifecycle(
     start: _Start, store: Store, workspaces: ChatWorkspaces, agents: Agents
 ) -> SessionLifecycle:
-    clock = start.clock
-    return SessionLifecycle(
-        store,
-        clock,
-        workspaces,
-        agents.pool.release,
-        lambda: reset_cutoff(start.live.settings.sessions, clock.now(), start.zone),
-    )
+    def cutoff() -> float:
+        return reset_cutoff(start.live.settings.sessions, start.clock.now(), start.zone)
+
+    release, hooks = agents.pool.release, agents.hooks
+    return SessionLifecycle(store, start.clock, workspaces, release, cutoff, hooks=hooks)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from talaria.core.errors import TalariaError
 from talaria.core.gateway_part import GatewayPart, S
@@ -21,11 +21,14 @@ from talaria.workspace.chat_folders import ChatFolders
 if TYPE_CHECKING:
     from talaria.access.budgets import Budgets
     from talaria.access.people import People
+    from talaria.commands.command_types import ExtraCommand
     from talaria.config.home import Home
     from talaria.config.reload import Reloader
     from talaria.config.settings import Settings
     from talaria.core.clock import Clock
+    from talaria.core.extensions import PluginReport
     from talaria.core.gateway_part import Parts
+    from talaria.core.hooks import Hooks
     from talaria.core.ids import ChatKey
     from talaria.core.limits import Limits
     from talaria.core.ports import Checkpoints
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from talaria.models.local.local_endpoint import LocalEndpoint
     from talaria.models.providers import Providers
     from talaria.observe.health import Health
-    from talaria.observe.loop_watch import LoopWatch
+    from talaria.observe.loop_watch import Holder, LoopWatch
     from talaria.observe.metrics import Metrics
     from talaria.pool.pool import Pool
     from talaria.search.index import LogIndex
@@ -104,6 +107,42 @@ class ServicePart(GatewayPart[S]):
 
     needs_serve: bool = False
     open: Callable[[Gateway, S], AbstractAsyncContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionPart(GatewayPart[S]):
+    """All plug-ins of a gateway together, beside the parts that they bring. It exists only if there are any.
+
+    `open` opens their hooks; it yields None if they have none. `reports` returns what became of each. `blame`
+    is called in a thread with the code that held the event loop, and for how many seconds.
+    """
+
+    commands: tuple[ExtraCommand, ...]
+    open: Callable[[], AbstractAsyncContextManager[Hooks | None]]
+    reports: Callable[[], tuple[PluginReport, ...]]
+    blame: Callable[[Holder, float], None]
+
+
+def find_extensions(parts: Parts) -> ExtensionPart[Any] | None:
+    """Return the plug-ins of a gateway with these parts; None if it has none."""
+    return next((part for part in parts if isinstance(part, ExtensionPart)), None)
+
+
+def blame_plugins(parts: Parts, holder: Holder, seconds: float) -> None:
+    """Tell the plug-ins, if there are any, which code held the event loop. Blocks."""
+    if (plugins := find_extensions(parts)) is not None:
+        plugins.blame(holder, seconds)
+
+
+def plugin_commands(parts: Parts) -> tuple[ExtraCommand, ...]:
+    plugins = find_extensions(parts)
+    return () if plugins is None else plugins.commands
+
+
+async def open_hooks(scopes: AsyncExitStack, parts: Parts) -> Hooks | None:
+    """Return the hooks of plug-ins, which are open until the scopes are left; None if there are none."""
+    plugins = find_extensions(parts)
+    return None if plugins is None else await scopes.enter_async_context(plugins.open())
 
 
 @dataclass(frozen=True, slots=True)

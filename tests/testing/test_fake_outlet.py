@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from contracts.outlet_suite import OutletSuite, Trouble
+from talaria.testing.contracts import OutletSuite, SendTrouble
 from talaria.testing.fake_outlet import FakeOutlet, OutletFault
 
 _FAULTS = {
-    Trouble.LATER: OutletFault.DELAY,
-    Trouble.NEVER: OutletFault.REFUSE,
-    Trouble.SILENT: OutletFault.SWALLOW_ANSWER,
+    SendTrouble.LATER: OutletFault.DELAY,
+    SendTrouble.NEVER: OutletFault.REFUSE,
+    SendTrouble.SILENT: OutletFault.SWALLOW_ANSWER,
 }
 
 
@@ -24,7 +24,7 @@ class FakeWall:
     def shown(self) -> list[str]:
         return self.outlet.texts(self.address)
 
-    def next_send(self, trouble: Trouble) -> None:
+    def next_send(self, trouble: SendTrouble) -> None:
         self.outlet.faults.append(_FAULTS[trouble])
 
 

@@ -28,9 +28,9 @@ class HookedCaller(Caller):
         try:
             completion = await super().ask()
         except ModelError as error:
-            await self.hooks.after_model(self.turn, self._name, error)
+            self.hooks.after_model(self.turn, self._name, error)
             raise
-        await self.hooks.after_model(self.turn, self._name, completion)
+        self.hooks.after_model(self.turn, self._name, completion)
         return completion
 
     @property
@@ -63,7 +63,7 @@ class HookedTools:
             result = ToolResult(call.id, call.name, text, ToolOutcome.ERROR)
         else:
             result = await self.tools.run(call, question)
-        await self.hooks.after_tool(self.turn, call, result)
+        self.hooks.after_tool(self.turn, call, result)
         return result
 
     async def record_write(self) -> None:

@@ -22,6 +22,7 @@ from talaria.cli.machine_checks import (
 )
 from talaria.cli.model_checks import check_agent
 from talaria.cli.options import Invocation, run_loop, verb
+from talaria.cli.plugin_checks import check_plugins
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.config.secrets_file import home_environ
@@ -117,6 +118,7 @@ async def examine(
     if loaded is not None:
         agent = check_agent(home, settings, environ, calls=calls, running=status)
         findings += [finding async for finding in agent]
+        findings += await asyncio.to_thread(check_plugins, home, settings, environ, status)
     for part in parts:
         if part.findings is not None and (loaded is not None or part.is_required):
             known = home_environ(home.path, environ)

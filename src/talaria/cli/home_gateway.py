@@ -16,13 +16,15 @@ from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.token import ensure_http_token, find_http_token
 from talaria.cli.options import Invocation, run_loop
 from talaria.config.home import Home
-from talaria.config.load import load
+from talaria.config.load import Loaded, load
+from talaria.config.plugin_sources import find_plugins
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import StoreScope, find_engine
+from talaria.core.gateway_part import Parts, StoreScope, find_engine
 from talaria.core.ids import ChatAddress
 from talaria.parts import PARTS
 
 if TYPE_CHECKING:
+    from talaria.core.redaction import SecretRegistry
     from talaria.core.store_ports import StoreEngine
     from talaria.core.turns import Turn
 
@@ -30,6 +32,21 @@ T = TypeVar("T")
 GatewayOrStore: TypeAlias = "GatewayClient | StoreEngine | Path"  # the path of a database that does not exist
 START_SECONDS = 5.0
 _POLL_SECONDS = 0.1
+
+
+def parts_with_plugins(
+    home: Home, loaded: Loaded, environ: Mapping[str, str], secrets: SecretRegistry
+) -> Parts:
+    """Return the parts of a gateway that starts now: with those of its plug-ins, which are loaded here.
+
+    To be called when the log is open, and while no event loop is held up by it. Raises nothing for a plug-in
+    that cannot be used: the log names it.
+    """
+    if not find_plugins(home, {}):
+        return PARTS
+    from talaria.plugins.loading import load_plugins
+
+    return load_plugins(home, loaded.settings.plugins, environ, secrets)
 
 
 def find_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | None:
@@ -91,12 +108,14 @@ async def _start_inside(
     token = ensure_http_token(home, environ, loaded.settings.of(HTTP).token_env).value
     secrets = SecretRegistry([*loaded.secrets, Secret("http.token", token)])
     with open_log(home) as stream, configure(loaded.settings.log, secrets, stream) as log:
+        parts = await asyncio.to_thread(parts_with_plugins, home, loaded, environ, secrets)
         async with (
             open_gateway(
                 home,
                 loaded,
                 environ,
                 takes_up=partial(_belongs_to, session),
+                parts=parts,
                 serves=False,
                 secrets=secrets,
             ) as gateway,

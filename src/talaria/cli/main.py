@@ -39,6 +39,7 @@ VERBS = {
     "connect": "Connect a chat platform and let the first person in.",
     "pair": "Let people in who write from a chat platform, and out again.",
     "token": "Make, list and revoke tokens for programs that call the HTTP API.",
+    "plugins": "List and check plug-ins: tools, commands, hooks and channels of your own.",
     "why": "List the last messages, or tell the whole story of one.",
     "backup": "Save the home in one file, also while the gateway runs.",
     "restore": "Bring a backup back.",

@@ -20,16 +20,19 @@ from talaria.channels.http.http_channel import HttpChannel
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.token import ensure_http_token
 from talaria.channels.supervisor import open_channels
+from talaria.cli.home_gateway import parts_with_plugins
 from talaria.cli.logs import follow_settings, open_log
 from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.core.errors import ConfigError
+from talaria.core.extensions import PluginState
 from talaria.core.failpoints import VARIABLE, arm
+from talaria.core.gateway_part import Parts
 from talaria.core.redaction import Secret, SecretRegistry
 from talaria.core.version import this_version
-from talaria.gateway import Gateway
+from talaria.gateway import Gateway, find_extensions
 from talaria.models.discovery import detect_providers
 from talaria.models.local.downloads import NO_MODEL_VARIABLE, YES_VARIABLE
 from talaria.observe.allocator import return_large_blocks
@@ -80,7 +83,8 @@ def command(invocation: Invocation, host: str | None, port: int | None, yes: boo
     with _log_stream(home) as stream, configure(loaded.settings.log, secrets, stream) as log:
         for warning in warnings:
             logging.getLogger("talaria.config").warning("%s", warning)
-        return run_loop(_serve(Start(home, loaded, environ, secrets, log), invocation))
+        parts = parts_with_plugins(home, loaded, environ, secrets)
+        return run_loop(_serve(Start(home, loaded, environ, secrets, log, parts), invocation))
 
 
 class Start(NamedTuple):
@@ -91,6 +95,7 @@ class Start(NamedTuple):
     environ: Mapping[str, str]
     secrets: SecretRegistry
     log: LogControl
+    parts: Parts
 
 
 def _log_stream(home: Home) -> AbstractContextManager[TextIO]:
@@ -105,10 +110,10 @@ def _with_options(environ: Mapping[str, str], host: str | None, port: int | None
 
 
 async def _serve(start: Start, invocation: Invocation) -> int:
-    home, loaded, environ, secrets, log = start
+    home, loaded, environ, secrets, log, parts = start
     stop = _stop_on_signals(home)
     async with (
-        open_gateway(home, loaded, environ, secrets=secrets) as gateway,
+        open_gateway(home, loaded, environ, parts=parts, secrets=secrets) as gateway,
         _open_channels(gateway, log) as http,
     ):
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _on_hangup(gateway, stop))
@@ -200,11 +205,22 @@ def banner(gateway: Gateway, http: HttpChannel, model: Sequence[str], invocation
         "note": [http.server.notice] if http.server.notice else [],
         "model": model,
         "tools": [f"{tools}      spend cap  {_caps(settings.budgets)}"],
+        "plug-ins": _plugin_lines(gateway, invocation),
     }
     lines = [f"{title}    {how}"] if fits else [title, f"{'':10}{how}"]
     for name, texts in rows.items():
         lines += [f"{'' if at else name:10}{text}" for at, text in enumerate(texts)]
     return "\n".join(f" {line}" for line in lines)
+
+
+def _plugin_lines(gateway: Gateway, invocation: Invocation) -> list[str]:
+    """Return which plug-ins are in use, and a line for each that has a problem."""
+    if (plugins := find_extensions(gateway.parts)) is None:
+        return []
+    reports = [report for report in plugins.reports() if report.state is not PluginState.OFF]
+    used = ", ".join(report.name for report in reports if report.state is PluginState.LOADED)
+    trouble = [f"{each.name} is {each.state}: {each.sentence()}" for each in reports if each.problem]
+    return [used or "none", *map(invocation.spoken, trouble)] if reports else []
 
 
 def _caps(budgets: BudgetSettings) -> str:

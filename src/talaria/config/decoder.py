@@ -205,9 +205,9 @@ def _parse(kind: Any, raw: Any) -> Any:
         item = read_hint(get_args(kind)[0]).kind
         members = (member.strip() for member in text.split(","))
         return [_parse(item, Override(raw.variable, member)) for member in members if member]
-    if kind is int or kind is float:
+    if kind in (int, float, Any):  # Any: a key of a plug-in, whose type is not known here
         try:
-            return kind(text)
+            return tomllib.loads(f"value = {text}")["value"] if kind is Any else kind(text)
         except ValueError:
             return text
     return raw.text if kind is str else text
@@ -233,6 +233,7 @@ def _describe(hint: Hint) -> str:
         float: "a number",
         bool: "true or false",
         str: 'a text in quotes, such as "text"',
+        Any: "a value",
     }[kind]
 
 
@@ -296,7 +297,7 @@ def _values(value: object, path: KeyPath, hint: Hint, marks: frozenset[Mark]) ->
     if isinstance(value, msgspec.Struct):
         for name, inner in hints_of(type(value)).items():
             yield from _values(getattr(value, name), (*path, name), inner, marks)
-    elif isinstance(value, dict):
+    elif isinstance(value, dict) and get_origin(hint.kind) is dict:
         for name, each in value.items():
             yield from _values(each, (*path, name), hint.items, marks)
     else:

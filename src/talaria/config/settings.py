@@ -10,6 +10,7 @@ import msgspec
 
 from talaria.access.settings import BudgetSettings, HookName, PersonName, PersonSettings, WebhookSettings
 from talaria.agent.settings import AgentSettings, ContextSettings
+from talaria.config.plugin_tables import PLUGIN_TABLES, PluginName, read_table
 from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.limits import LimitSettings
 from talaria.core.setting_marks import KeyPath, Mark
@@ -56,6 +57,7 @@ class Settings(msgspec.Struct, frozen=True):
     jobs: Annotated[JobSettings, Mark.LIVE] = JobSettings()
     log: LogSettings = LogSettings()
     local: LocalSettings = LocalSettings()
+    plugins: dict[PluginName, dict[str, Any]] = {}
 
     def problems(self) -> Iterator[tuple[str, str]]:
         owners: dict[str, str] = {}
@@ -66,6 +68,8 @@ class Settings(msgspec.Struct, frozen=True):
 
     def of(self, part: GatewayPart[S]) -> S:
         """Return the settings of a part; its defaults if these settings are of a type without its table."""
+        if part.table[:1] == PLUGIN_TABLES:
+            return read_table(part.settings, self.plugins.get(part.table[1], {}))
         value: object = self
         for name in part.table:
             value = getattr(value, name, None)
@@ -74,7 +78,11 @@ class Settings(msgspec.Struct, frozen=True):
 
 def settings_type(parts: Parts) -> type[Settings]:
     """Return the type of the settings of a gateway with these parts; the same type for the same parts."""
-    own = [part for part in parts if part.table and part.settings is not _core_table(part.table)]
+    own = [
+        part
+        for part in parts
+        if part.table[:1] not in ((), PLUGIN_TABLES) and part.settings is not _core_table(part.table)
+    ]
     return _settings_type(tuple((part.table, part.settings, part.is_required) for part in own))
 
 

@@ -112,14 +112,14 @@ class Hooks(Protocol):
         """A model is about to be called. Raises `HookRefusal`."""
         ...
 
-    async def after_model(self, turn: Turn, model: str, answer: Completion | TalariaError) -> None:
-        """A model call has ended."""
+    def after_model(self, turn: Turn, model: str, answer: Completion | TalariaError) -> None:
+        """A model call has ended. Returns at once: a wait could be cancelled, and the answer lost."""
         ...
 
     async def before_tool(self, turn: Turn, call: ToolCall) -> None:
         """A tool call is about to run. Raises `HookRefusal`."""
         ...
 
-    async def after_tool(self, turn: Turn, call: ToolCall, result: ToolResult) -> None:
-        """A tool call has ended."""
+    def after_tool(self, turn: Turn, call: ToolCall, result: ToolResult) -> None:
+        """A tool call has ended. Returns at once, for the same reason."""
         ...

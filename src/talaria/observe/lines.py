@@ -11,12 +11,14 @@ import logging
 import re
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
 import msgspec
 
+from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.program import spoken_afar
 
@@ -31,11 +33,22 @@ _UNPRINTABLE = re.compile(
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _turn: ContextVar[Mapping[str, Scalar]] = ContextVar("talaria_turn")
+_plugin: ContextVar[str] = ContextVar("talaria_plugin", default="")
 
 
 def log_turn(turn_id: TurnId, session_id: SessionId) -> None:
     """Add these ids to every record that the current task, and each task that it starts, logs from now on."""
     _turn.set({"turn_id": turn_id, "session_id": session_id})
+
+
+@contextmanager
+def log_plugin(name: str) -> Iterator[None]:
+    """Add the name of the plug-in to every record that is logged inside the block, whoever logs it."""
+    token = _plugin.set(name)
+    try:
+        yield
+    finally:
+        _plugin.reset(token)
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -52,6 +65,8 @@ class Line(msgspec.Struct, frozen=True):
 def capture(record: logging.LogRecord) -> Line:
     """Return the record's present values. Called on the thread that logs; never raises."""
     fields = dict(_turn.get({}))
+    if CODE_OWNERS and (plugin := _plugin.get() or CODE_OWNERS.find(record.pathname)):
+        fields["plugin"] = plugin
     for name, value in record.__dict__.items():
         if name not in _STANDARD:
             fields[name] = _scalar(value)

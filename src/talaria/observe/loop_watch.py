@@ -26,6 +26,7 @@ from types import FrameType
 
 import msgspec
 
+from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.errors import Overloaded
 from talaria.core.ids import TURN_PREFIX, TurnId
 from talaria.core.limits import Limits
@@ -45,19 +46,23 @@ _MINUTE = 60.0
 _FRAMES = 16
 _TURN = re.compile(re.escape(TURN_PREFIX) + "[0-9a-z]+")
 _ROOT = Path(__file__).parents[2]
+_OWN = str(_ROOT / "talaria") + os.sep
 _LOOP_FILES = {Path(asyncio.__path__[0], name) for name in ("events.py", "base_events.py", "runners.py")}
 
 
 class Holder(msgspec.Struct, frozen=True):
     """The code that held the loop. `stack` begins with the innermost call. `turn_id` is the turn for which
-    the task worked, None if it worked for none."""
+    the task worked, None if it worked for none. `plugin` is the plug-in whose code it was, or that called a
+    library which did; empty for the gateway's own code."""
 
     task: str
     turn_id: TurnId | None
     stack: tuple[str, ...]
+    plugin: str = ""
 
     def __str__(self) -> str:
-        return f"{self.task or 'a callback'}: {' < '.join(self.stack)}"
+        by = f"the plug-in {self.plugin}, " if self.plugin else ""
+        return f"{by}{self.task or 'a callback'}: {' < '.join(self.stack)}"
 
 
 class Stall(msgspec.Struct, frozen=True):
@@ -157,10 +162,14 @@ class LoopWatch:
         *,
         on_wedged: Callable[[Holder | None], None] = lambda holder: None,
         wedged_seconds: float = math.inf,
+        on_blocked: Callable[[Holder, float], None] = lambda holder, seconds: None,
     ) -> None:
+        """`on_blocked` is called on the loop, with the holder and the seconds, after a stall that is warned
+        of."""
         self.load = Load(limits, measure=self._measure, memory=read_rss)
         self._metrics = metrics
         self._on_wedged = on_wedged
+        self._on_blocked = on_blocked
         self._wedged_seconds = wedged_seconds
         self._run_delay = _RunDelay()
         self._stop = Event()
@@ -296,6 +305,8 @@ class LoopWatch:
         is_warned = stall.seconds >= _WARN_SECONDS and not is_import
         level = logging.WARNING if is_warned else logging.INFO
         _log.log(level, "the event loop was held for %.1f s by %s", stall.seconds, by)
+        if is_warned and stall.holder is not None:
+            self._on_blocked(stall.holder, stall.seconds)
 
     # -- in the thread --------------------------------------------------------------------------------------
 
@@ -330,7 +341,8 @@ class LoopWatch:
         task = asyncio.current_task(self._loop)
         name = "" if task is None else task.get_name()
         found = _TURN.search(name)
-        return Holder(name, TurnId(found[0]) if found else None, tuple(_describe(frame)))
+        turn_id = TurnId(found[0]) if found else None
+        return Holder(name, turn_id, tuple(_describe(frame)), _blame(frame) if CODE_OWNERS else "")
 
 
 class _RunDelay:
@@ -354,6 +366,18 @@ class _RunDelay:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _blame(frame: FrameType | None) -> str:
+    """Return the plug-in whose call is nearer to the innermost one than any call of the gateway."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if owner := CODE_OWNERS.find(file):
+            return owner
+        if file.startswith(_OWN):
+            return ""
+        frame = frame.f_back
+    return ""
 
 
 def _describe(frame: FrameType | None) -> list[str]:

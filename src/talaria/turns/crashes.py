@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from threading import Timer
 from typing import Any, NoReturn
 
@@ -158,12 +158,14 @@ def leave_wedged(
     seconds: float,
     holder: Holder | None,
     *,
+    tell: Callable[[Holder, float], None] = lambda holder, seconds: None,
     last_words: float = _LAST_WORDS_SECONDS,
 ) -> NoReturn:
     """End this process at once, as `kill -9` would. Called in a thread, because the event loop is held.
 
     If a turn held the loop, the attempt counts for this turn only. Otherwise it counts for all that ran. The
     database and the log get `last_words` seconds each. The process also ends if the loop holds their locks.
+    `tell` is told the holder, if it is known.
     """
     Timer(3 * last_words, os._exit, (WEDGED_STATUS,)).start()
     turn_id = None if holder is None else holder.turn_id
@@ -176,10 +178,12 @@ def leave_wedged(
         extra={} if turn_id is None else {"turn_id": turn_id},
     )
     try:
+        if holder is not None:
+            tell(holder, seconds)
         if turn_id is not None:
             store.blame(owner, turn_id, last_words)
-    except StoreError as error:
-        _log.error("turn %s could not be blamed: %s", turn_id, error)
+    except (StoreError, OSError) as error:
+        _log.error("%s could not be blamed: %s", turn_id or "the holder", error)
     finally:
         write_queued(last_words)
         os._exit(WEDGED_STATUS)

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 
 from channels.telegram.line import Line, telegram, way_back
-from contracts.channel_suite import ChannelSuite
-from contracts.outlet_suite import OutletSuite, Trouble
 from talaria.channels.telegram.outlet import REPEATED, TelegramOutlet
 from talaria.core.store_ports import Store
 from talaria.testing.clock import FakeClock
+from talaria.testing.contracts import ChannelSuite, OutletSuite, SendTrouble
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
 
 _FAULTS = {
-    Trouble.SILENT: lambda: TelegramFault(FaultKind.CUT_AFTER),
-    Trouble.LATER: lambda: TelegramFault(FaultKind.STATUS, status=429),
-    Trouble.NEVER: lambda: TelegramFault(FaultKind.STATUS, status=403),
+    SendTrouble.SILENT: lambda: TelegramFault(FaultKind.CUT_AFTER),
+    SendTrouble.LATER: lambda: TelegramFault(FaultKind.STATUS, status=429),
+    SendTrouble.NEVER: lambda: TelegramFault(FaultKind.STATUS, status=403),
 }
 
 
@@ -42,7 +41,7 @@ class TelegramTalk:
     def unconfirmed(self) -> int:
         return len(self._line.server.platform.queue)
 
-    def next_send(self, trouble: Trouble) -> None:
+    def next_send(self, trouble: SendTrouble) -> None:
         self._line.server.fail("sendMessage", _FAULTS[trouble]())
 
     def shown(self) -> list[str]:
@@ -69,7 +68,7 @@ class TelegramWall:
     def shown(self) -> list[str]:
         return self._server.platform.chats[7].replies
 
-    def next_send(self, trouble: Trouble) -> None:
+    def next_send(self, trouble: SendTrouble) -> None:
         self._server.fail("sendMessage", _FAULTS[trouble]())
 
 

@@ -32,7 +32,7 @@ from talaria.core.access import Role
 from talaria.core.errors import NoModel, StoreError
 from talaria.core.redaction import Secret
 from talaria.core.version import this_version
-from talaria.gateway import Gateway
+from talaria.gateway import Gateway, find_extensions
 from talaria.models.catalog import providers_in_use
 from talaria.observe.descriptors import count_descriptors, descriptor_limit
 from talaria.observe.health import read_rss
@@ -118,6 +118,7 @@ class OperatorApi:
                 channels={name: channel.status for name, channel in gateway.channels.items()},
                 mcp_servers=gateway.tool_runner.servers(),
                 skills=read_status(gateway.home.path),
+                plugins=() if (plugins := find_extensions(gateway.parts)) is None else plugins.reports(),
                 spending=spending,
                 config=gateway.reloader.status(),
                 limits=gateway.limits.readings(),

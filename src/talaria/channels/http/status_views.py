@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from talaria.core.background import ProcessInfo
+from talaria.core.extensions import PluginReport
 from talaria.core.limits import LimitReading
 from talaria.core.tokens import NamedToken
 from talaria.models.local.larger import LargerModel
@@ -97,6 +98,7 @@ class StatusView(msgspec.Struct, frozen=True):
     channels: dict[str, str]
     mcp_servers: dict[str, ServerReading]
     skills: SkillsReading
+    plugins: tuple[PluginReport, ...]
     spending: dict[str, Any]
     config: dict[str, Any]
     limits: dict[str, LimitReading]

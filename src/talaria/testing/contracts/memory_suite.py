@@ -25,7 +25,7 @@ GROUP = MemoryPlace("main", chat="pager:group:-5")
 OTHER_AGENT = MemoryPlace("other", OWNER)
 PLACES = [MINE, ANNA, GROUP, OTHER_AGENT]
 PAGE, USER = MemoryPage.MEMORY, MemoryPage.USER
-SECRET = "a-secret-of-the-gateway"
+SECRET = "a-secret-of-the-gateway"  # noqa: S105 - it is none
 
 
 def origin(key: str) -> EditOrigin:

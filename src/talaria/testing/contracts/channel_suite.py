@@ -1,18 +1,83 @@
-"""What every chat platform's channel must do, whatever the platform: run by each with its own fake server."""
+"""The contract of a channel: run by each with a fake server of its platform."""
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
-from contracts.outlet_suite import Trouble
+from talaria.app import open_gateway
+from talaria.channels.descriptor import Channel
+from talaria.channels.supervisor import open_channels
+from talaria.config.home import Home
+from talaria.config.load import load
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
-from talaria.core.ledger import Accept, Accepted
-from talaria.core.store_ports import Store
+from talaria.core.gateway_part import NoSettings, StorePart, StoreScope
+from talaria.core.ledger import Accept, Accepted, Integrity
+from talaria.core.store_ports import Store, StoreEngine
+from talaria.gateway import Gateway
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
+from talaria.testing.contracts.outlet_suite import SendTrouble
+from talaria.testing.model_server import ModelServer
+
+_CONFIG = """\
+[model]
+provider = "scripted"
+[providers.scripted]
+base_url = "{url}"
+[tools]
+enabled = []
+[shutdown]
+deadline = "1s"
+"""
+
+
+class _KeptStore:
+    """A store in memory as an engine: it has no file to look after, and outlives the gateway."""
+
+    from_thread = trouble = None
+    integrity = Integrity.WHOLE
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def probe(self) -> None:
+        pass
+
+    async def look(self) -> None:
+        pass
+
+    async def verify(self) -> str | None:
+        return None
+
+
+@asynccontextmanager
+async def open_channel(
+    channel: Channel[Any], folder: Path, store: Store, clock: Clock, config: str = ""
+) -> AsyncIterator[Gateway]:
+    """Open a gateway with this channel, over this store and with the scripted model. `config` is added to its
+    config.toml: the channel's own table."""
+
+    @asynccontextmanager
+    async def opening(scope: StoreScope, settings: NoSettings) -> AsyncIterator[StoreEngine]:
+        yield cast("StoreEngine", _KeptStore(store))
+
+    engine = StorePart(name="store", settings=NoSettings, serves=lambda url: True, open=opening)
+    async with ModelServer() as model:
+        (folder / "config.toml").write_text(_CONFIG.format(url=model.base_url) + config)
+        parts = (engine, channel)
+        loaded = load(folder, {}, parts)
+        async with (
+            open_gateway(Home(folder), loaded, {}, clock, parts=parts) as gateway,
+            open_channels(gateway, parts),
+        ):
+            yield gateway
 
 
 class Talk(Protocol):
@@ -30,10 +95,10 @@ class Talk(Protocol):
         """Updates that the platform would hand out again after a restart."""
         ...
 
-    def next_send(self, trouble: Trouble) -> None: ...
+    def next_send(self, trouble: SendTrouble) -> None: ...
 
     def shown(self) -> list[str]:
-        """What the person sees of the agent's messages now, oldest first."""
+        """Return the agent's messages as the person sees them now, oldest first."""
         ...
 
     def is_marked(self, text: str) -> bool:
@@ -64,7 +129,7 @@ class FailingStore(MemoryStore):
 
 
 class ChannelSuite:
-    """Subclass it and say how a life of the channel is opened over a store."""
+    """Subclass it and say how a life of the channel is opened over a store, for example by `open_channel`."""
 
     def open(self, folder: Path, store: Store, clock: FakeClock) -> AbstractAsyncContextManager[Talk]:
         raise NotImplementedError
@@ -133,7 +198,7 @@ class ChannelSuite:
     async def test_a_send_that_may_have_arrived_is_deduped_or_marked(self, tmp_path: Path) -> None:
         clock = FakeClock()
         async with self.open(tmp_path, MemoryStore(clock), clock) as talk:
-            talk.next_send(Trouble.SILENT)
+            talk.next_send(SendTrouble.SILENT)
             talk.say("hello")
             await talk.pass_time_until(1 if talk.takes_nonce else 2)
             first, *more = talk.shown()
@@ -143,7 +208,7 @@ class ChannelSuite:
     async def test_a_send_that_was_refused_for_now_is_made_once_and_unmarked(self, tmp_path: Path) -> None:
         clock = FakeClock()
         async with self.open(tmp_path, MemoryStore(clock), clock) as talk:
-            talk.next_send(Trouble.LATER)
+            talk.next_send(SendTrouble.LATER)
             talk.say("hello")
             await talk.pass_time_until(1)
             assert talk.shown() == ["You said: hello"]
@@ -151,7 +216,7 @@ class ChannelSuite:
     async def test_a_send_that_was_refused_for_good_holds_nothing_up(self, tmp_path: Path) -> None:
         clock = FakeClock()
         async with self.open(tmp_path, MemoryStore(clock), clock) as talk:
-            talk.next_send(Trouble.NEVER)
+            talk.next_send(SendTrouble.NEVER)
             talk.say("one")
             talk.say("two")
             await talk.pass_time_until(1)

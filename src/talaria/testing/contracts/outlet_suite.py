@@ -1,4 +1,4 @@
-"""What every outlet must do, whatever its platform: `core.ports.Outlet` in tests."""
+"""The contract of `core.ports.Outlet`, which sends replies to a platform."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from talaria.core.delivery import (
 from talaria.core.ports import Outlet
 
 
-class Trouble(Enum):
-    """What the platform does with the next call."""
+class SendTrouble(Enum):
+    """The fate of the next call of the platform."""
 
     LATER = auto()
     NEVER = auto()
@@ -37,7 +37,7 @@ class Wall(Protocol):
 
     def shown(self) -> list[str]: ...
 
-    def next_send(self, trouble: Trouble) -> None: ...
+    def next_send(self, trouble: SendTrouble) -> None: ...
 
 
 class OutletSuite:
@@ -73,13 +73,13 @@ class OutletSuite:
     @pytest.mark.parametrize(
         ("trouble", "error", "is_shown"),
         [
-            (Trouble.LATER, DeliveryDelayed, False),
-            (Trouble.NEVER, DeliveryRefused, False),
-            (Trouble.SILENT, DeliveryUnknown, True),
+            (SendTrouble.LATER, DeliveryDelayed, False),
+            (SendTrouble.NEVER, DeliveryRefused, False),
+            (SendTrouble.SILENT, DeliveryUnknown, True),
         ],
     )
     async def test_a_failure_says_what_is_known(
-        self, trouble: Trouble, error: type[DeliveryError], is_shown: bool
+        self, trouble: SendTrouble, error: type[DeliveryError], is_shown: bool
     ) -> None:
         async with self.open() as wall:
             wall.next_send(trouble)

@@ -1,0 +1,85 @@
+"""The check of `talaria doctor` for plug-ins: those of the running gateway, and those of the next start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from talaria.config.home import Home
+from talaria.config.plugin_sources import FOLDER, find_plugins
+from talaria.config.secrets_file import home_environ
+from talaria.config.settings import Settings
+from talaria.core.extensions import PluginReport, PluginState
+from talaria.core.findings import Finding, ok, problem, shell, warn
+from talaria.core.gateway_part import Status
+
+_NAME = "plug-ins"
+
+
+def check_plugins(
+    home: Home, settings: Settings, environ: Mapping[str, str], status: Status | None
+) -> list[Finding]:
+    """Return a finding for each plug-in with a problem, and one for the rest. Blocks: a plug-in that was not
+    checked yet is checked, in a process of its own."""
+    running = [msgspec.convert(each, PluginReport) for each in (status or {}).get("plugins", ())]
+    findings = [*_unknown_tables(home, settings)]
+    if not find_plugins(home, {}):
+        return findings + [_gone(each) for each in running]
+    from talaria.plugins.loading import describe, examine_plugins
+
+    variables = home_environ(home.path, environ)
+    next_start = [describe(each) for each in examine_plugins(home, settings.plugins, variables)]
+    told = {each.name: each for each in running}
+    for report in next_start:
+        now = told.pop(report.name, None)
+        if report.problem:
+            findings.append(_faulty(report))
+        elif now is not None and now.problem:
+            findings.append(problem(_NAME, f"{now.name}: {now.problem}", now.hint))
+        elif now is None and status is not None:
+            text = f"The plug-in {report.name} is not in use yet."
+            findings.append(warn(_NAME, text, "It is loaded at the next start of the gateway."))
+    findings += [_gone(each) for each in told.values() if each.state is PluginState.LOADED]
+    good = [report.name for report in next_start if not report.problem]
+    if good:
+        findings.append(ok(_NAME, f"{', '.join(good)}: checked, and not contained: they are your own code."))
+    return findings
+
+
+def _faulty(report: PluginReport) -> Finding:
+    command = ""
+    if report.state is PluginState.QUARANTINED:
+        command = shell("talaria", "plugins", "check", report.name)
+    elif report.hint.startswith("Mend it with: "):
+        command = report.hint.removeprefix("Mend it with: ")
+    fix = "" if command and report.state is PluginState.LEFT_OUT else report.hint
+    return problem(
+        _NAME, f"{report.name} ({report.source}) is {report.state}. {report.problem}", fix, command
+    )
+
+
+def _gone(report: PluginReport) -> Finding:
+    return warn(
+        _NAME,
+        f"The plug-in {report.name} is in use, but {Path(report.source).name} is gone.",
+        "It is left out at the next start of the gateway.",
+    )
+
+
+def _unknown_tables(home: Home, settings: Settings) -> list[Finding]:
+    """Warn of tables that no plug-in reads."""
+    if not settings.plugins:
+        return []
+    known = {source.name for source in find_plugins(home, {})}
+    return [
+        warn(
+            _NAME,
+            f"config.toml has [plugins.{name}], but there is no plug-in {name}.",
+            f"Put {name}.py into {home.path / FOLDER}, or install its package; or remove the table:",
+            shell("talaria", "config", "unset", f"plugins.{name}"),
+        )
+        for name in settings.plugins
+        if name not in known
+    ]

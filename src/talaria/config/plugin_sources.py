@@ -1,0 +1,156 @@
+"""Where plug-ins are found: packages with an entry point, and single files in the home.
+
+This module is light. A home without plug-ins costs a look at the folder, and at the entry points of what is
+installed; nothing of `talaria.plugins` is imported for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from talaria.config.home import Home
+from talaria.config.plugin_tables import ENABLED, PLUGIN_NAME
+from talaria.config.trust import find_distrust
+
+GROUP: Final = "talaria.plugins"
+FOLDER: Final = "plugins"
+REGISTER: Final = "register"  # the function of a single file
+_HEADING: Final = f"[{GROUP}]".encode()
+_ENTRY: Final = re.compile(r"\s*([^=#\s]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)")
+
+
+class PluginSource(msgspec.Struct, frozen=True):
+    """A plug-in that was found, whose code was not touched yet.
+
+    `paths` are its files or folders. `module` is empty for a single file. `label` is for people. With a
+    `problem` it cannot be used; `hint` says what to do.
+    """
+
+    name: str
+    label: str
+    paths: tuple[str, ...]
+    module: str = ""
+    function: str = REGISTER
+    problem: str = ""
+    hint: str = ""
+
+    def digest(self, *more: str) -> str:
+        """Return a hash of all its code and of `more`. Reads every file of it."""
+        found = hashlib.sha256("\n".join((self.label, self.module, self.function, *more)).encode())
+        for path in map(Path, self.paths):
+            for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+                data = file.read_bytes()
+                found.update(f"\n{file} {len(data)}\n".encode())
+                found.update(data)
+        return found.hexdigest()
+
+
+def find_plugins(home: Home, tables: Mapping[str, Mapping[str, Any]]) -> list[PluginSource]:
+    """Return the plug-ins in the order in which they are loaded: packages by name, then files by name.
+
+    One that `[plugins.NAME] enabled = false` leaves out is not among them.
+    """
+    packages = {(each.name, each.label): each for each in _packages()}  # a path may be named twice
+    found = [*(packages[key] for key in sorted(packages)), *_files(home)]
+    return [each for each in found if tables.get(each.name, {}).get(ENABLED, True) is not False]
+
+
+def find_disabled(home: Home, tables: Mapping[str, Mapping[str, Any]]) -> list[PluginSource]:
+    """Return the plug-ins that the settings leave out."""
+    used = find_plugins(home, tables)
+    return [each for each in find_plugins(home, {}) if each not in used]
+
+
+# -- single files -----------------------------------------------------------------------------------------
+
+
+def _files(home: Home) -> Iterator[PluginSource]:
+    folder = home.path / FOLDER
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".py"))
+    except OSError:
+        return
+    for file in names:
+        if file.startswith(("_", ".")):
+            continue
+        name, path = file.removesuffix(".py"), folder / file
+        source = PluginSource(name, f"{FOLDER}/{file}", (str(path),))
+        yield _refused(source, home) or source
+
+
+def _refused(source: PluginSource, home: Home) -> PluginSource | None:
+    """Return the source with the reason why its file is not used; None if it is."""
+    path = Path(source.paths[0])
+    if not re.fullmatch(PLUGIN_NAME, source.name):
+        problem = f"{source.label} has no name for a plug-in."
+        hint = "Use 1 to 40 small letters, digits, underscores or dashes, first a letter."
+        return msgspec.structs.replace(source, problem=problem, hint=hint)
+    if not path.is_file():
+        return msgspec.structs.replace(
+            source, problem=f"{source.label} is no file.", hint="Move it elsewhere."
+        )
+    for reason in find_distrust(home, path):
+        hint = f"Mend it with: {reason.command}" if reason.command else "Make it a file of your own."
+        problem = f"{source.label} is not used: {reason.text.split(', who')[0]}."
+        return msgspec.structs.replace(source, problem=problem, hint=hint)
+    return None
+
+
+# -- packages ---------------------------------------------------------------------------------------------
+
+
+def _packages() -> Iterator[PluginSource]:
+    """Find entry points in the installed packages. `importlib.metadata` would cost ten times as much."""
+    for folder in sys.path:
+        try:
+            entries = sorted(entry.name for entry in os.scandir(folder or "."))
+        except OSError:
+            continue
+        for name in entries:
+            if name.endswith((".dist-info", ".egg-info")):
+                yield from _entry_points(Path(folder or ".", name))
+
+
+def _entry_points(info: Path) -> Iterator[PluginSource]:
+    try:
+        data = (info / "entry_points.txt").read_bytes()
+    except OSError:
+        return
+    if _HEADING not in data:
+        return
+    label = info.name.rpartition(".")[0].replace("-", " ", 1)
+    is_ours = False
+    for line in data.decode(errors="replace").splitlines():
+        if line.startswith("["):
+            is_ours = line.strip() == f"[{GROUP}]"
+        elif is_ours and (entry := _ENTRY.match(line)) is not None:
+            yield _package(entry[1], label, entry[2], entry[3])
+
+
+def _package(name: str, label: str, module: str, function: str) -> PluginSource:
+    from importlib.util import find_spec  # noqa: PLC0415 - with the first package
+
+    source = PluginSource(name, label, (), module, function)
+    if not re.fullmatch(PLUGIN_NAME, name):
+        problem = f"The entry point {name!r} of {label} is no name for a plug-in."
+        hint = "Use 1 to 40 small letters, digits, underscores or dashes, first a letter."
+        return msgspec.structs.replace(source, problem=problem, hint=hint)
+    try:
+        spec = find_spec(module.partition(".")[0])  # of the outermost package, so nothing is imported
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None:
+        problem = f"The entry point {name} of {label} names the module {module}, which is not installed."
+        return msgspec.structs.replace(
+            source, problem=problem, hint=f"Install {label.partition(' ')[0]} again."
+        )
+    places = tuple(spec.submodule_search_locations or ()) or ((spec.origin,) if spec.origin else ())
+    return msgspec.structs.replace(source, paths=places)

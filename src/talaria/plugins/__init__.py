@@ -1,0 +1,58 @@
+"""The API of plug-ins. A plug-in has a function `register(plugin: Plugin)`, which says what it brings.
+
+docs/how-to/write-a-plugin.md shows how one is written. Everything that is named here stays as it is within a
+minor version; other modules of the program may change at any time.
+"""
+
+from talaria.agent.compaction.engine import Ask, ContextEngine
+from talaria.agent.compaction.plan import CompactionRequest
+from talaria.channels.descriptor import Channel
+from talaria.commands.command_types import CommandCall
+from talaria.core.entries import Summary
+from talaria.core.errors import TalariaError, ToolError
+from talaria.core.gateway_part import ToolScope
+from talaria.core.hooks import (
+    AnswerFacts,
+    EndFacts,
+    HookRefusal,
+    ModelFacts,
+    ResultFacts,
+    SessionFacts,
+    ToolFacts,
+    TurnFacts,
+)
+from talaria.core.memory import MemoryProvider
+from talaria.core.setting_marks import Check, Mark
+from talaria.core.tools import Risk, Tool, ToolContext, ToolSource, ToolSpec
+from talaria.gateway import Gateway
+from talaria.plugins.api import Plugin
+
+__all__ = [
+    "AnswerFacts",
+    "Ask",
+    "Channel",
+    "Check",
+    "CommandCall",
+    "CompactionRequest",
+    "ContextEngine",
+    "EndFacts",
+    "Gateway",
+    "HookRefusal",
+    "Mark",
+    "MemoryProvider",
+    "ModelFacts",
+    "Plugin",
+    "ResultFacts",
+    "Risk",
+    "SessionFacts",
+    "Summary",
+    "TalariaError",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolFacts",
+    "ToolScope",
+    "ToolSource",
+    "ToolSpec",
+    "TurnFacts",
+]
