@@ -92,12 +92,13 @@ class ToolResult(msgspec.Struct, frozen=True):
         call_id: str, name: str, parts: tuple[Part, ...], outcome: ToolOutcome = ToolOutcome.OK
     ) -> ToolResult:
         """Return a result that has these parts; parts that are all text become one text."""
-        text = "\n".join(map(_as_text, parts))
+        text = "\n".join(map(spoken_part, parts))
         is_text = all(isinstance(part, Text) for part in parts)
         return ToolResult(call_id, name, text, outcome, () if is_text else parts)
 
 
-def _as_text(part: Part) -> str:
+def spoken_part(part: Part) -> str:
+    """Return a part for readers that take text only: a file by its path."""
     match part:
         case Text(text=text):
             return text

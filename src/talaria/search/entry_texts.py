@@ -8,12 +8,10 @@ from talaria.core.entries import Announcement, Entry, Note
 from talaria.core.messages import (
     AssistantMessage,
     File,
-    Image,
-    Part,
     SystemMessage,
-    Text,
     ToolResults,
     UserMessage,
+    spoken_part,
 )
 from talaria.core.wrapped_calls import inner_call
 
@@ -48,7 +46,10 @@ def indexed_text(entry: Entry) -> str:
 def _pieces(entry: Entry, cap: int | None) -> Iterator[str]:
     match entry.body:
         case UserMessage(parts=parts):
-            yield from (_part_text(part) for part in parts)
+            for part in parts:
+                yield spoken_part(part)
+                if isinstance(part, File) and part.text:
+                    yield part.text
         case AssistantMessage() as answer:
             if cap is None:
                 yield from (f"[thinking] {each.text}" for each in answer.reasoning if each.text)
@@ -61,13 +62,3 @@ def _pieces(entry: Entry, cap: int | None) -> Iterator[str]:
             yield from (each.text[:cap] for each in results if cap is None or each.name not in _SEARCHES)
         case Note(text=text) | SystemMessage(text=text) | Announcement(text=text):
             yield text
-
-
-def _part_text(part: Part) -> str:
-    match part:
-        case Text(text=text):
-            return text
-        case Image():
-            return "[image]"
-        case File(path=path, text=text):
-            return f"[file {path}]\n{text}" if text else f"[file {path}]"

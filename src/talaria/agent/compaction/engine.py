@@ -18,14 +18,11 @@ from talaria.core.errors import TalariaError
 from talaria.core.gateway_part import GatewayPart, Parts, S, ToolScope
 from talaria.core.messages import (
     AssistantMessage,
-    File,
-    Image,
-    Part,
     SystemMessage,
-    Text,
     ToolResults,
     UserMessage,
     is_untrusted,
+    spoken_part,
 )
 from talaria.core.recall_ids import entry_id, result_id
 from talaria.core.shown import find_summary
@@ -218,7 +215,7 @@ def render_entries(entries: Sequence[Entry], last: int, *, results: bool = True)
         name = entry_id(entry.seq)
         match entry.message:
             case UserMessage(parts=parts, stamp=stamp):
-                said = " ".join(map(_part_text, parts))
+                said = " ".join(map(spoken_part, parts))
                 yield f"{name} [{stamp}] Person: {said}" if stamp else f"{name} Person: {said}"
             case AssistantMessage(text=text, tool_calls=calls):
                 if text:
@@ -233,16 +230,6 @@ def render_entries(entries: Sequence[Entry], last: int, *, results: bool = True)
                 yield f"{name} System: {text}"
             case _:
                 pass
-
-
-def _part_text(part: Part) -> str:
-    match part:
-        case Text(text=text):
-            return text
-        case Image():
-            return "[image]"
-        case File(name=name):
-            return f"[file {name}]"
 
 
 def _cut(text: str, most: int) -> str:
