@@ -336,11 +336,9 @@ def _serve(invocation: Invocation, port: int | None) -> None:
 
 
 def _import_server() -> ModuleType:
-    try:
-        from talaria.cli import mcp_server
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"The package `{error.name}` is missing, which MCP needs.",
-            "Install it with: pip install 'talaria[mcp]'",
-        ) from error
+    from talaria.tools.mcp.probe import check_package
+
+    check_package()
+    from talaria.cli import mcp_server
+
     return mcp_server
