@@ -22,6 +22,7 @@ from chaos.approval_faults import APPROVAL_FAULTS
 from chaos.context_faults import CONTEXT_FAULTS
 from chaos.finding_faults import FINDING_FAULTS
 from chaos.hook_faults import HOOK_FAULTS
+from chaos.key_faults import KEY_FAULTS
 from chaos.kills import KillRun
 from chaos.load_faults import LOAD_FAULTS
 from chaos.memory_faults import MEMORY_FAULTS
@@ -517,6 +518,7 @@ MUTANTS = (
     *MEMORY_FAULTS,
     *RECALL_FAULTS,
     *TOOL_FAULTS,
+    *KEY_FAULTS,
     *NETWORK_FAULTS,
     *SANDBOX_FAULTS,
     *APPROVAL_FAULTS,

@@ -196,7 +196,7 @@ def _import_all() -> None:
     from talaria.core.version import this_version
 
     for module in pkgutil.walk_packages(talaria.__path__, "talaria."):
-        if not module.name.endswith(("__main__", "mcp_server")):  # the package mcp takes a second
+        if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     this_version()
     gc.collect()

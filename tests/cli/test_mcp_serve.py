@@ -43,7 +43,7 @@ async def state_of(client: Client, session: str, state: str) -> str:
             turns = data(await client.call_tool("get_turn", {"turn_id": session}))
             if turns["state"] == state:
                 return str(turns["turn_id"])
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
 
 
 # -- over stdio -------------------------------------------------------------------------------------------
@@ -147,11 +147,11 @@ async def check_cancelling(client: Client, home: Path) -> None:
     call = asyncio.create_task(client.call_tool("ask", {"text": f"{DROPPED} {HANGS}", "session": "dropped"}))
     async with asyncio.timeout(DEADLINE):
         while not await hanging(home, "running"):
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         while await hanging(home, "running"):
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
     assert len(await hanging(home, "cancelled")) == before + 1
 
 

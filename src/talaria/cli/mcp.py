@@ -17,7 +17,7 @@ from talaria.cli.options import Invocation, group, run_loop
 from talaria.cli.text import columns, count, describe_error
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
-from talaria.config.secrets_file import home_environ, read_secrets_file, write_secrets_file
+from talaria.config.secrets_file import SECRETS_FILE, home_environ, read_secrets_file, write_secrets_file
 from talaria.core.display import clean, clean_line
 from talaria.core.errors import ConfigError, NotFound, TalariaError
 from talaria.core.setting_marks import template_variables
@@ -116,6 +116,9 @@ def _add_one(invocation: Invocation, home: Home, new: NewServer, *, is_tested: b
         home.prepare()
         probed = _probe(home, new.name, new.server, new.keys)
     write_server(home, new)
+    if new.keys:
+        moved = f"{count(len(new.keys), 'key')} moved to {home.path / SECRETS_FILE} (mode 0600)"
+        click.echo(f"{moved}: {', '.join(new.keys)}.")
     if probed is not None:
         pins.forget(home.path, new.name)
         pins.note_listing(home.path, new.name, new.server.identity, probed.tools)
@@ -131,10 +134,11 @@ def _probe(home: Home, name: str, server: McpServer, keys: Mapping[str, str] = {
     from talaria.tools.mcp.probe import probe_server
 
     environ = {**home_environ(home.path, os.environ), **keys}
-    tools = load(home.path, os.environ, PARTS).settings.tools
+    settings = load(home.path, os.environ, PARTS).settings
     if sys.stderr.isatty():
         click.echo(f"Starting {name} …", err=True)
-    return run_loop(probe_server(home.path, name, server, environ, tools))
+    private = settings.network.allow_private
+    return run_loop(probe_server(home.path, name, server, environ, settings.tools, private=private))
 
 
 def _show_tools(home: Home, name: str, probed: ProbedServer) -> None:

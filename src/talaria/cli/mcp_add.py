@@ -17,7 +17,7 @@ from talaria.cli.mcp_paste import Pasted, PastedInput, PastedServer, is_whole, p
 from talaria.config.edit import check_change, edited, replace_config
 from talaria.config.home import Home
 from talaria.config.load import FILE_NAME, read_config
-from talaria.config.secrets_file import SECRETS_FILE, write_secrets_file
+from talaria.config.secrets_file import write_secrets_file
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.parts import PARTS
 from talaria.tools.mcp.part import MCP
@@ -161,9 +161,6 @@ def plan_server(home: Home, pasted: PastedServer, options: AddOptions) -> NewSer
     if not server.enabled:
         fields["enabled"] = False
         notes.append(f"{server.name} is off: enabled = false.")
-    if moved.keys:
-        count = f"{len(moved.keys)} key{'' if len(moved.keys) == 1 else 's'}"
-        notes.append(f"{count} moved to {home.path / SECRETS_FILE} (mode 0600): {', '.join(moved.keys)}.")
     path = (*TABLE, server.name)
     bare = edited(home.config, before, TABLE, {server.name: None}) if options.is_forced else before
     if not options.is_forced and _has_server(home, server.name):

@@ -28,6 +28,7 @@ _PLACEHOLDER = re.compile(
     r"\*{3,}|x{4,}|\.{3}|…|changeme|(?:api|access)?[-_ ]?(?:key|token)[-_ ]?here",
     re.IGNORECASE,
 )
+_NO_NAME = re.compile(r"[^A-Z0-9]+")
 _HARMLESS = re.compile(r"\$\{|^$|^(?:true|false|yes|no|on|off|none|null|\d{1,6})$", re.IGNORECASE)
 
 
@@ -112,5 +113,5 @@ def _has_password(value: str) -> bool:
 
 
 def _secret_name(server: str, place: str) -> str:
-    whole = f"mcp_{server}_{place or 'key'}".upper()
-    return re.sub(r"[^A-Z0-9]+", "_", whole).strip("_")
+    prefix, rest = (_NO_NAME.sub("_", text.upper()).strip("_") for text in (server, place or "key"))
+    return f"MCP_{rest}" if rest.startswith(f"{prefix}_") else f"MCP_{prefix}_{rest}"

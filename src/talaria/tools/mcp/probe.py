@@ -53,6 +53,8 @@ async def probe_server(
     server: McpServer,
     environ: Mapping[str, str],
     tools: ToolSettings | None = None,
+    *,
+    private: tuple[str, ...] = (),
 ) -> ProbedServer:
     """Start the server or reach it, list its tools, and end it. Nothing is approved by that. `environ` has
     the keys that the settings name.
@@ -65,6 +67,7 @@ async def probe_server(
         environ,
         Sandboxes(tools.sandbox, home),
         limits=ProcessLimits(tools.command_memory, tools.command_processes),
+        private=lambda: private,
     )
     try:
         module = await load_connection(launcher.threads)

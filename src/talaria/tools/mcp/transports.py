@@ -26,6 +26,7 @@ from talaria.workspace.sandbox.process import SandboxedProcess, Stream
 _KEPT_ERRORS = 8 << 10
 _REFUSED = 400  # and above: statuses of refusals
 _TELLING = re.compile(r"(?:\w+(?:Error|Exception)|[Ee]rror|npm error|fatal)\b.*:? ")
+_MOST_LINES = 3
 _GOING_SECONDS = 1.0  # that a server has to end by itself once its input is closed
 
 
@@ -104,10 +105,10 @@ async def _output(process: SandboxedProcess, errors: bytearray) -> AsyncIterator
 
 
 def _complaint(errors: str) -> str:
-    """Return the line of a dying program that says why: programs end with a stack or with their version."""
+    """Return the lines of a dying program that say why: programs end with a stack or with their version."""
     lines = errors.strip().splitlines()
-    telling = [line for line in lines if _TELLING.match(line)]
-    return clean_line((telling or lines or [""])[-1])
+    telling = [line.removeprefix("npm error ") for line in lines if _TELLING.match(line)]
+    return clean_line(" ".join(telling[:_MOST_LINES] or lines[-1:]))
 
 
 def _decode(line: bytes | TooLong) -> SessionMessage | None:
