@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, tzinfo
-from heapq import nlargest
 from typing import NamedTuple
 
 from talaria.search.side_file import SEQ_BITS, Document, NumberRange, SideFile
@@ -171,8 +171,8 @@ class _Found:
         self.masks: dict[int, int] = {}
         for term, numbers in self.postings.items():
             bit = self.bits[term]
-            for number in numbers:
-                self.masks[number] = self.masks.get(number, 0) | bit
+            again = {number: self.masks[number] | bit for number in self.masks.keys() & numbers}
+            self.masks |= dict.fromkeys(numbers, bit) | again
         self._weights: dict[int, float] = {}
 
     def weigh(self, mask: int) -> float:
@@ -184,9 +184,18 @@ class _Found:
     def seeds(self, query: Query) -> list[int]:
         """Return the documents that have the most and rarest words, the newest of equal ones."""
         needed = sum({self.bits.get(term, 0) for phrase in query.phrases for term in phrase})
-        weights = {mask: self.weigh(mask) for mask in set(self.masks.values()) if mask & needed == needed}
+        counts = Counter(self.masks.values())
+        weights = {mask: self.weigh(mask) for mask in counts if mask & needed == needed}
+        # Of the frequent words only as many documents as there is room for need to be compared.
+        left, least = _MOST_SEEDS, 0.0
+        for mask in sorted(weights, key=weights.__getitem__, reverse=True):
+            if left <= 0:
+                break
+            left, least = left - counts[mask], weights[mask]
+        weights = {mask: weight for mask, weight in weights.items() if weight >= least}
         fitting = [(weights[mask], number) for number, mask in self.masks.items() if mask in weights]
-        return [number for _, number in nlargest(_MOST_SEEDS, fitting)]
+        fitting.sort(reverse=True)
+        return [number for _, number in fitting[:_MOST_SEEDS]]
 
 
 def _rarity(found: int, count: int) -> float:
