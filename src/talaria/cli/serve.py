@@ -26,6 +26,7 @@ from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
+from talaria.core.display import clean_line
 from talaria.core.errors import ConfigError
 from talaria.core.extensions import PluginState
 from talaria.core.failpoints import VARIABLE, arm
@@ -40,6 +41,7 @@ from talaria.observe.descriptors import raise_descriptor_limit
 from talaria.observe.health import GatewayPhase
 from talaria.observe.logs import LogControl, configure
 from talaria.parts import PARTS
+from talaria.skills.pins import read_status
 
 _log = logging.getLogger("talaria.serve")
 AT_ONCE = 130
@@ -206,6 +208,7 @@ def banner(gateway: Gateway, http: HttpChannel, model: Sequence[str], invocation
         "model": model,
         "tools": [f"{tools}      spend cap  {_caps(settings.budgets)}"],
         "plug-ins": _plugin_lines(gateway, invocation),
+        "skills": _skill_lines(gateway, invocation),
     }
     lines = [f"{title}    {how}"] if fits else [title, f"{'':10}{how}"]
     for name, texts in rows.items():
@@ -221,6 +224,13 @@ def _plugin_lines(gateway: Gateway, invocation: Invocation) -> list[str]:
     used = ", ".join(report.name for report in reports if report.state is PluginState.LOADED)
     trouble = [f"{each.name} is {each.state}: {each.sentence()}" for each in reports if each.problem]
     return [used or "none", *map(invocation.spoken, trouble)] if reports else []
+
+
+def _skill_lines(gateway: Gateway, invocation: Invocation) -> list[str]:
+    """Return which skills were put into the home and wait to be accepted."""
+    if not (new := read_status(gateway.home.path).new):
+        return []
+    return [f"{clean_line(', '.join(new))}: new, not in use   ({invocation.command_line('skills accept')})"]
 
 
 def _caps(budgets: BudgetSettings) -> str:
