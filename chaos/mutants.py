@@ -25,6 +25,7 @@ from chaos.hook_faults import HOOK_FAULTS
 from chaos.key_faults import KEY_FAULTS
 from chaos.kills import KillRun
 from chaos.load_faults import LOAD_FAULTS
+from chaos.mcp_faults import MCP_FAULTS
 from chaos.memory_faults import MEMORY_FAULTS
 from chaos.network_faults import NETWORK_FAULTS
 from chaos.pauses import PauseRun
@@ -514,6 +515,7 @@ MUTANTS = (
     *SKILL_FAULTS,
     *SLOT_FAULTS,
     *LOAD_FAULTS,
+    *MCP_FAULTS,
     *RUN_FAULTS,
     *MEMORY_FAULTS,
     *RECALL_FAULTS,

@@ -1,5 +1,5 @@
 """`./dev soak`: the long tests, interleavings, prefix bytes, shells, failing models, money, updates, memory,
-the months of a heavy user, and the runs of many jobs.
+the months of a heavy user, the runs of many jobs, and an MCP server that dies at every call.
 
 --quick runs a twentieth of the counts and leaves out the long tests: those that `./dev test` leaves out too.
 """
@@ -20,6 +20,7 @@ from soak.failures import Failures
 from soak.interleavings import explore_pool, explore_turns, walk_the_machine
 from soak.job_load import JobLoad
 from soak.long_tests import run_long_tests
+from soak.mcp_servers import DyingServer
 from soak.months import Months
 from soak.prefix import Prefixes
 from soak.report import Figure, Progress, render_text
@@ -41,6 +42,7 @@ PARTS = (
     "memory",
     "months",
     "runs",
+    "mcp",
 )
 
 
@@ -108,6 +110,8 @@ def main() -> None:
         if options.docs:
             note = "" if math.isinf(options.minutes) else f"This run was ended after {options.minutes:g} min."
             write_section(RUNS, ran, load.curves(), note)
+    if "mcp" in parts:
+        figures += uvloop.run(DyingServer(times(1_000), progress).run())
     print(render_text(figures))
     sys.exit(0 if all(figure.is_reached for figure in figures) else 1)
 

@@ -13,6 +13,7 @@ from bench.processes import model_server
 from soak import docs
 from soak.home_probe import ProbeSize
 from soak.job_load import JobLoad
+from soak.mcp_servers import DyingServer
 from soak.months import BEYOND_LIMIT, Months, read_stored
 from soak.report import Curve, Figure, Progress, render_svg
 from talaria.core.turns import TurnState
@@ -75,3 +76,10 @@ def test_a_section_is_replaced_and_the_rest_of_the_page_stays(
     page = (folder / "soak.md").read_text()
     assert page.startswith("# What holds\n\n| a |\n\n## Two\n\nstays\n\n## One\n\nnew\n")
     assert "| f | 1 | ≤ 2 | reached |" in page and "1 days" in (folder / "one.svg").read_text()
+
+
+def test_a_server_that_dies_at_every_call_is_started_by_the_rule_only() -> None:
+    soak = DyingServer(8, Progress(is_quiet=True), large=16 << 20, kills=False)
+    figures = asyncio.run(soak.run())
+    assert [figure.name for figure in figures if not figure.is_reached] == []
+    assert len(soak.starts) >= 3

@@ -1,0 +1,121 @@
+"""Planted faults of MCP servers: approval of their tools, their bounds, their starts and their sandbox."""
+
+from __future__ import annotations
+
+from chaos.planted import Edit, Mutant, Tests
+
+_PINS = "tests/tools/mcp/test_pins.py"
+_CALLS = "tests/tools/mcp/test_calls.py"
+_HOSTILE = "tests/tools/mcp/test_hostile_servers.py"
+_ASKING = "tests/tools/mcp/test_asking_servers.py"
+
+MCP_FAULTS = (
+    Mutant(
+        "changed tools offered",
+        "a server changes the text of a tool after the operator has looked at it",
+        (
+            Edit(
+                "tools/mcp/pins.py",
+                "ServerPins(identity, marked, new)",
+                "ServerPins(identity, {**marked, **new})",
+            ),
+        ),
+        Tests(_PINS),
+    ),
+    Mutant(
+        "names of servers not compared",
+        "two tools have one name in a request",
+        (
+            Edit(
+                "tools/mcp/pins.py",
+                'offered_name(server, tool or "resources", taken)',
+                'offered_name(server, tool or "resources", ())',
+            ),
+        ),
+        Tests(_PINS),
+    ),
+    Mutant(
+        "hidden characters kept",
+        "a model reads orders that a person does not see",
+        (
+            Edit(
+                "tools/mcp/texts.py",
+                'return _HIDDEN.sub("", _LINE_ENDS.sub("\\n", text))',
+                'return _LINE_ENDS.sub("\\n", text)',
+            ),
+        ),
+        Tests(_PINS),
+    ),
+    Mutant(
+        "results trusted",
+        "what a server returns does not taint the conversation",
+        (Edit("tools/mcp/tool.py", "        untrusted=True,\n", ""),),
+        Tests(f"{_ASKING}::test_hints_and_settings_decide_about_approvals"),
+    ),
+    Mutant(
+        "long lines held",
+        "an answer of a gigabyte is in memory before it is refused",
+        (
+            Edit(
+                "tools/mcp/intake.py",
+                "if dropped or len(line) + len(part) > max_bytes:",
+                "if dropped and len(line) + len(part) > max_bytes:",
+            ),
+        ),
+        Tests(f"{_HOSTILE}::test_a_large_answer_is_not_held_and_costs_its_own_call"),
+    ),
+    Mutant(
+        "deaths forgiven",
+        "a server that dies at every call is started again at once, for ever",
+        (
+            Edit(
+                "tools/mcp/supervisor.py",
+                "        self._breaker.failed(ticket)\n",
+                "        self._breaker.answered(ticket)\n",
+            ),
+        ),
+        Tests(f"{_HOSTILE}::test_a_call_of_a_dead_server_fails_at_once_and_starts_nothing"),
+    ),
+    Mutant(
+        "all servers started anew",
+        "a change of one server ends the calls of all",
+        (
+            Edit(
+                "tools/mcp/source.py",
+                "if old.get(name) != server or name not in self._tasks:",
+                "if True:",
+            ),
+        ),
+        Tests(f"{_HOSTILE}::test_changed_settings_start_that_server_anew_and_no_other"),
+    ),
+    Mutant(
+        "the gateway's variables handed over",
+        "a server reads the keys of the models",
+        (
+            Edit(
+                "tools/mcp/launch.py",
+                "**variables(server.env, self.environ)}",
+                "**self.environ, **variables(server.env, self.environ)}",
+            ),
+        ),
+        Tests(f"{_CALLS}::test_a_server_sees_its_own_folder_its_named_variables_and_no_network"),
+    ),
+    Mutant(
+        "any path writable",
+        "a server writes the gateway's home because the settings name a folder around it",
+        (Edit("tools/mcp/launch.py", "    if not _is_apart(path, home):\n", "    if not home:\n"),),
+        Tests(f"{_CALLS}::test_a_server_writes_where_the_settings_let_it_and_never_at_the_gateways_home"),
+    ),
+    Mutant(
+        "any call asked for",
+        "a server spends the money of one session on a call of another",
+        (
+            Edit(
+                "tools/mcp/connection.py",
+                "if len(self._calls) == 1 and not self._has_abandoned else None",
+                "if self._calls else None",
+            ),
+        ),
+        Tests(f"{_ASKING}::test_a_server_gets_a_model_call_on_behalf_of_one_call_only"),
+    ),
+)
