@@ -4,7 +4,7 @@
 
 It needs nothing but Python, and speaks just enough of the protocol. Its tools:
 
-- `echo(text)` answers with the text, `who()` with its process id, its folder and its variables.
+- `echo(text)` answers with the text, `who()` with an id of its process, its folder and its variables.
 - `slow(seconds)` tells its progress and answers late, `hang()` never. `cancelled()` tells how many calls were
   cancelled, and `late()` answers after it was cancelled.
 - `crash()` ends the process, and so does `die()`, which says of itself that it destroys. `fail()` answers
@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import socket
 import sys
 import threading
@@ -64,6 +65,7 @@ class ScriptedServer:
         self._count = 0
         self._answers: dict[str, tuple[threading.Event, list[Any]]] = {}
         self._next = 0
+        self._id = secrets.token_hex(8)
 
     def run(self) -> None:
         if self._options.start_seconds:
@@ -162,7 +164,7 @@ class ScriptedServer:
         return [_text(given.get("text", ""))]
 
     def _do_who(self, given: dict[str, Any], message: dict[str, Any]) -> list[Any]:
-        facts = {"pid": os.getpid(), "cwd": str(Path.cwd()), "environ": dict(os.environ)}
+        facts = {"id": self._id, "cwd": str(Path.cwd()), "environ": dict(os.environ)}
         return [_text(json.dumps(facts))]
 
     def _do_hang(self, given: dict[str, Any], message: dict[str, Any]) -> None:
