@@ -30,6 +30,7 @@ from chaos.memory_faults import MEMORY_FAULTS
 from chaos.network_faults import NETWORK_FAULTS
 from chaos.pauses import PauseRun
 from chaos.planted import Commands, Edit, Kills, Mutant, Pauses, Retries, Tests
+from chaos.plugin_faults import PLUGIN_FAULTS
 from chaos.recall_faults import RECALL_FAULTS
 from chaos.retries import RetryRun
 from chaos.run_faults import RUN_FAULTS
@@ -411,8 +412,8 @@ MUTANTS = (
         (
             Edit(
                 "turns/intake.py",
-                "inbound, parts=said[0].parts)\n        command",
-                "inbound)\n        command",
+                "inbound, parts=said[0].parts)\n        extra",
+                "inbound)\n        extra",
             ),
         ),
         Tests("tests/turns/test_pasted_secrets.py::test_a_pasted_secret_reaches_neither_log_nor_model"),
@@ -513,6 +514,7 @@ MUTANTS = (
     *FINDING_FAULTS,
     *HOOK_FAULTS,
     *SKILL_FAULTS,
+    *PLUGIN_FAULTS,
     *SLOT_FAULTS,
     *LOAD_FAULTS,
     *MCP_FAULTS,

@@ -14,9 +14,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.errors import Overloaded
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.units import Size
@@ -43,6 +45,32 @@ async def hold_the_loop(seconds: float) -> None:
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         pass
+
+
+async def test_the_plugin_that_holds_the_loop_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "busy.py"
+    file.write_text(
+        "async def hold(work, seconds):\n    work(seconds)\n\ndef spin(seconds):\n    import time\n"
+        "    end = time.thread_time() + seconds\n    while time.thread_time() < end:\n        pass\n"
+    )
+    names: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    CODE_OWNERS.add(file, "busy")
+    blamed: list[tuple[str, str]] = []
+    limits = Limits(LimitSettings(loop_lag=timedelta(seconds=5)))
+    watch = LoopWatch(
+        limits, Metrics(), on_blocked=lambda holder, seconds: blamed.append((holder.plugin, holder.stack[0]))
+    )
+    watch.start()
+    try:
+        await asyncio.create_task(names["hold"](names["spin"], 1.3), name=f"turn {TURN}")
+        reading = watch.reading()
+    finally:
+        watch.stop()
+        CODE_OWNERS.drop("busy")
+    assert "the plug-in busy, turn " in reading.held_by
+    ((plugin, where),) = blamed
+    assert plugin == "busy" and where.startswith("busy.py:") and where.endswith("in spin")
 
 
 async def test_the_code_and_the_turn_that_hold_the_loop_are_named(caplog: pytest.LogCaptureFixture) -> None:

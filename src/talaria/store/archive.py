@@ -1,9 +1,9 @@
 """A home as one file: a compressed tar with a manifest that tells what must be in it.
 
-It holds the database, `config.toml`, the secrets of chat platforms, `files/`, `memory/` and `skills/`. The
-HTTP token, the variables of the service, logs and everything about the running process stay out; links and
-special files that tools left in chats' folders are not followed and not kept. The manifest comes last, when
-everything has been read once.
+It holds the database, `config.toml`, the secrets of chat platforms, and the folders of chats, memory, skills
+and plug-ins. The HTTP token, the variables of the service, logs and everything about the running process stay
+out; links and special files that tools left in chats' folders are not followed and not kept. The manifest
+comes last, when everything has been read once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import msgspec
 from talaria.core.errors import BadRequest, StoreError
 
 DATABASE, CONFIG, MANIFEST = "talaria.db", "config.toml", "manifest.json"
-FOLDERS = ("files", "memory", "skills")
+FOLDERS = ("files", "memory", "skills", "plugins", "plugin-data")
 _READ_BY_COMMANDS = "skills/"  # what is below keeps its permissions
 _FORMAT = 1
 _SNAPSHOT = ".snapshot-"
