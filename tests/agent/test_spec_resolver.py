@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from talaria.agent.prompt import render_prompt
+from talaria.agent.prompt import render_prompt, replace_memory
 from talaria.agent.settings import AgentSettings
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.core.errors import NoModel, NotFound
@@ -125,3 +125,13 @@ def test_memory_is_replaced_in_a_spec_and_all_else_stays(wire: Wire) -> None:
         assert specs.refresh_memory(key, before) == fresh
         assert fresh.spec.remembered == text and fresh.prefix.tools == before.prefix.tools
         before = fresh
+
+
+def test_skills_stand_before_memory_and_a_built_in_model_is_told_of_neither() -> None:
+    told = render_prompt("main", "", ("skill",), "- A fact.", "# Skills\n\n- pdf: Reads.")
+    assert told.index("- pdf: Reads.") < told.index("- A fact.")
+    without = render_prompt("main", "", ("skill",), "", "# Skills\n\n- pdf: Reads.")
+    assert replace_memory(told, "- A fact.", "") == without
+    assert replace_memory(without, "", "- A fact.") == told
+    plain = render_prompt("main", "", ("skill",), "- A fact.", "# Skills", is_plain=True)
+    assert "Skills" not in plain and "fact" not in plain
