@@ -14,9 +14,11 @@ from talaria.tools.builtin import builtin_tools
 from talaria.tools.function import FunctionTool, parameters, text
 from talaria.tools.offering import choose_shown, make_offer
 from talaria.tools.settings import FAMILIES, ToolSettings
+from talaria.tools.skill import SKILL_SPEC
 from talaria.tools.tool_search import SEARCH_BYTES, ToolFinder, search_tools
 from talaria.tools.toolset import ToolFamily, ToolSet, spec_size
 from talaria.tools.usage import ToolUsage
+from talaria.tools.web import _SEARCH
 from tools.conftest import bound, tool
 
 # -- a wrapped call ------------------------------------------------------------------------------------------
@@ -120,6 +122,9 @@ def test_built_in_families_go_behind_the_search_by_a_fixed_order_until_they_are_
 
 def test_all_built_in_tools_take_at_most_12_000_bytes_of_a_request() -> None:
     tools = builtin_tools(ToolSettings())
+    rare = [spec for spec in (_SEARCH, SKILL_SPEC) if spec.name not in tools]
+    tools = tools.with_tools([FunctionTool(spec, tool("x").handler) for spec in rare])
+    tools = ToolSet(tools, {name: tools.origin(name) or "skills" for name in tools.names})
     assert {each.origin for each in tools.families()} == {*FAMILIES}
     listed = [
         {

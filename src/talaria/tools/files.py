@@ -30,23 +30,20 @@ _DEFAULT_LINES = 2000
 _MAX_LISTED = 1000
 _MAX_PLACES = 10
 
-_PATH = text("Path of the file, relative to the chat's folder.")
+_PATH = text("Relative to the chat's folder.")
 
 READ_FILE = ToolSpec(
     name="read_file",
     description=(
-        "Read a file from the chat's folder. Of a text it returns the lines as they are. A long text comes "
-        "in parts: a note at the end says how many lines there are and with which offset to go on. A picture "
-        "(PNG, JPEG, GIF or WebP) is shown to you, if you can see."
+        "Read a file from the chat's folder. A long text comes in parts: a note at the end says how many "
+        "lines there are and with which offset to go on. A picture (PNG, JPEG, GIF, WebP) is shown to you."
     ),
     parameters=parameters(
         {
             "path": _PATH,
-            "offset": counted("First line to read, counted from 1. Default: 1."),
-            "limit": counted(f"How many lines to read at most. Default: {_DEFAULT_LINES}."),
-            "column": counted(
-                "Where to begin in the first line; only to go on within a very long line, as a note said."
-            ),
+            "offset": counted("First line to read. Default: 1."),
+            "limit": counted(f"The most lines to read. Default: {_DEFAULT_LINES}."),
+            "column": counted("Where to begin in the first line, if a note says so."),
         },
         required=["path"],
     ),
@@ -90,12 +87,11 @@ LIST_FILES = ToolSpec(
     name="list_files",
     description=(
         "List files and folders with their sizes; folders end with a slash. Without a pattern it lists one "
-        'folder; "*.py" matches names in it, "**/*.py" at any depth, "**" everything. The inside of .git is '
-        "left out."
+        'folder; "*.py" matches names in it, "**/*.py" at any depth, "**" everything but .git.'
     ),
     parameters=parameters(
         {
-            "path": text("Folder to start from. Default: the chat's folder."),
+            "path": text("Default: the chat's folder."),
             "pattern": text('Glob, relative to path, such as "**/*.py". Default: "*".'),
         }
     ),

@@ -19,11 +19,10 @@ _SHOWN = 100  # characters of a command in the list
 PROCESS = ToolSpec(
     name="process",
     description=(
-        "Look after the background processes of this conversation, which terminal starts with background. "
-        "list: all of them. poll: how one is, and what it printed since the last poll. log: a page of what "
-        "it printed, the last one unless offset says where to begin. write: give it input; end a line with "
-        "\\n; without input, its input is closed. kill: end it. You are told when one ends: do not wait for "
-        "it by polling."
+        "Look after the background processes that terminal started. list: all of them. poll: how one is, "
+        "and what it printed since the last poll. log: a page of its output, the last one without offset. "
+        "write: give it input; end a line with \\n; without input, its input is closed. kill: end it. You "
+        "are told when one ends: do not poll for it."
     ),
     parameters=parameters(
         {

@@ -33,10 +33,10 @@ def _spec(settings: ToolSettings) -> ToolSpec:
         ),
         parameters=parameters(
             {
-                "command": text("The command, as for bash -c. It may have several lines."),
+                "command": text("As for bash -c; several lines are fine."),
                 "timeout": counted(f"Seconds until it is ended. Default: {usual}; at most {most}."),
-                "background": flag("Do not wait for its end: for servers, and for work that takes long."),
-                "wake": flag("With background: get a turn of your own when it ends, to go on by yourself."),
+                "background": flag("Do not wait for its end: for servers and long work."),
+                "wake": flag("With background: get a turn of your own when it ends."),
                 "tty": flag("Run it on a terminal, for programs that need one."),
             },
             required=["command"],
