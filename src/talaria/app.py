@@ -26,7 +26,6 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people
 from talaria.cluster.leases import USUAL_TIMING, LeaseKeeper, LeaseTiming
-from talaria.cluster.owner_file import exchange_owner
 from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -181,8 +180,7 @@ async def open_gateway(
         starting: asyncio.Task[None] | None = None
         try:
             gateway.turns.hold()
-            dead = None if is_alone or not serves else exchange_owner(home.path, gateway.turns.owner)
-            await gateway.turns.recover(takes_up, is_alone=is_alone, dead=dead)
+            await gateway.turns.recover(takes_up, is_alone=is_alone, home=home.path if serves else None)
             pause = await guard.seconds()
             if not pause:
                 await guard.enter()
@@ -227,7 +225,6 @@ async def _open_store(start: _Start) -> AsyncIterator[tuple[StoreEngine, bool]]:
     if (loss := home.find_loss(url)) is not None:
         raise loss
     with HomeLock(home.path) as lock, ExitStack() as locks:
-        # Other gateways, on other machines, may serve the database of a server.
         is_alone = is_file(url) and locks.enter_context(
             lock_database(home.find_database(url), home.path, is_required=start.serves)
         )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from talaria.agent.journal import Journal
 from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.owner_file import exchange_owner
 from talaria.core.clock import Clock
-from talaria.core.ids import ChatKey, OwnerId, TurnId
+from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Begin, TurnEnd
 from talaria.core.questions import Question
 from talaria.core.store_ports import Store
@@ -45,18 +47,18 @@ class Recovery:
         takes_up: Callable[[Turn], bool] = _any_turn,
         *,
         is_alone: bool = True,
-        dead: OwnerId | None = None,
+        home: Path | None = None,
     ) -> int:
         """Take up what earlier processes left unsettled and return how many turns that are.
 
         Turns for which `takes_up` is False are left alone. Only the holder of the home's lock may call this.
-        With `is_alone` False another gateway may serve the same database, and only what the owner `dead` had
-        begun is taken up now.
+        With `is_alone` False other gateways may serve the same database, as on PostgreSQL. Then only what the
+        process before this one in the same `home` had begun is taken up now.
         """
         self._takes_up, count = takes_up, 0
         if is_alone:
             count = await self._take_up(await self._store.reclaim(self._keeper.owner))
-        elif dead is not None:
+        elif home is not None and (dead := exchange_owner(home, self._keeper.owner)) is not None:
             await self._store.bury(dead)
             count = await self.adopt()
         self._has_recovered = True

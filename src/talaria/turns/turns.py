@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from pathlib import Path
 
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.errors import NotFound, StoreError
@@ -113,14 +114,14 @@ class Turns:
         takes_up: Callable[[Turn], bool] = lambda turn: True,
         *,
         is_alone: bool = True,
-        dead: OwnerId | None = None,
+        home: Path | None = None,
     ) -> int:
         """Take up what earlier processes left unsettled, then accept messages. Return how many were taken up.
 
         Stateless calls are cancelled instead, because their callers are gone. Turns for which `takes_up` is
         False are left alone until their chat is spoken to.
         """
-        count = await self._recovery.recover(takes_up, is_alone=is_alone, dead=dead)
+        count = await self._recovery.recover(takes_up, is_alone=is_alone, home=home)
         await self.requests.load()
         self._intake.open()
         return count

@@ -13,8 +13,8 @@ from talaria.store.postgres.pipeline import ConnectionCut
 LOOK = "`talaria doctor` looks closer; the gateway goes on by itself."
 
 
-class FaultKind(Enum):
-    """What a failed order is to do."""
+class OrderFault(Enum):
+    """The kinds of failure, by what the order is to do then."""
 
     CUT = auto()  # connect again; whether a commit under way was carried out is read back
     AGAIN = auto()  # run again: another order was in its way
@@ -34,17 +34,17 @@ _CUT = (
 _BUSY = (errors.LockNotAvailable, errors.QueryCanceled)
 
 
-def kind_of(error: Exception) -> FaultKind:
+def kind_of(error: Exception) -> OrderFault:
     if isinstance(error, (ConnectionCut, *_CUT)):
-        return FaultKind.CUT
+        return OrderFault.CUT
     if isinstance(error, _AGAIN):
-        return FaultKind.AGAIN
+        return OrderFault.AGAIN
     if isinstance(error, psycopg.DataError | psycopg.IntegrityError | psycopg.ProgrammingError):
         # A read-only server says so by an internal error of class 25.
-        return FaultKind.REFUSED
+        return OrderFault.REFUSED
     if isinstance(error, _BUSY):
-        return FaultKind.BUSY
-    return FaultKind.OTHER if isinstance(error, psycopg.Error) else FaultKind.REFUSED
+        return OrderFault.BUSY
+    return OrderFault.OTHER if isinstance(error, psycopg.Error) else OrderFault.REFUSED
 
 
 def text_of(error: Exception) -> str:
@@ -56,14 +56,14 @@ def failed(error: Exception) -> StoreError:
     """Return the error for an order that was not carried out."""
     what = text_of(error)
     match kind_of(error):
-        case FaultKind.REFUSED | FaultKind.AGAIN:
-            failure = StoreError(f"This cannot be stored: {what}.")
-        case FaultKind.BUSY:
+        case OrderFault.REFUSED | OrderFault.AGAIN:
+            failure = StoreError(f"This cannot be stored: {what}.", "The gateway's log has the whole error.")
+        case OrderFault.BUSY:
             failure = StoreError(
                 f"The database is too busy, and nothing was written: {what}.",
                 "Look for long transactions in pg_stat_activity; the gateway goes on by itself.",
             )
-        case FaultKind.CUT:
+        case OrderFault.CUT:
             failure = StoreError(f"The connection to the database was cut: {what}.", LOOK)
         case _:
             failure = StoreError(f"The database failed, and nothing was written: {what}.", LOOK)

@@ -1,4 +1,4 @@
-"""One connection with all that may happen to it: orders are run again, and cut connections made again.
+"""A connection with all that may happen to it: orders are run again, and cut connections made again.
 
 An order that was in another's way (a deadlock, a key that another order wrote first) is rolled back and run
 again, at most `MOST_RUNS` times. So is one whose connection was cut before it was to be committed. If the
@@ -23,7 +23,7 @@ import psycopg
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError, TalariaError
 from talaria.store.postgres.connections import Connect
-from talaria.store.postgres.faults import FaultKind, failed, in_doubt, kind_of
+from talaria.store.postgres.faults import OrderFault, failed, in_doubt, kind_of
 from talaria.store.postgres.pipeline import ANSWER_SECONDS, ConnectionCut, Pipe
 from talaria.store.sql.executor import Connection, Transaction
 
@@ -59,7 +59,7 @@ class LockingTransaction(Transaction):
         return True
 
 
-class Link:
+class PostgresLink:
     """Runs orders and queries, in one thread at a time. Connects when it is first used.
 
     `on_doubt` is called with True when the outcome of a commit is not known, and with False when it is.
@@ -105,9 +105,9 @@ class Link:
                 raise
             except Exception as error:
                 kind = kind_of(error)
-                if kind is FaultKind.CUT:
+                if kind is OrderFault.CUT:
                     self.close()
-                if run == MOST_RUNS or kind not in (FaultKind.CUT, FaultKind.AGAIN):
+                if run == MOST_RUNS or kind not in (OrderFault.CUT, OrderFault.AGAIN):
                     raise failed(error) from error
             self.reruns += 1
             time.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**run, _LONGEST_PAUSE)))  # noqa: S311
@@ -122,9 +122,9 @@ class Link:
                 raise
             except Exception as error:
                 kind = kind_of(error)
-                if kind is FaultKind.CUT:
+                if kind is OrderFault.CUT:
                     self.close()
-                if is_last or kind not in (FaultKind.CUT, FaultKind.AGAIN):
+                if is_last or kind not in (OrderFault.CUT, OrderFault.AGAIN):
                     raise failed(error) from error
         raise AssertionError("the last run returns or raises")
 

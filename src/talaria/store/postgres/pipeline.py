@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL in pipeline mode.
+"""A connection to PostgreSQL in pipeline mode.
 
 A statement is sent at once and waits for its answer only when its rows or its count are looked at. So the
 statements of an order that read nothing cost no round trip of their own. The SQL goes to libpq directly:

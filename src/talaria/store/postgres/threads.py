@@ -20,7 +20,7 @@ from talaria.core.ledger import Renewal
 from talaria.core.tasks import Uncancellable
 from talaria.store.postgres.connections import Connect
 from talaria.store.postgres.faults import again, failed, hanging, no_connection
-from talaria.store.postgres.link import Link
+from talaria.store.postgres.link import PostgresLink
 from talaria.store.sql import leases, rules
 from talaria.store.sql.executor import Connection, Transaction
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class _Task(NamedTuple):
-    run: Callable[[Link], Any]
+    run: Callable[[PostgresLink], Any]
     result: asyncio.Future[Any]
     at: float
 
@@ -39,7 +39,9 @@ class _Task(NamedTuple):
 class Crew:
     """Threads that run tasks of one kind."""
 
-    def __init__(self, name: str, most: int, make: Callable[[], Link], on_end: Callable[[Any], None]) -> None:
+    def __init__(
+        self, name: str, most: int, make: Callable[[], PostgresLink], on_end: Callable[[Any], None]
+    ) -> None:
         """`make` gives each thread its link. `on_end` is called there with each task's error, or None."""
         self._loop = asyncio.get_running_loop()
         self._name = name
@@ -47,7 +49,7 @@ class Crew:
         self._on_end = on_end
         self._queue: SimpleQueue[_Task | None] = SimpleQueue()
         self._threads: list[Thread] = []
-        self._links: list[Link] = []
+        self._links: list[PostgresLink] = []
         self._free = 0  # threads that wait; counted by themselves
         self._busy: dict[int, float] = {}  # since when each thread runs a task
         self._ended: list[Uncancellable[None]] = []
@@ -55,14 +57,14 @@ class Crew:
         self.most = most
 
     @property
-    def links(self) -> Sequence[Link]:
+    def links(self) -> Sequence[PostgresLink]:
         return tuple(self._links)
 
     def oldest(self) -> float | None:
         """Return since when the oldest task is run, by `monotonic`."""
         return min(self._busy.copy().values(), default=None)
 
-    def submit(self, run: Callable[[Link], Any], result: asyncio.Future[Any]) -> None:
+    def submit(self, run: Callable[[PostgresLink], Any], result: asyncio.Future[Any]) -> None:
         self._queue.put(_Task(run, result, monotonic()))
         if self._queue.qsize() > self._free and len(self._threads) < self.most:
             self._start()
@@ -108,7 +110,7 @@ class Crew:
             with self._lock:
                 self._free -= 1
 
-    def _carry_out(self, link: Link, task: _Task) -> None:
+    def _carry_out(self, link: PostgresLink, task: _Task) -> None:
         if task.result.cancelled():
             return
         waited = monotonic() - task.at
@@ -161,8 +163,8 @@ class PostgresThreads:
         self._in_doubt = 0
         self._trouble: StoreError | None = None
 
-        def link(connect: Connect = connect) -> Link:
-            return Link(connect, clock, is_closing=lambda: self._is_over, on_doubt=self._note_doubt)
+        def link(connect: Connect = connect) -> PostgresLink:
+            return PostgresLink(connect, clock, is_closing=lambda: self._is_over, on_doubt=self._note_doubt)
 
         self.writers = Crew("writer", most, link, self._note_write)
         self.readers = Crew("reader", max(2, most // 2), lambda: link(connect_reader), self._note_read)
@@ -170,7 +172,7 @@ class PostgresThreads:
         self._side_lock = Lock()
 
     @property
-    def links(self) -> Sequence[Link]:
+    def links(self) -> Sequence[PostgresLink]:
         return (*self.writers.links, *self.readers.links, self._side)
 
     @property

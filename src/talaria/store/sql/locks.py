@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from talaria.core.ids import ChatKey, JobId, OwnerId, QuestionId, SessionId, TurnId
+from talaria.core.ledger import Accept, Binding
 from talaria.store.sql.executor import Transaction
 
 SESSION = "SELECT 1 FROM sessions WHERE id = ? FOR UPDATE"
@@ -106,7 +107,7 @@ def whole(tx: Transaction, what: str) -> None:
     tx.lock(NAME, (what,))
 
 
-# What orders share while they add to it, and retention locks before it looks for what is used no more.
+# Names that orders share while they add to a thing, and that retention locks before it looks for unused ones.
 SPECS = "specs"
 BRANCHES = "branches"
 SLOT_CLAIMS = "slot claims"
@@ -134,6 +135,20 @@ def _each(tx: Transaction, sql: str, keys: Iterable[str]) -> bool:
     for key in sorted(keys):
         is_locked = tx.lock(sql, (key,))
     return is_locked
+
+
+def accepting(tx: Transaction, order: Accept) -> None:
+    """Lock what decides whether the message is known, and the session that it may belong to."""
+    if order.names:
+        names(tx, f"repeat {order.scope}", *(name.key for name in order.names))
+    if order.binding is Binding.CURRENT:
+        current_session(tx, order.inbound.chat_key)
+    elif order.binding is Binding.RESUME:
+        session(tx, order.resume)
+    if order.behind is not None:
+        session(tx, order.behind.session_id)
+    if order.claim is not None:
+        slot(tx, order.claim.job_id, order.claim.instant)
 
 
 # -- reading again ----------------------------------------------------------------------------------------

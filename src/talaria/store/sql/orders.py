@@ -87,7 +87,7 @@ SET_HOST = "UPDATE turns SET merged_into = ? WHERE id = ?"
 
 def accept(tx: Transaction, order: Accept) -> Accepted:
     inbound = order.inbound
-    _lock(tx, order)
+    locks.accepting(tx, order)
     if (known := _find_known(tx, order)) is not None:
         return Accepted(known, is_duplicate=True, is_new_session=False)
     bound = _bound_session(tx, order)
@@ -117,20 +117,6 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         tx.execute(SET_HOST, (order.steers, turn.id))
         turn = msgspec.structs.replace(turn, merged_into=order.steers)
     return Accepted(turn, is_duplicate=False, is_new_session=bound is None, began=began, ended=ended)
-
-
-def _lock(tx: Transaction, order: Accept) -> None:
-    """Lock what decides whether the message is known, and the session that it may belong to."""
-    if order.names:
-        locks.names(tx, f"repeat {order.scope}", *(name.key for name in order.names))
-    if order.binding is Binding.CURRENT:
-        locks.current_session(tx, order.inbound.chat_key)
-    elif order.binding is Binding.RESUME:
-        locks.session(tx, order.resume)
-    if order.behind is not None:
-        locks.session(tx, order.behind.session_id)
-    if order.claim is not None:
-        locks.slot(tx, order.claim.job_id, order.claim.instant)
 
 
 def _find_known(tx: Transaction, order: Accept) -> Turn | None:

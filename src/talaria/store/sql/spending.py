@@ -37,7 +37,7 @@ def _sum(column: str, condition: str = "") -> str:
 
 
 EVERYONE = "*"  # the user under whom the spending of all users is added up; ids of users have a colon
-# One statement, so that a call which is settled meanwhile counts once: as reserved or as spent.
+# A single statement, so that a call which is settled meanwhile counts once: as reserved or as spent.
 SUM_MONEY = f"""
 SELECT s.by_all, s.by_user, r.for_all, r.for_user, r.for_session
 FROM (SELECT {_sum("amount")} AS for_all, {_sum("amount", "user_id = ?")} AS for_user,
