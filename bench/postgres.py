@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import median
 
 from bench.load import Client, fresh_names
 from bench.processes import gateway, model_server
 from bench.turns import SESSIONS
-from postgres_server import PostgresServer, running_server
+from postgres_server import running_server
 
 DURABLE = ("fsync=on", "synchronous_commit=on", "shared_buffers=128MB", "max_connections=100")
 

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 _FAST = ("fsync=off", "full_page_writes=off", "synchronous_commit=off", "autovacuum=off", "wal_level=minimal")
-_SMALL = ("max_connections=100", "shared_buffers=32MB", "max_wal_senders=0", "io_method=sync")
+_SMALL = ("max_connections=100", "shared_buffers=32MB", "max_wal_senders=0", "deadlock_timeout=50ms")
 _START_SECONDS = 60
 _EMPTY = """
 DO $$ DECLARE one TEXT; BEGIN

@@ -164,6 +164,19 @@ class StoreUpkeepSuite:
 
     # -- recovery
 
+    async def test_the_leases_of_a_dead_owner_are_void_and_its_turns_are_listed(self, store: Store) -> None:
+        mine, lease = await begun(store, accepting(chat=CHAT))
+        theirs, lost = await begun(store, accepting(chat=OTHER_CHAT), RIVAL)
+        queued = await store.accept(accepting(chat=OTHER_CHAT))
+        left = await store.bury(RIVAL)
+        assert [turn.id for turn in left] == [theirs.turn.id, queued.turn.id]
+        with pytest.raises(StaleFence):
+            await store.commit(ending(theirs, lost))
+        again = await store.begin(Begin(theirs.turn.id, ME, LEASE, said("hello")))
+        assert (again.attempts, again.crashes) == (2, 1), "it counts as a crash"
+        await store.commit(ending(mine, lease))
+        assert not await store.bury(RIVAL)
+
     async def test_reclaim_expires_the_leases_of_others_and_lists_what_is_owed(self, store: Store) -> None:
         dead, dead_lease = await begun(store, owner=RIVAL)
         waiting = await store.accept(accepting())

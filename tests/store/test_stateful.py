@@ -67,11 +67,6 @@ def at_once(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("it waits")
 
 
-def all_rows(db: Connection) -> dict[str, list[object]]:
-    names = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-    return {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in names}
-
-
 def waiting_turns(db: Connection) -> dict[str, str]:
     return dict(db.execute("SELECT id, waiting_turn FROM sessions WHERE waiting_turn <> ''").fetchall())
 
@@ -94,7 +89,7 @@ class Ledger(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = HandClock()
-        self.inline = InlineExecutor(self.clock)
+        self.inline = self.make_executor(self.clock)
         self.store = SqlStore(self.inline, self.clock)
         self.turns: list[TurnId] = []
         self.sessions: list[SessionId] = []
@@ -102,16 +97,23 @@ class Ledger(RuleBasedStateMachine):
         self.known: dict[TurnId, Turn] = {}
         self.asked: list[Question] = []  # undecided
 
+    def make_executor(self, clock: HandClock) -> Any:
+        return InlineExecutor(clock)
+
+    def all_rows(self, db: Connection) -> Any:
+        names = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        return {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in names}
+
     def teardown(self) -> None:
         self.inline.close()
 
     def order(self, work: Coroutine[Any, Any, T]) -> T | TalariaError:
         """What comes of it; a refusal must have changed nothing."""
-        before = at_once(self.inline.read(all_rows))
+        before = at_once(self.inline.read(self.all_rows))
         try:
             return at_once(work)
         except TalariaError as refusal:
-            assert at_once(self.inline.read(all_rows)) == before
+            assert at_once(self.inline.read(self.all_rows)) == before
             return refusal
 
     def turn(self, pick: int) -> TurnId:

@@ -145,9 +145,9 @@ class Store(SpendStore, LogStore, QuestionStore, Protocol):
         """
         ...
 
-    async def bury(self, dead: OwnerId) -> None:
+    async def bury(self, dead: OwnerId) -> Sequence[Turn]:
         """Expire the leases of an owner whose process is known to be dead, and its claims of slots without a
-        turn. Its running turns are orphans then. Durable."""
+        turn. Return the unsettled turns of the sessions that it had last, oldest first. Durable."""
         ...
 
     async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:

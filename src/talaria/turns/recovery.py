@@ -59,8 +59,7 @@ class Recovery:
         if is_alone:
             count = await self._take_up(await self._store.reclaim(self._keeper.owner))
         elif home is not None and (dead := exchange_owner(home, self._keeper.owner)) is not None:
-            await self._store.bury(dead)
-            count = await self.adopt()
+            count = await self._take_up(await self._store.bury(dead))
         self._has_recovered = True
         return count
 

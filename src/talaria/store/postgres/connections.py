@@ -9,7 +9,7 @@ import psycopg
 
 from talaria.core.errors import StoreError
 from talaria.store.postgres.faults import unreachable
-from talaria.store.postgres.pipeline import Pipe
+from talaria.store.postgres.pipeline import ConnectionCut, Pipe
 
 CONNECT_SECONDS = 5
 OLDEST_VERSION = 14
@@ -20,14 +20,23 @@ _LIMITS = {
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "10s",
 }
-_WRITER = {"default_transaction_isolation": "read committed"}
+_WRITER = {"default_transaction_isolation": "read committed", "default_transaction_read_only": "off"}
 # All statements up to the end of a query see one moment.
 _READER = {"default_transaction_isolation": "repeatable read", "default_transaction_read_only": "on"}
+# A server that loses what it has confirmed, while the gateway lives on, would give a fence twice.
+_DURABLE = """
+SELECT set_config('synchronous_commit', 'local', false) WHERE current_setting('synchronous_commit') = 'off'
+"""
+_PASSING = ("terminating connection", "closed the connection", "is starting up", "recovery mode")
+_PLANS = {"plan_cache_mode": "force_generic_plan"}  # made once for each statement
 _SET = "SELECT " + ", ".join(["set_config(%s, %s, false)"] * (len(_LIMITS) + 3))
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
-    """Return a connection as libpq makes it. Raises `StoreError` if there is no server."""
+    """Return a connection as libpq makes it.
+
+    Raises `StoreError` if there is no server, `ConnectionCut` if there is one that is about to serve again.
+    """
     try:
         return psycopg.connect(
             url,
@@ -41,21 +50,22 @@ def connect(url: str) -> psycopg.Connection[Any]:
             tcp_user_timeout=15_000,
         )
     except psycopg.Error as error:
+        if any(words in str(error) for words in _PASSING):
+            raise ConnectionCut(str(error)) from error
         raise unreachable(error) from error
 
 
 def open_pipe(url: str, *, is_reader: bool = False) -> Pipe:
+    """Return a connection for orders or for queries. Raises as `connect` does."""
     connection = connect(url)
     try:
-        settings = _LIMITS | (_READER if is_reader else _WRITER)
-        settings |= {} if is_reader else {"default_transaction_read_only": "off"}
-        values = [part for pair in settings.items() for part in pair]
-        # A number as text is the same on each server; and plans of prepared statements are made once.
-        connection.execute(_SET, [*values, "plan_cache_mode", "force_generic_plan"])
+        settings = _LIMITS | (_READER if is_reader else _WRITER) | _PLANS
+        connection.execute(_SET, [part for pair in settings.items() for part in pair])
+        connection.execute(_DURABLE)
         return Pipe(connection)
     except psycopg.Error as error:
         connection.close()
-        raise unreachable(error) from error
+        raise ConnectionCut(str(error)) from error
     except BaseException:
         connection.close()
         raise

@@ -131,8 +131,7 @@ class Pipe:
 
     def begin(self, seconds: float = ANSWER_SECONDS) -> None:
         """Begin a transaction. The server must have answered all of it within so many seconds."""
-        self._deadline = time.monotonic() + seconds
-        self._failed = None
+        self._start(seconds)
         self.execute(_BEGIN)
 
     def commit(self) -> None:
@@ -153,13 +152,24 @@ class Pipe:
 
     def begin_reading(self, seconds: float = ANSWER_SECONDS) -> None:
         """Begin a query. On a connection of readers all statements up to `end_reading` see one moment."""
-        self._deadline = time.monotonic() + seconds
-        self._failed = None
+        self._start(seconds)
 
     def end_reading(self) -> None:
         """End a query. Nothing waits for the answer, which is read with the next one."""
         self._sync()
         self._flush()
+
+    def _start(self, seconds: float) -> None:
+        """Find out whether the server has ended the session meanwhile: then nothing of the order was sent."""
+        self._deadline = time.monotonic() + seconds
+        self._failed = None
+        if self._poll.poll(0):
+            try:
+                self._pg.consume_input()
+                self._take_results()
+            except psycopg.OperationalError as error:
+                raise ConnectionCut(str(error)) from error
+            self._failed = None
 
     # -- statements
 

@@ -14,6 +14,8 @@ from talaria.core.errors import StoreError
 from talaria.core.ledger import Integrity, StoreStats
 from talaria.core.turns import TurnState
 from talaria.store.postgres.connections import connect, open_pipe, version_of
+from talaria.store.postgres.faults import unreachable
+from talaria.store.postgres.pipeline import ConnectionCut
 from talaria.store.postgres.schema import migrate
 from talaria.store.postgres.server_clock import ServerClock
 from talaria.store.postgres.threads import PostgresThreadOrders, PostgresThreads
@@ -121,7 +123,11 @@ def _read_time(db: Connection) -> float:
 
 def _prepare(url: str, clock: Clock) -> tuple[str, int]:
     """Return the server's version and the schema's."""
-    with connect(url) as connection:
+    try:
+        connection = connect(url)
+    except ConnectionCut as cut:
+        raise unreachable(cut) from cut
+    with connection:
         version = version_of(connection)
         schema = migrate(connection)
         connection.execute(_OLD_MARKS)

@@ -55,6 +55,7 @@ class Crew:
         self._ended: list[Uncancellable[None]] = []
         self._lock = Lock()
         self.most = most
+        self.queue_seconds = QUEUE_SECONDS
 
     @property
     def links(self) -> Sequence[PostgresLink]:
@@ -114,7 +115,7 @@ class Crew:
         if task.result.cancelled():
             return
         waited = monotonic() - task.at
-        if waited > QUEUE_SECONDS:
+        if waited > self.queue_seconds:
             failure = no_connection(waited, self.most)
             self._on_end(failure)
             self._post(task.result, None, failure)

@@ -128,6 +128,10 @@ _BLAMED_KEPT = 20
 
 EXPIRE_OTHERS = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner <> ? AND lease_expires > 0"
 FIND_UNSETTLED = f"SELECT {TURN_COLUMNS} FROM turns WHERE state IN ({UNSETTLED}) ORDER BY position"
+FIND_LEFT = f"""
+SELECT {prefixed("t", TURN_COLUMNS)} FROM turns t JOIN sessions s ON s.id = t.session_id
+WHERE t.state IN ({UNSETTLED}) AND s.lease_owner = ? ORDER BY t.position
+"""
 FIND_ORPHANS = f"""
 SELECT {prefixed("t", TURN_COLUMNS)} FROM turns t JOIN sessions s ON s.id = t.session_id
 WHERE t.state IN ({UNSETTLED}) AND s.lease_expires <= ?
@@ -157,11 +161,12 @@ def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
     return tuple(map(turn_from, tx.execute(FIND_UNSETTLED).fetchall()))
 
 
-def bury(tx: Transaction, dead: OwnerId) -> None:
+def bury(tx: Transaction, dead: OwnerId) -> Sequence[Turn]:
     locks.sessions_of(tx, dead)
     tx.execute(YIELD_LEASES, (dead,))
     spending.charge_own(tx, dead)
     tx.execute(slots.FREE_CLAIMS, (dead,))
+    return tuple(map(turn_from, tx.execute(FIND_LEFT, (dead,)).fetchall()))
 
 
 def orphans(db: Connection, now: float, owner: OwnerId, before: float) -> Sequence[Turn]:

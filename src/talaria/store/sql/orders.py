@@ -316,7 +316,8 @@ def retitle(tx: Transaction, session_id: SessionId, old: str, new: str) -> bool:
 
 FIND_TO_COMMIT = """
 SELECT s.epoch, s.seq, s.spec_id, s.title, s.lease_fence, s.lease_expires, t.position, t.state, t.address,
-       t.job_id
+       t.job_id, EXISTS (SELECT 1 FROM turns m WHERE m.merged_into = t.id),
+       EXISTS (SELECT 1 FROM reservations r WHERE r.turn_id = t.id)
 FROM sessions s LEFT JOIN turns t ON t.id = ? AND t.session_id = s.id WHERE s.id = ?
 """
 SET_HEAD = """
@@ -352,7 +353,7 @@ def commit(tx: Transaction, order: Commit) -> Committed:
     row = tx.execute(FIND_TO_COMMIT, (order.turn_id, order.session_id)).fetchone()
     if row is None:
         raise rules.no_session(order.session_id)
-    epoch, seq, spec_id, title, fence, expires, position, state, address, job_id = row
+    epoch, seq, spec_id, title, fence, expires, position, state, address, job_id, *has = row
     if fence != order.fence or not expires:
         raise rules.stale_fence(order.session_id)
     if order.turn_id is not None:
@@ -374,24 +375,28 @@ def commit(tx: Transaction, order: Commit) -> Committed:
     elif not expires:
         tx.execute(GIVE_LEASE_BACK, (session_id,))
     if order.turn_id is not None:
-        _commit_turn(tx, order.turn_id, order, position)
+        _commit_turn(tx, order.turn_id, order, position, has_steers=has[0], has_reserved=has[1])
         if order.end is not None and (address is not None or job_id is not None):
             turn, _ = _find_turn(tx, order.turn_id)
             _reply(tx, turn, order.end, job_id)
     return Committed(head, entries, tx.now)
 
 
-def _commit_turn(tx: Transaction, turn_id: TurnId, order: Commit, position: int) -> None:
+def _commit_turn(
+    tx: Transaction, turn_id: TurnId, order: Commit, position: int, *, has_steers: bool, has_reserved: bool
+) -> None:
     _write_steps(tx, turn_id, order.steps)
     for n, result in order.shortened:
         tx.execute(SHORTEN_STEP, (encode(result), turn_id, n))
-    spending.settle(tx, turn_id, order)
     _take_steers(tx, turn_id, order.steers)
     if order.ask:
         questions.park(tx, order, _find_turn(tx, turn_id)[0], position)
     if order.end is not None:
         _end_turn(tx, position, order.end)
-        _end_steers(tx, turn_id, order.end)
+        if has_steers:
+            _end_steers(tx, turn_id, order.end)
+    # Money last: rows of everyone's spending are locked until the order is committed.
+    spending.settle(tx, turn_id, order, has_reserved=has_reserved)
 
 
 def _write_steps(tx: Transaction, turn_id: TurnId, steps: Iterable[StepWrite]) -> None:

@@ -119,8 +119,9 @@ TAKE_OF_OTHERS = f"DELETE FROM reservations WHERE owner <> ? RETURNING {_LEFT}"
 TAKE_OF_OWNER = f"DELETE FROM reservations WHERE owner = ? RETURNING {_LEFT}"
 
 
-def settle(tx: Transaction, turn_id: TurnId, order: Commit) -> None:
-    """Record the usage and the cost of the calls in a turn's commit in place of their reservations.
+def settle(tx: Transaction, turn_id: TurnId, order: Commit, *, has_reserved: bool) -> None:
+    """Record the usage and the cost of the calls in a turn's commit in place of their reservations, if it
+    `has_reserved` any.
 
     When the turn ends or is parked, every other reservation of it is spent.
     """
@@ -128,6 +129,8 @@ def settle(tx: Transaction, turn_id: TurnId, order: Commit) -> None:
     for call in order.usage:
         _record(tx, order.session_id, turn_id, call)
         settled.append((call.n, call.attempt))
+    if not has_reserved:
+        return
     if order.end is not None or order.ask:
         charge_turn(tx, turn_id, settled)
         return

@@ -1,0 +1,78 @@
+"""A real gateway on a real PostgreSQL: it answers what was accepted, over its own death and the server's."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import aiohttp
+import pytest
+
+from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from talaria.testing.gateway_process import GatewayProcess, running_gateway
+
+CHATS, MESSAGES = 3, 3
+
+
+async def test_what_was_accepted_is_answered_over_a_kill_and_a_crash_of_the_server(
+    postgres: PostgresServer,  # noqa: F811
+    postgres_database: str,  # noqa: F811
+) -> None:
+    async with running_gateway({"STORE__URL": postgres_database}) as (gateway, server):
+        tickets = {}
+        for number in range(MESSAGES):
+            for chat in range(CHATS):
+                fault = "[[first 1 hang]]" if number == 0 else ""
+                call = f'[[call write_file {{"path":"{number}","content":"x"}}]]'
+                text = f"{call}{fault} {chat} {number}"
+                path = f"/api/sessions/chat-{chat}/messages"
+                tickets[chat, number] = await gateway.call("POST", path, json={"text": text})
+        await server.until(lambda: server.answering == CHATS)
+        await gateway.kill()
+        await gateway.start()
+        for (chat, _), ticket in tickets.items():
+            turn = await gateway.ended_turn(ticket["turn_id"])
+            assert turn["state"] == "done", turn
+            assert turn["session_id"] == tickets[chat, 0]["session_id"]
+        for chat in range(CHATS):
+            entries = (await gateway.call("GET", f"/api/sessions/chat-{chat}/entries"))["entries"]
+            said = [entry for entry in entries if entry["body"]["type"] == "user"]
+            assert [entry["body"]["parts"][0]["text"][-1] for entry in said] == ["0", "1", "2"]
+            assert [entry["seq"] for entry in entries] == list(range(1, len(entries) + 1))
+        status = await gateway.call("GET", "/api/status")
+        assert status["owed"]["turns"] == 0
+        assert not (gateway.home / "talaria.db").exists()
+        await _lose_the_server(gateway, postgres)
+        _refuse_backup(gateway, postgres_database)
+        await gateway.kill(signal.SIGTERM)
+        assert await gateway.wait() == 0
+
+
+async def _lose_the_server(gateway: GatewayProcess, server: PostgresServer) -> None:
+    """A message is refused with the reason while the server is gone, and the next one is served."""
+    server.stop("immediate")
+    try:
+        with pytest.raises(aiohttp.ClientResponseError) as refused:
+            await gateway.call("POST", "/api/sessions/chat-0/messages", json={"text": "lost"})
+        assert refused.value.status == 503
+        with pytest.raises(aiohttp.ClientResponseError) as unready:
+            await gateway.call("GET", "/readyz")
+        assert unready.value.status == 503
+    finally:
+        server.start()
+    ticket = None
+    while ticket is None:
+        try:
+            ticket = await gateway.call("POST", "/api/sessions/chat-0/messages", json={"text": "back"})
+        except aiohttp.ClientResponseError as error:
+            assert error.status == 503
+    assert (await gateway.ended_turn(ticket["turn_id"]))["reply"] == "You said: back"
+
+
+def _refuse_backup(gateway: GatewayProcess, url: str) -> None:
+    command = [sys.executable, "-m", "talaria", "--home", str(gateway.home), "backup", str(gateway.home)]
+    environ = {"TALARIA_STORE__URL": url}
+    told = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    assert told.returncode != 0
+    assert "pg_dump" in told.stderr

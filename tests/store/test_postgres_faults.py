@@ -1,0 +1,231 @@
+"""A database that is cut off, gone, or full: nothing is lost, nothing done twice, and every wait ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from contracts.store_orders import HandClock
+from store.cutting_proxy import Cut, CuttingProxy, cutting_proxy
+from talaria.core.clock import SystemClock
+from talaria.core.errors import StoreError
+from talaria.store.postgres.server_clock import ServerClock
+from talaria.store.postgres.store import PostgresStore
+from talaria.store.sql.executor import Connection, Transaction
+
+ADD_ONE = """
+INSERT INTO cursors (name, value) VALUES ('n', '1')
+ON CONFLICT (name) DO UPDATE SET value = CAST(CAST(cursors.value AS BIGINT) + 1 AS TEXT)
+"""
+
+
+def add_one(tx: Transaction) -> None:
+    """An order that shows how often it was carried out."""
+    tx.execute(ADD_ONE)
+
+
+def read_count(db: Connection) -> int:
+    row = db.execute("SELECT value FROM cursors WHERE name = 'n'").fetchone()
+    return 0 if row is None else int(row[0])
+
+
+@pytest.fixture
+async def proxied(postgres_url: str, clock: HandClock) -> AsyncIterator[tuple[CuttingProxy, PostgresStore]]:
+    with cutting_proxy(postgres_url) as (proxy, url):
+        async with await PostgresStore.open(url, clock, connections=2) as store:
+            await store.probe()
+            yield proxy, store
+
+
+@pytest.mark.parametrize("cut", Cut)
+async def test_a_commit_that_is_cut_off_is_carried_out_once(
+    proxied: tuple[CuttingProxy, PostgresStore], cut: Cut
+) -> None:
+    proxy, store = proxied
+
+    def order(tx: Transaction) -> str:
+        add_one(tx)
+        if runs == [0]:
+            proxy.cut = cut
+        runs[0] += 1
+        return "done"
+
+    for n in range(1, 4):
+        runs = [0]
+        assert await store.threads.write(order) == "done"
+        assert runs == [1 if cut is Cut.AFTER else 2]
+        proxy.release()
+        assert await store.threads.read(read_count) == n
+        await store.threads.write(lambda tx: None)  # the connection works on
+    assert store.trouble is None
+
+
+async def test_an_order_is_run_again_if_it_was_cut_off_before_its_commit(
+    proxied: tuple[CuttingProxy, PostgresStore],
+) -> None:
+    proxy, store = proxied
+    runs = []
+
+    def order(tx: Transaction) -> int:
+        add_one(tx)
+        if not runs:
+            proxy.cut = Cut.BEFORE
+        runs.append(1)
+        (value,) = tx.execute("SELECT value FROM cursors WHERE name = 'n'").fetchone()
+        return int(value)
+
+    assert await store.threads.write(order) == 1
+    assert len(runs) == 2
+
+
+async def test_sessions_that_the_server_ends_lose_nothing_and_double_nothing(
+    postgres_url: str, clock: HandClock
+) -> None:
+    async with await PostgresStore.open(postgres_url, clock, connections=4) as store:
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+
+            def end_sessions() -> None:
+                admin.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name = 'talaria' AND datname = current_database()"
+                )
+
+            writes = []
+            for n in range(120):
+                writes.append(store.threads.write(add_one))
+                if n % 12 == 0:
+                    await asyncio.to_thread(end_sessions)
+            await asyncio.gather(*writes)
+        assert await store.threads.read(read_count) == len(writes)
+        assert sum(link.reruns for link in store.threads.links) > 0, "no session was ended in time"
+
+
+async def test_a_database_that_is_gone_is_told_of_and_comes_back(
+    proxied: tuple[CuttingProxy, PostgresStore],
+) -> None:
+    proxy, store = proxied
+    proxy.lose()
+    for _ in range(3):
+        with pytest.raises(StoreError, match="cannot be reached"):
+            await store.threads.write(add_one)
+        with pytest.raises(StoreError):
+            await store.threads.read(read_count)
+    with pytest.raises(StoreError):
+        await store.probe()
+    assert store.trouble is not None
+    assert "cannot be reached" in (await store.stats()).trouble
+    with pytest.raises(StoreError):
+        await asyncio.to_thread(store.from_thread.renew, "own_me", [], 30.0, 1.0)
+    proxy.is_gone = False
+    await store.probe()
+    assert store.trouble is None
+    assert await store.threads.read(read_count) == 0
+
+
+async def test_the_outcome_of_a_commit_is_waited_for_while_the_database_is_gone(
+    proxied: tuple[CuttingProxy, PostgresStore],
+) -> None:
+    proxy, store = proxied
+
+    def order(tx: Transaction) -> None:
+        add_one(tx)
+        proxy.cut, proxy.is_gone = Cut.AFTER, True
+
+    writing = asyncio.ensure_future(store.threads.write(order))
+    while proxy.refused < 5:
+        await asyncio.sleep(0)
+    assert not writing.done()
+    proxy.is_gone = False
+    await writing
+    assert await store.threads.read(read_count) == 1
+
+
+async def test_a_store_that_closes_does_not_wait_for_a_database_that_is_gone(
+    proxied: tuple[CuttingProxy, PostgresStore],
+) -> None:
+    proxy, store = proxied
+
+    def order(tx: Transaction) -> None:
+        add_one(tx)
+        proxy.cut, proxy.is_gone = Cut.AFTER, True
+
+    writing = asyncio.ensure_future(store.threads.write(order))
+    while proxy.refused < 1:
+        await asyncio.sleep(0)
+    await store.close()
+    with pytest.raises(StoreError, match="not known"):
+        await writing
+
+
+async def test_an_order_that_waits_too_long_for_a_connection_is_refused(
+    postgres_url: str, clock: HandClock
+) -> None:
+    async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
+        store.threads.writers.queue_seconds = 0.05
+        with psycopg.connect(postgres_url) as other:
+            other.execute("SELECT pg_advisory_xact_lock(7)")
+            first = store.threads.write(lambda tx: tx.execute("SELECT pg_advisory_xact_lock(7)").fetchone())
+            second = store.threads.write(add_one)
+            await asyncio.to_thread(other.execute, "SELECT pg_sleep(0.2)")
+        await first
+        with pytest.raises(StoreError, match="too slow: all 1 connections"):
+            await second
+        assert store.trouble is None or "too slow" in store.trouble.user_text
+        await store.probe()
+        assert await store.threads.read(read_count) == 0
+
+
+async def test_leases_are_renewed_beside_a_full_pool(postgres_url: str, clock: HandClock) -> None:
+    async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
+        with psycopg.connect(postgres_url) as other:
+            other.execute("SELECT pg_advisory_xact_lock(7)")
+            first = store.threads.write(lambda tx: tx.execute("SELECT pg_advisory_xact_lock(7)").fetchone())
+            assert await asyncio.to_thread(store.from_thread.renew, "own_me", [], 30.0, 5.0) == frozenset()
+            assert not first.done()
+        await first
+
+
+async def test_times_are_the_databases_whatever_the_machines_clock_says(postgres_url: str) -> None:
+    class Ahead(SystemClock):
+        """A machine whose wall clock is a day ahead."""
+
+        def now(self) -> float:
+            return super().now() + 86_400
+
+    async with await PostgresStore.open(postgres_url, Ahead()) as store:
+        told = await store.threads.write(lambda tx: tx.now)
+        await store.look()
+        again = await store.threads.write(lambda tx: tx.now)
+        (real,) = await store.threads.read(
+            lambda db: db.execute("SELECT CAST(extract(epoch FROM now()) AS DOUBLE PRECISION)").fetchone()
+        )
+    assert abs(told - real) < 60 and abs(again - real) < 60
+
+
+def test_a_slow_answer_does_not_move_the_clock() -> None:
+    class Hand(SystemClock):
+        at = 100.0
+
+        def elapsed(self) -> float:
+            return self.at
+
+    hand = Hand()
+    clock = ServerClock(hand)
+    clock.note(100.0, 5000.0)
+    assert clock.now() == 5000.0
+    hand.at = 110.0
+    clock.note(105.0, 9000.0)
+    assert clock.now() == 5010.0, "it took five seconds to answer"
+    clock.note(109.9, 9000.0)
+    assert abs(clock.now() - 9000.05) < 1e-6
+
+
+async def test_a_zero_character_does_not_keep_a_reply_from_being_stored(
+    postgres_url: str, clock: HandClock
+) -> None:
+    async with await PostgresStore.open(postgres_url, clock) as store:
+        await store.set_cursor("name", "a\0b")
+        assert await store.cursor("name") == "a\ufffdb"

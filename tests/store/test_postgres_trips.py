@@ -1,0 +1,83 @@
+"""How many statements and round trips the orders of a turn take on PostgreSQL, begin and commit included."""
+
+from __future__ import annotations
+
+import pytest
+
+from contracts.store_orders import LEASE, ME, HandClock, accepting, ending, said, step
+from talaria.core.ledger import Accepted, Began, Begin, Commit, UsageWrite
+from talaria.core.messages import AssistantMessage, TokenUsage
+from talaria.core.turns import StepKind, StepState
+from talaria.store.postgres.connections import open_pipe
+from talaria.store.postgres.link import PostgresLink
+from talaria.store.sql import orders
+
+USED = UsageWrite(1, "p", "m", TokenUsage(10, output=5), 7, "u")
+
+
+class Counted:
+    """Runs orders and counts what they take."""
+
+    def __init__(self, link: PostgresLink) -> None:
+        self._link = link
+        self.taken: dict[str, tuple[int, int]] = {}
+
+    def accept(self, name: str, *, begins: bool = False, **more: str) -> Accepted:
+        order = accepting(begins=said("hello") if begins else None, **more)  # type: ignore[arg-type]
+        return self._count(name, lambda: self._link.write(lambda tx: orders.accept(tx, order)))
+
+    def begin(self, name: str, turn: Accepted) -> Began:
+        order = Begin(turn.turn.id, ME, LEASE, said("hello"))
+        return self._count(name, lambda: self._link.write(lambda tx: orders.begin(tx, order)))
+
+    def commit(self, name: str, order: Commit) -> None:
+        self._count(name, lambda: self._link.write(lambda tx: orders.commit(tx, order)))
+
+    def _count(self, name, run):  # type: ignore[no-untyped-def]
+        pipe = self._link.pipe
+        before = (pipe.statements, pipe.round_trips)
+        result = run()
+        self.taken[name] = (pipe.statements - before[0], pipe.round_trips - before[1])
+        return result
+
+
+# Statements and round trips. A change that adds one to a turn must say why.
+TAKEN = {
+    "first message of a chat": (13, 3),
+    "message that begins its turn": (8, 2),
+    "message that only waits": (6, 2),
+    "begin": (8, 2),
+    "commit of a step": (8, 3),
+    "commit of an end": (12, 3),
+    "commit of an end with a reply to send": (11, 4),
+}
+
+
+@pytest.fixture
+def counted(postgres_url: str, clock: HandClock) -> Counted:
+    link = PostgresLink(lambda: open_pipe(postgres_url), clock)
+    link.write(lambda tx: None)
+    return Counted(link)
+
+
+def test_orders_take_no_more_statements_and_round_trips(counted: Counted) -> None:
+    first = counted.accept("first message of a chat", begins=True)
+    assert first.began is not None
+    place = (first.turn.session_id, first.began.fence, first.turn.id)
+    counted.accept("message that only waits")
+    counted.commit(
+        "commit of a step", Commit(*place, (AssistantMessage("hi"),), steps=(step(1, StepState.PENDING),))
+    )
+    model = (step(2, StepState.ENDED, StepKind.MODEL),)
+    end = ending(first, first.began, AssistantMessage("hi")).end
+    counted.commit(
+        "commit of an end", Commit(*place, (AssistantMessage("hi"),), steps=model, end=end, usage=(USED,))
+    )
+    other = counted.accept("message that begins its turn", begins=True)
+    assert other.began is not None
+    counted.commit("_", ending(other, other.began))
+    third = counted.accept("_", address="a", chat="agent:main:http:api:third")
+    began = counted.begin("begin", third)
+    counted.commit("commit of an end with a reply to send", ending(third, began, AssistantMessage("hi")))
+    taken = {name: count for name, count in counted.taken.items() if name != "_"}
+    assert taken == TAKEN
