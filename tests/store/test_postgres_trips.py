@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from contracts.store_orders import LEASE, ME, HandClock, accepting, ending, said, step
@@ -54,10 +56,11 @@ TAKEN = {
 
 
 @pytest.fixture
-def counted(postgres_url: str, clock: HandClock) -> Counted:
+def counted(postgres_url: str, clock: HandClock) -> Iterator[Counted]:
     link = PostgresLink(lambda: open_pipe(postgres_url), clock)
     link.write(lambda tx: None)
-    return Counted(link)
+    yield Counted(link)
+    link.close()
 
 
 def test_orders_take_no_more_statements_and_round_trips(counted: Counted) -> None:

@@ -64,7 +64,7 @@ def failed(error: Exception) -> StoreError:
                 "Look for long transactions in pg_stat_activity; the gateway goes on by itself.",
             )
         case OrderFault.CUT:
-            failure = StoreError(f"The connection to the database was cut: {what}.", LOOK)
+            failure = StoreError(f"The database cannot be reached: {what}.", LOOK)
         case _:
             failure = StoreError(f"The database failed, and nothing was written: {what}.", LOOK)
     failure.__cause__ = error
