@@ -65,14 +65,16 @@ def database(emptied_database: tuple[str, Callable[[], object]]) -> Iterator[Non
     empty()
 
 
-class TestPostgresLedger(PostgresLedger.TestCase):
-    settings = settings(
-        max_examples=4, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+class PostgresLedgerLong(PostgresLedger):
+    pass
 
 
-@pytest.mark.long
-class TestPostgresLedgerLong(PostgresLedger.TestCase):
-    settings = settings(
-        max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-    )
+_CHECKS = list(HealthCheck)
+TestPostgresLedger = PostgresLedger.TestCase
+TestPostgresLedger.settings = settings(
+    max_examples=4, stateful_step_count=25, deadline=None, suppress_health_check=_CHECKS
+)
+TestPostgresLedgerLong = pytest.mark.long(PostgresLedgerLong.TestCase)
+TestPostgresLedgerLong.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=_CHECKS
+)
