@@ -67,7 +67,7 @@ async def test_an_order_is_run_again_if_it_was_cut_off_before_its_commit(
     proxied: tuple[CuttingProxy, PostgresStore],
 ) -> None:
     proxy, store = proxied
-    runs = []
+    runs: list[int] = []
 
     def order(tx: Transaction) -> int:
         add_one(tx)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -213,7 +214,7 @@ async def test_orders_that_lock_each_other_are_run_again(stores: Stores) -> None
             tx.execute("UPDATE sessions SET spent = spent + 1 WHERE id = ?", (session_id,))
         return 1
 
-    orders = [store.threads.write(lambda tx, ids=ids: both(tx, ids)) for store, ids in _crossed(stores, pair)]
+    orders = [store.threads.write(partial(both, ids=ids)) for store, ids in _crossed(stores, pair)]
     assert sum(await asyncio.gather(*orders)) == len(orders)
     spent = await stores[0].threads.read(
         lambda db: [row[0] for row in db.execute("SELECT spent FROM sessions ORDER BY id")]

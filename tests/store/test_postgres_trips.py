@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
 
@@ -14,6 +15,7 @@ from talaria.store.postgres.connections import open_pipe
 from talaria.store.postgres.link import PostgresLink
 from talaria.store.sql import orders
 
+T = TypeVar("T")
 USED = UsageWrite(1, "p", "m", TokenUsage(10, output=5), 7, "u")
 
 
@@ -35,7 +37,7 @@ class Counted:
     def commit(self, name: str, order: Commit) -> None:
         self._count(name, lambda: self._link.write(lambda tx: orders.commit(tx, order)))
 
-    def _count(self, name, run):  # type: ignore[no-untyped-def]
+    def _count(self, name: str, run: Callable[[], T]) -> T:
         pipe = self._link.pipe
         before = (pipe.statements, pipe.round_trips)
         result = run()
