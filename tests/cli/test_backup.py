@@ -93,6 +93,9 @@ def test_a_bot_s_token_comes_back_and_the_rest_is_named(
     gateway.terminate()
     gateway.wait(30)
     (home / "telegram.token").write_text("1:secret")
+    (home / "mcp" / "servers").mkdir(parents=True)
+    (home / "mcp" / "pins.json").write_text("{}")
+    (home / "mcp" / "servers" / "cache").write_text("fetched")
     with (home / "config.toml").open("a") as config:
         config.write('\n[channels.telegram]\ntoken_file = "telegram.token"\n')
     (home / "service.env").write_text("KEY='k'\n")
@@ -115,6 +118,7 @@ def test_a_bot_s_token_comes_back_and_the_rest_is_named(
     restored = talaria("restore", str(archive), "--home", str(other))
     assert restored.returncode == 0, restored.stderr
     assert (other / "telegram.token").read_text() == "1:secret"
+    assert [path.name for path in (other / "mcp").iterdir()] == ["pins.json"]
     assert (other / "telegram.token").stat().st_mode & 0o777 == 0o600
     assert not (other / "service.env").exists()
     assert "Secrets came with it, those in telegram.token, so" in restored.stdout

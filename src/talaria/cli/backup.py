@@ -24,8 +24,10 @@ from talaria.core.version import this_version
 from talaria.parts import PARTS
 from talaria.store.archive import CONFIG, Manifest, Packing, new_snapshot, pack
 from talaria.store.engines import describe_engine
+from talaria.tools.mcp.pins import FOLDER, PINS_FILE
 
 SECRET_FILES = (*connected_files(PARTS), SECRETS_FILE)
+SINGLE_FILES = (*SECRET_FILES, f"{FOLDER}/{PINS_FILE}")
 
 
 @verb(
@@ -78,7 +80,7 @@ async def _backup(home: Home, target: Path, force: bool) -> Manifest:
     async with gateway_or_store(home) as found:
         copy = await _snapshot(home, found)
         schema = describe_engine().schema
-        packing = Packing(home.path, copy, this_version(), schema, time.time(), SECRET_FILES)
+        packing = Packing(home.path, copy, this_version(), schema, time.time(), SINGLE_FILES)
         try:
             _make_folder(target.parent)
             with progress("saving") as tick:

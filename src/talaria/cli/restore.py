@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from talaria.cli.backup import SECRET_FILES, find_secrets, progress
+from talaria.cli.backup import SINGLE_FILES, find_secrets, progress
 from talaria.cli.options import Invocation, verb
 from talaria.config.home import Home
 from talaria.config.load import load
@@ -63,7 +63,7 @@ def restore(home: Home, file: Path) -> tuple[Manifest, Path | None]:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     fresh = home.path / f".restoring-{stamp}-{os.getpid()}"
     with progress("unpacking") as tick:
-        manifest = unpack(file, fresh, tick, SECRET_FILES)
+        manifest = unpack(file, fresh, tick, SINGLE_FILES)
     try:
         inspect_database(fresh / DATABASE)
         return manifest, _swap(home.path, fresh, home.path / f"replaced-{stamp}-{os.getpid()}")
@@ -76,18 +76,24 @@ def _swap(home: Path, fresh: Path, aside: Path) -> Path | None:
     before the new one comes."""
     moved = None
     try:
-        secrets = [name for name in SECRET_FILES if (fresh / name).exists()]
-        for name in (*_REPLACED, *secrets):
+        singles = [name for name in SINGLE_FILES if (fresh / name).exists()]
+        for name in (*_REPLACED, *singles):
             if (home / name).exists() or (home / name).is_symlink():
-                aside.mkdir(mode=0o700, exist_ok=True)
-                (home / name).rename(aside / name)
+                _move(home / name, aside / name)
                 moved = aside
-        for name in (*_REPLACED, *secrets):
+        for name in (*_REPLACED, *singles):
             if (fresh / name).exists():
-                (fresh / name).rename(home / name)
+                _move(fresh / name, home / name)
     except OSError as error:
         raise StoreError(
             f"The restore stopped in the middle: {error.strerror or error}.",
             f"What was there before is in {aside}; move it back, or mend the disk and restore again.",
         ) from error
     return moved
+
+
+def _move(path: Path, place: Path) -> None:
+    """Rename a file or a folder, within one disk. The folders around its new place are made."""
+    for folder in reversed((place.parent, place.parent.parent)):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    path.rename(place)

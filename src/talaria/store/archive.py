@@ -74,14 +74,14 @@ def drop_snapshots(home: Path) -> None:
 
 class Packing(msgspec.Struct, frozen=True):
     """The content of an archive: a `snapshot` of the database, and the other files of the home.
-    `secrets` are the names of files with secrets of chat platforms."""
+    `singles` are the names of further files, such as those with secrets of chat platforms."""
 
     home: Path
     snapshot: Path
     version: str
     schema: int
     made_at: float
-    secrets: tuple[str, ...] = ()
+    singles: tuple[str, ...] = ()
 
 
 def pack(packing: Packing, target: Path, *, overwrite: bool, on_progress: Progress) -> Manifest:
@@ -133,7 +133,7 @@ def _write(packing: Packing, file: IO[bytes], on_progress: Progress) -> Manifest
 
 def _sources(packing: Packing) -> Iterator[tuple[str, Path]]:
     yield DATABASE, packing.snapshot
-    for name in (CONFIG, *packing.secrets):
+    for name in (CONFIG, *packing.singles):
         if (packing.home / name).is_file():
             yield name, packing.home / name
     for folder in FOLDERS:
@@ -182,16 +182,16 @@ def _mode_of(name: str, mode: int) -> int:
 # -- reading ----------------------------------------------------------------------------------------------
 
 
-def unpack(archive: Path, target: Path, on_progress: Progress, secrets: Collection[str] = ()) -> Manifest:
+def unpack(archive: Path, target: Path, on_progress: Progress, singles: Collection[str] = ()) -> Manifest:
     """Unpack into the new folder `target`, and compare it with the manifest.
 
-    `secrets` are the names of files with secrets that the archive may have. Raises `BadRequest`, leaving no
+    `singles` are the names of further files that the archive may have. Raises `BadRequest`, leaving no
     `target`, for an archive that is not a whole backup or has names that lead out of `target`.
     """
     target.mkdir(mode=0o700)
     try:
         with tarfile.open(archive, mode="r|gz") as tar:
-            found, manifest = _extract(tar, target, on_progress, secrets)
+            found, manifest = _extract(tar, target, on_progress, singles)
         _compare(archive, found, manifest)
     except (tarfile.TarError, EOFError, OSError, gzip.BadGzipFile, msgspec.MsgspecError) as error:
         shutil.rmtree(target)
@@ -203,12 +203,12 @@ def unpack(archive: Path, target: Path, on_progress: Progress, secrets: Collecti
 
 
 def _extract(
-    tar: tarfile.TarFile, target: Path, on_progress: Progress, secrets: Collection[str]
+    tar: tarfile.TarFile, target: Path, on_progress: Progress, singles: Collection[str]
 ) -> tuple[dict[str, Member], Manifest]:
     found: dict[str, Member] = {}
     for info in tar:
         source = tar.extractfile(info) if info.isreg() else None
-        if source is None or not _is_expected(info.name, secrets) or info.name in found:
+        if source is None or not _is_expected(info.name, singles) or info.name in found:
             raise BadRequest(
                 f"The archive has {info.name!r}, which no backup has.",
                 "Use a file that `talaria backup` made.",
@@ -226,13 +226,12 @@ def _extract(
     raise EOFError("it ends before its manifest")
 
 
-def _is_expected(name: str, secrets: Collection[str]) -> bool:
+def _is_expected(name: str, singles: Collection[str]) -> bool:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name or path.as_posix() != name:
         return False
-    if len(path.parts) == 1:
-        return name in (DATABASE, CONFIG, MANIFEST, *secrets)
-    return path.parts[0] in FOLDERS
+    is_single = name in (DATABASE, CONFIG, MANIFEST, *singles)
+    return is_single or (len(path.parts) > 1 and path.parts[0] in FOLDERS)
 
 
 def _save(source: IO[bytes], path: Path, info: tarfile.TarInfo) -> Member:
