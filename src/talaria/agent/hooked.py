@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from talaria.agent.calling import Caller
-from talaria.agent.context import TurnTools
+from talaria.agent.context import TurnContext, TurnTools
 from talaria.core.errors import ModelError
 from talaria.core.hooks import HookRefusal, Hooks
 from talaria.core.messages import ToolCall, ToolOutcome, ToolResult
@@ -68,3 +68,10 @@ class HookedTools:
 
     async def record_write(self) -> None:
         await self.tools.record_write()
+
+
+def hook_tools(context: TurnContext, hooks: Hooks, turn: Turn) -> TurnContext:
+    """Return the context with hooks around its tools, if it has any."""
+    return (
+        context if context.tools is None else replace(context, tools=HookedTools(context.tools, hooks, turn))
+    )

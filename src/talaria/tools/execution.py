@@ -385,7 +385,9 @@ class BoundTools:
                 raise
 
     def _ids(self, call: ToolCall) -> dict[str, str]:
-        return {"turn_id": self.turn_id, "call_id": call.id}
+        ids = {"turn_id": self.turn_id, "call_id": call.id}
+        kind, _, owner = self.tools.origin(call.name).partition(":")
+        return {**ids, "plugin": owner} if kind == "plugin" else ids
 
     def _without_secrets(self, part: Part) -> Part:
         """Return a file without secrets in its text and its names. Texts are redacted together."""

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from talaria.access.budgets import Budgets
 from talaria.agent.calling import Caller, Routes
 from talaria.agent.compaction.keeper import Compaction
-from talaria.agent.context import TurnContext, TurnNotes, TurnTools
-from talaria.agent.hooked import HookedCaller, HookedTools
+from talaria.agent.context import TurnContext, TurnNotes
 from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
 from talaria.agent.side_calls import Purpose, SideCall, SideCalls
@@ -22,7 +21,6 @@ from talaria.core.clock import Clock
 from talaria.core.entries import Note, Revision, SpecSet
 from talaria.core.errors import TalariaError
 from talaria.core.events import ModelLoading
-from talaria.core.hooks import Hooks
 from talaria.core.ledger import Began
 from talaria.core.ports import PendingModels
 from talaria.core.redaction import SecretRegistry
@@ -38,6 +36,7 @@ from talaria.turns.memories import Memories
 from talaria.turns.settings import TurnSettings
 
 if TYPE_CHECKING:
+    from talaria.core.hooks import Hooks
     from talaria.jobs.desk import JobDesk
 
 
@@ -174,16 +173,13 @@ class Agents:
             effort = agent.reasoning or settings.reasoning
             reasoning = None if effort == "none" else effort
             steering = LiveSteering(live, settings.message_of)
-        tools: TurnTools | None = self.tool_runner.bind(
-            live.turn, spec, agent.workspace, live.emit, partial(self._ask_beside, live.turn, spec)
-        )
-        if self.hooks is not None and tools is not None:
-            tools = HookedTools(tools, self.hooks, live.turn)
         context = TurnContext(
             turn_id=live.turn.id,
             emit=live.emit,
             max_steps=settings.max_steps,
-            tools=tools,
+            tools=self.tool_runner.bind(
+                live.turn, spec, agent.workspace, live.emit, partial(self._ask_beside, live.turn, spec)
+            ),
             clock=self.clock,
             metrics=self.metrics,
             budget=self.budgets.of(live.turn),
@@ -198,10 +194,12 @@ class Agents:
         )
         keeper = self.compaction.keep(live.turn, agent, journal, live.emit) if spec.prompt else None
         if self.hooks is None:
-            caller = Caller(agent, journal, context, self.routes, keeper)
-        else:
-            caller = HookedCaller(agent, journal, context, self.routes, keeper)
-            caller.hooks, caller.turn = self.hooks, live.turn
+            return Loop(Caller(agent, journal, context, self.routes, keeper), journal, context)
+        from talaria.agent.hooked import HookedCaller, hook_tools  # noqa: PLC0415 - only if there are hooks
+
+        context = hook_tools(context, self.hooks, live.turn)
+        caller = HookedCaller(agent, journal, context, self.routes, keeper)
+        caller.hooks, caller.turn = self.hooks, live.turn
         return Loop(caller, journal, context)
 
     async def _ask_beside(

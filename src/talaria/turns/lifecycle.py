@@ -6,12 +6,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime, time, timedelta, tzinfo
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from talaria.core.clock import Clock
 from talaria.core.closer import Closer
 from talaria.core.errors import LeaseHeld
-from talaria.core.hooks import Hooks
 from talaria.core.ids import SessionId, new_owner_id
 from talaria.core.job_port import JobStore
 from talaria.core.ports import Workspaces
@@ -21,6 +20,9 @@ from talaria.core.store_ports import Responses, Store
 from talaria.core.tasks import finish
 from talaria.observe.loop_watch import Load
 from talaria.turns.settings import RetentionSettings, SessionSettings
+
+if TYPE_CHECKING:
+    from talaria.core.hooks import Hooks
 
 _log = logging.getLogger("talaria.turns")
 _retention_log = logging.getLogger("talaria.retention")

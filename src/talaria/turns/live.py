@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,7 +27,6 @@ from talaria.core.events import (
     ToolOutput,
     ToolStarted,
 )
-from talaria.core.hooks import Hooks
 from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.ledger import Began
 from talaria.core.messages import UserMessage
@@ -37,6 +37,9 @@ from talaria.core.turns import Step, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.turns.feed import StateFeed
 from talaria.turns.states import ENDING, INTERRUPTIONS, MOVES, LiveState, check_move
+
+if TYPE_CHECKING:
+    from talaria.core.hooks import Hooks
 
 _MERGE_BELOW = 1024  # an event with fewer characters takes in the next one
 
