@@ -94,8 +94,8 @@ MCP_FAULTS = (
         (
             Edit(
                 "tools/mcp/launch.py",
-                "**variables(server.env, self.environ)}",
-                "**self.environ, **variables(server.env, self.environ)}",
+                "                **variables(server.env, self.environ),\n",
+                "                **self.environ,\n",
             ),
         ),
         Tests(f"{_CALLS}::test_a_server_sees_its_own_folder_its_named_variables_and_no_network"),

@@ -24,6 +24,8 @@ from talaria.workspace.sandbox.system import system_paths
 
 _FOREVER = 3e8  # seconds
 _OPEN_FILES = 4096
+# Without a network they use what they have downloaded, or fail at once instead of after a minute.
+_OFFLINE = {"npm_config_offline": "true", "UV_OFFLINE": "1"}
 _DOWNLOADERS = {"npx", "uvx", "uv", "pipx", "bunx", "pnpm", "yarn", "deno", "npm", "bun"}
 
 
@@ -112,7 +114,11 @@ class ServerLauncher:
             session.home,
             session.tmp,
             cwd=places.own,
-            environ={"PATH": f"{program.parent}:{PATH}", **variables(server.env, self.environ)},
+            environ={
+                "PATH": f"{program.parent}:{PATH}",
+                **(_OFFLINE if server.network == "off" else {}),
+                **variables(server.env, self.environ),
+            },
             readable=tuple(
                 path
                 for path in dict.fromkeys(readable)

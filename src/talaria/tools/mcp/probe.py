@@ -57,7 +57,7 @@ async def probe_server(
     private: tuple[str, ...] = (),
 ) -> ProbedServer:
     """Start the server or reach it, list its tools, and end it. Nothing is approved by that. `environ` has
-    the keys that the settings name.
+    the keys that the settings name, `private` are the addresses of `network.allow_private`.
 
     Raises `TalariaError`: what is wrong, and in its hint what to do.
     """
