@@ -1,6 +1,6 @@
-"""All configured servers of a process, as one source of tools.
+"""All configured servers of a process, and their tools.
 
-Its tools are those of the file of pins, so they are there at once, whichever server is up. The servers are
+The tools are those of the file of pins, so they are there at once, whichever server is up. The servers are
 connected beside the gateway, once it is ready.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -36,7 +35,7 @@ _log = logging.getLogger("talaria.mcp")
 
 
 class McpServers:
-    """The source. `start` lets the servers start; `change` takes new settings up."""
+    """The servers. `start` lets them start; `change` takes new settings up."""
 
     name = "mcp"
     is_builtin = False
@@ -206,16 +205,3 @@ def _read_pins(scope: ToolScope) -> dict[str, pins.ServerPins]:
     except ConfigError as error:
         _log.error("%s %s", error.user_text, error.hint)
         return {}
-
-
-@asynccontextmanager
-async def open_servers(scope: ToolScope, settings: McpSettings) -> AsyncIterator[McpServers]:
-    """Open the source, which follows changes of its settings. Leaving ends the servers."""
-    from talaria.tools.mcp.part import MCP  # noqa: PLC0415 - it opens this
-
-    source = McpServers(scope, settings)
-    with scope.follow(MCP, source.change):
-        try:
-            yield source
-        finally:
-            await source.close()
