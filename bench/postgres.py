@@ -57,3 +57,31 @@ async def _measure(model_url: str, settings: Mapping[str, str], alone: int, each
             )
         finally:
             await client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTrips:
+    """What one turn in a chat that goes on sends to the database: statements and round trips, of orders and
+    of queries."""
+
+    statements: float
+    round_trips: float
+
+
+async def count_trips(turns: int) -> TurnTrips:
+    with running_server() as server:
+        async with await PostgresStore.open(server.new_database(), SystemClock()) as store:
+            async with start(store=store) as rig:
+                await rig.say("hello")
+                before = _counted(store)
+                for n in range(turns):
+                    await rig.say(f"message {n}")
+                statements, trips = (
+                    (after - first) / turns for after, first in zip(_counted(store), before, strict=True)
+                )
+                return TurnTrips(statements, trips)
+
+
+def _counted(store: PostgresStore) -> tuple[int, int]:
+    pipes = [link.pipe for link in store.threads.links]
+    return sum(pipe.statements for pipe in pipes), sum(pipe.round_trips for pipe in pipes)

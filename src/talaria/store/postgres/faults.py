@@ -18,12 +18,15 @@ class OrderFault(Enum):
 
     CUT = auto()  # connect again; whether a commit under way was carried out is read back
     AGAIN = auto()  # run again: another order was in its way
+    TAKEN = (
+        auto()
+    )  # run again, a few times: another order wrote the key first, or this one can never be stored
     REFUSED = auto()  # the order's own values cannot be stored
     BUSY = auto()  # another order kept a lock for too long
     OTHER = auto()
 
 
-_AGAIN = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
+_AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
 # The session is over with these, whether libpq has noticed or not.
 _CUT = (
     errors.AdminShutdown,
@@ -39,6 +42,8 @@ def kind_of(error: Exception) -> OrderFault:
         return OrderFault.CUT
     if isinstance(error, _AGAIN):
         return OrderFault.AGAIN
+    if isinstance(error, errors.UniqueViolation):
+        return OrderFault.TAKEN
     if isinstance(error, psycopg.DataError | psycopg.IntegrityError | psycopg.ProgrammingError):
         # A read-only server says so by an internal error of class 25.
         return OrderFault.REFUSED
@@ -56,9 +61,9 @@ def failed(error: Exception) -> StoreError:
     """Return the error for an order that was not carried out."""
     what = text_of(error)
     match kind_of(error):
-        case OrderFault.REFUSED | OrderFault.AGAIN:
+        case OrderFault.REFUSED | OrderFault.TAKEN:
             failure = StoreError(f"This cannot be stored: {what}.", "The gateway's log has the whole error.")
-        case OrderFault.BUSY:
+        case OrderFault.BUSY | OrderFault.AGAIN:
             failure = StoreError(
                 f"The database is too busy, and nothing was written: {what}.",
                 "Look for long transactions in pg_stat_activity; the gateway goes on by itself.",

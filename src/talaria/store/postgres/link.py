@@ -1,7 +1,7 @@
 """A connection with all that may happen to it: orders are run again, and cut connections made again.
 
 An order that was in another's way (a deadlock, a key that another order wrote first) is rolled back and run
-again, at most `MOST_RUNS` times. So is one whose connection was cut before it was to be committed. If the
+again, some times (`MOST_RUNS`). So is one whose connection was cut before it was to be committed. If the
 connection is cut in the middle of a commit, the order's number is read back from `order_marks`: each order
 writes its number there, in its own transaction, over the number of the order before it. Reading back waits
 for an old session that still works on the commit, and writes a new number if the order's is not there, so
@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -27,7 +28,7 @@ from talaria.store.postgres.faults import OrderFault, failed, in_doubt, kind_of
 from talaria.store.postgres.pipeline import ANSWER_SECONDS, ConnectionCut, Pipe
 from talaria.store.sql.executor import Connection, Transaction
 
-MOST_RUNS = 8
+MOST_RUNS = {OrderFault.CUT: 8, OrderFault.AGAIN: 20, OrderFault.TAKEN: 3}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.5
 _LEAVE_SECONDS = 2.0
 _LONGEST_RETRY = 0.5  # between attempts to reach a database that is gone
@@ -98,7 +99,7 @@ class PostgresLink:
 
     def write(self, order: Callable[[Transaction], T], seconds: float = ANSWER_SECONDS) -> T:
         """Run an order and commit it. Raises `TalariaError`; nothing was written then."""
-        for run in range(1, MOST_RUNS + 1):
+        for run in count(1):
             try:
                 return self._write_once(order, seconds)
             except TalariaError:
@@ -107,11 +108,11 @@ class PostgresLink:
                 kind = kind_of(error)
                 if kind is OrderFault.CUT:
                     self.close()
-                if run == MOST_RUNS or kind not in (OrderFault.CUT, OrderFault.AGAIN):
+                if run >= MOST_RUNS.get(kind, 0):
                     raise failed(error) from error
             self.reruns += 1
             time.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**run, _LONGEST_PAUSE)))  # noqa: S311
-        raise AssertionError("the last run returns or raises")
+        raise AssertionError("it goes on until it returns or raises")
 
     def read(self, query: Callable[[Connection], T], seconds: float = ANSWER_SECONDS) -> T:
         """Run a query. A cut connection is made again once."""
