@@ -38,6 +38,9 @@ def main() -> None:
         "--rounds", type=int, default=ROUNDS, metavar="N", help="of --compare (default: %(default)s)"
     )
     parser.add_argument("--instructions", action="store_true", help="--compare counts instructions")
+    parser.add_argument(
+        "--store", choices=("postgres",), help="turns on PostgreSQL against turns on SQLite, and nothing else"
+    )
     options = parser.parse_args()
     if options.instructions:
         if options.compare is None:
@@ -46,6 +49,12 @@ def main() -> None:
         return
     if options.compare is not None:
         print(render(uvloop.run(compare(options.compare, _say, options.rounds))))
+        return
+    if options.store is not None:
+        sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the tests bring the server
+        from bench.postgres import postgres_rows  # noqa: PLC0415
+
+        print(render_text(uvloop.run(postgres_rows(1 / 20 if options.quick else 1))))
         return
     suite = Suite(1 / 20 if options.quick else 1)
     uvloop.run(suite.run(options.only or PARTS))

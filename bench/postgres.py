@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from bench.load import Client, fresh_names
 from bench.processes import gateway, model_server
+from bench.table import Row, Wanted
 from bench.turns import SESSIONS
 from postgres_server import running_server
+from rig import start
+from talaria.core.clock import SystemClock
+from talaria.store.postgres.store import PostgresStore
 
 DURABLE = ("fsync=on", "synchronous_commit=on", "shared_buffers=128MB", "max_connections=100")
 
@@ -69,19 +75,38 @@ class TurnTrips:
 
 
 async def count_trips(turns: int) -> TurnTrips:
-    with running_server() as server:
-        async with await PostgresStore.open(server.new_database(), SystemClock()) as store:
-            async with start(store=store) as rig:
-                await rig.say("hello")
-                before = _counted(store)
-                for n in range(turns):
-                    await rig.say(f"message {n}")
-                statements, trips = (
-                    (after - first) / turns for after, first in zip(_counted(store), before, strict=True)
-                )
-                return TurnTrips(statements, trips)
+    with running_server() as server, tempfile.TemporaryDirectory(prefix="talaria-bench-") as folder:
+        async with (
+            await PostgresStore.open(server.new_database(), SystemClock()) as store,
+            start(store, Path(folder)) as rig,
+        ):
+            await rig.say("hello")
+            before = _counted(store)
+            for n in range(turns):
+                await rig.say(f"message {n}")
+            after = _counted(store)
+    return TurnTrips((after[0] - before[0]) / turns, (after[1] - before[1]) / turns)
 
 
 def _counted(store: PostgresStore) -> tuple[int, int]:
     pipes = [link.pipe for link in store.threads.links]
     return sum(pipe.statements for pipe in pipes), sum(pipe.round_trips for pipe in pipes)
+
+
+async def postgres_rows(scale: float) -> list[Row]:
+    """Return the rows of the table for `--store postgres`. Below a scale of 1 they are not judged."""
+    rounds, is_judged = (3, Wanted.AT_MOST) if scale >= 1 else (1, Wanted.FOR_COMPARISON)
+    trips = await count_trips(max(2, round(100 * scale)))
+    sqlite, postgres = await measure_engines(max(2, round(400 * scale)), max(2, round(80 * scale)), rounds)
+    return [
+        Row("durable turn on SQLite, alone", sqlite.alone * 1000, "ms CPU"),
+        Row("durable turn on PostgreSQL, alone", postgres.alone * 1000, "ms CPU"),
+        Row("… over SQLite", postgres.alone / sqlite.alone, "×", is_judged, 2.0),
+        Row(f"durable turn on SQLite, {SESSIONS} sessions at once", sqlite.crowd * 1000, "ms CPU"),
+        Row(f"durable turn on PostgreSQL, {SESSIONS} sessions at once", postgres.crowd * 1000, "ms CPU"),
+        Row("… over SQLite", postgres.crowd / sqlite.crowd, "×", is_judged, 2.0),
+        Row(f"turns with {SESSIONS} sessions on SQLite", sqlite.per_second, "/s"),
+        Row(f"turns with {SESSIONS} sessions on PostgreSQL", postgres.per_second, "/s"),
+        Row("statements of a turn", trips.statements, ""),
+        Row("round trips of a turn", trips.round_trips, ""),
+    ]

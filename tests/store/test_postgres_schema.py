@@ -14,6 +14,7 @@ from postgres_server import PostgresServer
 from store.sql_statements import STATEMENTS
 from talaria.core.errors import ForeignDatabase, StoreError
 from talaria.store.postgres import schema
+from talaria.store.postgres.checks import check_postgres
 from talaria.store.postgres.pipeline import numbered
 from talaria.store.postgres.schema import migrate, read_version
 from talaria.store.sql import locks
@@ -145,6 +146,17 @@ def test_a_newer_database_is_left_alone(postgres_database: str) -> None:
         db.execute("UPDATE talaria_schema SET version = 9999")
         with pytest.raises(StoreError, match="newer Talaria"):
             read_version(db)
+
+
+def test_doctor_looks_at_the_database(postgres: PostgresServer, postgres_url: str) -> None:
+    texts = [finding.text for finding in check_postgres(postgres_url, 8)]
+    assert texts[0].startswith("PostgreSQL ") and texts[0].endswith(f"schema {latest_version()}.")
+    assert any("fsync = off" in text for text in texts)
+    assert any("100 for all" in finding.text for finding in check_postgres(postgres_url, 90))
+    (gone,) = check_postgres("postgresql://u@127.0.0.1:1/x", 8)
+    assert "cannot be reached" in gone.text
+    (missing,) = check_postgres(postgres.url("nowhere"), 8)
+    assert "does not exist" in missing.text
 
 
 def test_psycopg_is_not_imported_with_sqlite() -> None:

@@ -19,6 +19,7 @@ from talaria.parts import PARTS
 from talaria.store.archive import CONFIG, DATABASE, FOLDERS, Manifest, unpack
 from talaria.store.engines import inspect_database
 from talaria.store.home_lock import HomeLock
+from talaria.store.settings import is_file
 
 _REPLACED = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", CONFIG, *FOLDERS)
 
@@ -35,13 +36,15 @@ def command(invocation: Invocation, file: Path) -> None:
     home.prepare()
     with HomeLock(home.path) as lock:
         try:
-            is_elsewhere = bool(load(home.path, os.environ, PARTS).settings.store.url)
+            url = load(home.path, os.environ, PARTS).settings.store.url
         except ConfigError:
-            is_elsewhere = False  # a broken file is no reason: the backup brings another
-        if is_elsewhere:
+            url = ""  # a broken file is no reason: the backup brings another
+        if url:
             raise ConfigError(
                 "store.url names a database elsewhere, which is not restored by this command.",
-                "Unpack the archive with tar, and put its talaria.db there.",
+                "Unpack the archive with tar, and put its talaria.db there."
+                if is_file(url)
+                else "pg_restore brings a database of PostgreSQL back, and tar the files of the home.",
             )
         manifest, aside = restore(home, file)
         lock.mark_checked()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Finding, install_command, ok, warn
+from talaria.core.findings import Finding, install_command, ok, problem, warn
 from talaria.core.gateway_part import Examination, StorePart, StoreScope
 from talaria.store.settings import StoreSettings, find_database, is_file, is_postgres
 
@@ -57,6 +58,20 @@ async def _open_postgres(scope: StoreScope, settings: StoreSettings) -> AsyncIte
         yield store
 
 
+async def _examine_postgres(examination: Examination[StoreSettings]) -> AsyncIterator[Finding]:
+    settings = examination.settings
+    if not is_postgres(settings.url):
+        return
+    if find_spec("psycopg") is None:
+        text = "store.url names PostgreSQL, and psycopg is not installed."
+        yield problem("postgresql", text, "", install_command("psycopg[binary]"))
+        return
+    from talaria.store.postgres.checks import check_postgres  # noqa: PLC0415 - psycopg is for this engine only
+
+    for finding in await asyncio.to_thread(lambda: list(check_postgres(settings.url, settings.connections))):
+        yield finding
+
+
 _INSTALL = f"Install it: {install_command('psycopg[binary]')}"
 
 POSTGRES: Final = StorePart(
@@ -66,4 +81,5 @@ POSTGRES: Final = StorePart(
     is_required=True,
     serves=is_postgres,
     open=_open_postgres,
+    findings=_examine_postgres,
 )

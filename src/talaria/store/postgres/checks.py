@@ -1,0 +1,91 @@
+"""The checks of `talaria doctor` for a database of PostgreSQL. Read-only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+
+from talaria.core.errors import StoreError
+from talaria.core.findings import Finding, failed, ok, problem, warn
+from talaria.store.postgres.connections import connect, version_of
+from talaria.store.postgres.faults import unreachable
+from talaria.store.postgres.pipeline import ConnectionCut
+from talaria.store.postgres.schema import latest_version, read_version
+from talaria.store.postgres.store import TIME
+
+_NAME = "postgresql"
+_MOST_SKEW = 5.0  # seconds
+_SPARE = 3  # connections that PostgreSQL keeps for its administrators
+_RIGHTS = "SELECT has_schema_privilege(current_schema(), 'CREATE')"
+_SETTINGS = """
+SELECT current_setting('max_connections')::int, current_setting('fsync'),
+       current_setting('synchronous_commit')
+"""
+
+
+def check_postgres(url: str, connections: int) -> Iterator[Finding]:
+    try:
+        connection = connect(url)
+    except StoreError as error:
+        yield failed(_NAME, error)
+        return
+    except ConnectionCut as cut:
+        yield failed(_NAME, unreachable(cut))
+        return
+    with connection:
+        try:
+            yield ok(_NAME, f"PostgreSQL {version_of(connection)}, {_describe_schema(connection)}.")
+        except StoreError as error:
+            yield failed(_NAME, error)
+            return
+        yield from _check_rights(connection)
+        yield from _check_clock(connection)
+        yield from _check_settings(connection, connections)
+
+
+def _describe_schema(connection: psycopg.Connection[Any]) -> str:
+    current, latest = read_version(connection), latest_version()
+    if not current:
+        return "without Talaria's tables yet: the first start makes them"
+    return f"schema {current}" + (
+        "" if current == latest else f", to be upgraded to {latest} at the next start"
+    )
+
+
+def _check_rights(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+    if not _row(connection, _RIGHTS)[0]:
+        user = connection.info.user
+        text = f"The user {user} may not make tables in the database, which a start and an upgrade do."
+        yield problem(_NAME, text, f"As its owner: GRANT CREATE ON SCHEMA public TO {user};")
+
+
+def _check_clock(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+    ahead = _row(connection, TIME)[0] - time.time()
+    if abs(ahead) > _MOST_SKEW:
+        text = f"The clocks of this machine and the database differ by {abs(ahead):.0f} s."
+        yield warn(_NAME, text, "Let both follow a time server; leases go by the database's clock.")
+
+
+def _check_settings(connection: psycopg.Connection[Any], connections: int) -> Iterator[Finding]:
+    most, fsync, commit = _row(connection, _SETTINGS)
+    used = connections + max(2, connections // 2) + 1
+    if used + _SPARE > most:
+        text = f"A gateway may open {used} connections, and the server has {most} for all."
+        yield warn(_NAME, text, "Lower store.connections, or raise max_connections of the server.")
+    if fsync == "off":
+        text = "The server runs with fsync = off: a power cut can damage the database."
+        yield warn(_NAME, text, "Set fsync = on in postgresql.conf.")
+    if commit == "off":
+        text = (
+            "The server has synchronous_commit = off; Talaria's own commits wait for its disk all the same."
+        )
+        yield ok(_NAME, text)
+
+
+def _row(connection: psycopg.Connection[Any], sql: str) -> Any:
+    row = connection.execute(sql.encode()).fetchone()
+    assert row is not None
+    return row
