@@ -16,6 +16,7 @@ from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.config.plugin_sources import FOLDER, PluginSource, find_plugins
 from talaria.config.secrets_file import home_environ
+from talaria.core.display import clean
 from talaria.core.errors import NotFound
 from talaria.core.extensions import PluginReport, PluginState
 from talaria.core.suggest import did_you_mean
@@ -50,10 +51,10 @@ def _list(invocation: Invocation, as_json: bool) -> None:
         click.echo(f"There are no plug-ins. Put a file into {home.path / FOLDER}, or install a package.")
         return
     rows = [(report.name, report.state, report.source, ", ".join(report.brings)) for report in reports]
-    click.echo(columns([("NAME", "STATE", "FROM", "BRINGS"), *rows]))
+    click.echo(clean(columns([("NAME", "STATE", "FROM", "BRINGS"), *rows])))
     for report in reports:
         if report.problem:
-            click.echo(f"\n{report.name}: {report.problem}\n  {invocation.spoken(report.hint)}")
+            click.echo(clean(f"\n{report.name}: {report.problem}\n  {invocation.spoken(report.hint)}"))
     if pending := run_loop(_pending(home, reports)):
         click.echo(f"\nThe running gateway takes this up at its next start: {', '.join(pending)}.")
 
@@ -73,7 +74,7 @@ def _check(invocation: Invocation, name: str | None) -> int:
     for report in reports:
         start = f"{report.name} ({report.source})"
         if report.problem:
-            click.echo(f"{start}: {report.problem}\n  {invocation.spoken(report.hint)}")
+            click.echo(clean(f"{start}: {report.problem}\n  {invocation.spoken(report.hint)}"))
         else:
             click.echo(f"{start}: good. It brings: {', '.join(report.brings) or 'nothing'}.")
     return 1 if any(each.problem and each.state is not PluginState.OFF for each in reports) else 0
