@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mcp_world import PROGRAM
+from talaria.access.people import People
+from talaria.config.load import load_text
+from talaria.core.clock import SystemClock
+from talaria.core.errors import ConfigError
+from talaria.core.findings import Finding, Level
+from talaria.core.gateway_part import Examination, ToolScope
+from talaria.parts import PARTS
+from talaria.tools.mcp import pins
+from talaria.tools.mcp.part import MCP, McpSource
+from talaria.tools.mcp.pins import PinnedTool
+from talaria.tools.mcp.settings import McpServer, McpSettings
+from talaria.tools.settings import ToolSettings
+
+GOOD = McpServer((sys.executable, str(PROGRAM)))
+
+
+async def test_a_server_that_is_added_to_a_running_gateway_is_started(tmp_path: Path) -> None:
+    scope = ToolScope(
+        tmp_path, {}, SystemClock(), People(), current=lambda part: ToolSettings(sandbox="none")
+    )
+    source = McpSource(scope, McpSettings())
+    changed = asyncio.Event()
+    source.subscribe(changed.set)
+    source.start()
+    assert source.tools() == ()
+    try:
+        source.change(McpSettings({"one": GOOD}))
+        async with asyncio.timeout(30):
+            while not source.tools():
+                changed.clear()
+                await changed.wait()
+        assert source.servers()["one"].tools == len(source.tools())
+    finally:
+        await source.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[mcp.servers.x]\n", "command or url: expected one of them"),
+        ('[mcp.servers.x]\ncommand = ["a"]\nurl = "https://a.example/"\n', "expected one of them"),
+        (
+            '[mcp.servers.x]\nurl = "https://a.example/"\nenv = { A = "1" }\n',
+            "env is for servers with a command",
+        ),
+        ('[mcp.servers.x]\ncommand = ["a"]\nheaders = { A = "1" }\n', "headers is for servers with a url"),
+        ('[mcp.servers.x]\ncommand = ["a"]\nwritable = ["data"]\n', "expected whole paths of folders"),
+        ('[mcp.servers.x]\nurl = "docs.example"\n', "expected an address"),
+        ('[mcp.servers."a b"]\ncommand = ["a"]\n', "has the name"),
+        ('[mcp.servers.x]\ncommand = ["a"]\nenv = { A = "${B" }\n', "expected a text on one line"),
+    ],
+)
+def test_wrong_settings_are_named(text: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_text(tmp_path, text, {}, PARTS)
+    assert problem in str(refused.value)
+
+
+def test_keys_in_values_are_secrets_and_others_are_not(tmp_path: Path) -> None:
+    text = """[mcp.servers.x]
+url = "https://a.example/mcp"
+headers = { Authorization = "Bearer ${TOKEN}", Accept = "application/json", X-Key = "abcdef123456" }
+"""
+    loaded = load_text(tmp_path, text, {"TOKEN": "sk-secret-1"}, PARTS)
+    assert loaded.warnings == ()
+    assert {secret.value for secret in loaded.secrets} == {"sk-secret-1", "abcdef123456"}
+    warnings = load_text(tmp_path, text, {}, PARTS).warnings
+    assert "names TOKEN, which is not set" in str(warnings[0])
+
+
+async def test_doctor_tells_of_each_server(tmp_path: Path) -> None:
+    servers = {
+        "good": GOOD,
+        "off": msgspec.structs.replace(GOOD, enabled=False),
+        "gone": McpServer(("no-such",)),
+    }
+    pins.note_listing(tmp_path, "good", GOOD.identity, {})
+    pins.note_listing(tmp_path, "good", GOOD.identity, {"new": PinnedTool("New.", '{"type":"object"}')})
+    found = await examine(tmp_path, servers, None)
+    assert [(finding.level, finding.text.split()[0]) for finding in found] == [
+        (Level.WARN, "good"),
+        (Level.OK, "good"),
+        (Level.OK, "off"),
+        (Level.PROBLEM, "gone:"),
+    ]
+    assert "(new)" in found[0].text
+    running = {"good": {"state": "resting", "trouble": "It ended with exit code 7."}}
+    (_, down, *_) = await examine(tmp_path, servers, {"mcp_servers": running})
+    assert (down.level, down.text) == (Level.PROBLEM, "good is resting. It ended with exit code 7.")
+
+
+async def examine(home: Path, servers: dict[str, McpServer], status: Any) -> list[Finding]:
+    assert MCP.findings is not None
+    examination = Examination(home, McpSettings(servers), {"PATH": "/usr/bin"}, status)
+    return [finding async for finding in MCP.findings(examination)]
