@@ -33,7 +33,7 @@ _FORGET_DOCUMENTS = 500  # in one transaction
 _PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = NORMAL",
-    "PRAGMA cache_size = -2048",
+    "PRAGMA cache_size = -1024",
     "PRAGMA temp_store = MEMORY",
     "PRAGMA journal_size_limit = 4194304",
 )
