@@ -22,6 +22,7 @@ SEARCHED = "lighthouse7"
 _ASKED = 21
 _REST_SECONDS = 300
 _REST_CPU = 0.03  # seconds in one second
+_KEPT = {"TALARIA_RETENTION__JOB_SESSIONS": "365d"}  # as while the home lived: old runs are not pruned now
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +51,9 @@ async def probe(home: Path, size: ProbeSize) -> HomeFigures:
     with model_server() as model:
         starts = []
         for _ in range(size.starts - 1):
-            with gateway(model.url, home=home) as (served, _):
+            with gateway(model.url, home=home, settings=_KEPT) as (served, _):
                 starts.append(served.cpu())
-        with gateway(model.url, home=home) as (served, token):
+        with gateway(model.url, home=home, settings=_KEPT) as (served, token):
             starts.append(served.cpu())
             client = Client(served.url, token)
             try:
@@ -104,7 +105,7 @@ async def back_up(home: Path, folder: Path) -> bool:
     whole: undamaged, and with every message that was there before."""
     before = count_messages(home)
     archive, copy = folder / "home.tar.gz", folder / "restored"
-    with model_server() as model, gateway(model.url, home=home) as (served, token):
+    with model_server() as model, gateway(model.url, home=home, settings=_KEPT) as (served, token):
         client = Client(served.url, token)
         saving = asyncio.create_task(_talaria(home, "backup", str(archive)))
         try:
