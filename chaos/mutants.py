@@ -31,6 +31,7 @@ from chaos.network_faults import NETWORK_FAULTS
 from chaos.pauses import PauseRun
 from chaos.planted import Commands, Edit, Kills, Mutant, Pauses, Retries, Tests
 from chaos.plugin_faults import PLUGIN_FAULTS
+from chaos.postgres_faults import POSTGRES_FAULTS
 from chaos.recall_faults import RECALL_FAULTS
 from chaos.retries import RetryRun
 from chaos.run_faults import RUN_FAULTS
@@ -516,6 +517,7 @@ MUTANTS = (
     *SKILL_FAULTS,
     *PLUGIN_FAULTS,
     *SLOT_FAULTS,
+    *POSTGRES_FAULTS,
     *LOAD_FAULTS,
     *MCP_FAULTS,
     *RUN_FAULTS,

@@ -107,7 +107,11 @@ async def test_a_database_that_is_gone_is_told_of_and_comes_back(
     proxied: tuple[CuttingProxy, PostgresStore],
 ) -> None:
     proxy, store = proxied
+    await store.look()
+    assert not (await store.stats()).trouble
     proxy.lose()
+    await store.look()
+    assert "cannot be reached" in (await store.stats()).trouble, "no write was needed to see it"
     for _ in range(3):
         with pytest.raises(StoreError, match="cannot be reached"):
             await store.threads.write(add_one)

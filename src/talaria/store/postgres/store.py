@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -87,11 +88,12 @@ class PostgresStore(SqlStore):
         await self._threads.write(lambda tx: None)
 
     async def look(self) -> None:
-        """Ask the database for its time. `trouble` tells if it does not answer: the next write finds out."""
-        if (clock := self._server_clock) is None:
-            return
-        asked_at, told = await self._threads.read(lambda db: (clock.elapsed(), _read_time(db)))
-        clock.note(asked_at, told)
+        """Ask the database for its time; `trouble` tells if it does not answer."""
+        asked = self._threads.read(lambda db: (self._clock.elapsed(), _read_time(db)))
+        with suppress(StoreError):
+            asked_at, told = await asked
+            if self._server_clock is not None:
+                self._server_clock.note(asked_at, told)
 
     async def verify(self) -> str | None:
         return None

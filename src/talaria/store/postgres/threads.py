@@ -13,6 +13,8 @@ from threading import Lock, Thread
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
+import psycopg
+
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError, TalariaError
 from talaria.core.ids import OwnerId, SessionId, TurnId
@@ -21,6 +23,7 @@ from talaria.core.tasks import Uncancellable
 from talaria.store.postgres.connections import Connect
 from talaria.store.postgres.faults import again, failed, hanging, no_connection
 from talaria.store.postgres.link import PostgresLink
+from talaria.store.postgres.pipeline import ConnectionCut
 from talaria.store.sql import leases, rules
 from talaria.store.sql.executor import Connection, Transaction
 
@@ -168,7 +171,7 @@ class PostgresThreads:
             return PostgresLink(connect, clock, is_closing=lambda: self._is_over, on_doubt=self._note_doubt)
 
         self.writers = Crew("writer", most, link, self._note_write)
-        self.readers = Crew("reader", max(2, most // 2), lambda: link(connect_reader), self._note_read)
+        self.readers = Crew("reader", max(2, most // 2), lambda: link(connect_reader), self._note_failure)
         self._side = link()
         self._side_lock = Lock()
 
@@ -238,11 +241,15 @@ class PostgresThreads:
     def _note_write(self, error: TalariaError | None) -> None:
         if error is None:
             self._trouble = None
-        elif isinstance(error, StoreError) and error.__cause__ is not None:
-            self._trouble = error
+        else:
+            self._note_failure(error)
 
-    def _note_read(self, error: TalariaError | None) -> None:
-        pass
+    def _note_failure(self, error: TalariaError | None) -> None:
+        """A failure of the database has a cause; a refusal, or an order that is wrong in itself, has none."""
+        if isinstance(error, StoreError) and isinstance(
+            error.__cause__, ConnectionCut | psycopg.OperationalError
+        ):
+            self._trouble = error
 
 
 class PostgresThreadOrders:

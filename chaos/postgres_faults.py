@@ -1,0 +1,58 @@
+"""Planted faults of the store on PostgreSQL."""
+
+from __future__ import annotations
+
+from chaos.planted import Edit, Mutant, Tests
+
+_LINK = "store/postgres/link.py"
+_FAULTS = "tests/store/test_postgres_faults.py"
+_ONCE = Tests(f"{_FAULTS}::test_a_commit_that_is_cut_off_is_carried_out_once")
+
+POSTGRES_FAULTS = (
+    Mutant(
+        "orders without locks",
+        "orders side by side read what another one is about to change",
+        (
+            Edit(
+                _LINK,
+                "        self.execute(sql, parameters)\n        return True\n",
+                "        return False\n",
+            ),
+        ),
+        Tests("tests/store/test_postgres_races.py"),
+    ),
+    Mutant(
+        "outcome assumed",
+        "a commit whose answer was lost counts as one that was not carried out",
+        (
+            Edit(
+                _LINK,
+                "            if not self._was_committed():\n                raise cut from None\n",
+                "            raise cut from None\n",
+            ),
+        ),
+        _ONCE,
+    ),
+    Mutant(
+        "commit that comes late",
+        "a session that was given up carries out its order after it was run again",
+        (
+            Edit(
+                _LINK, "WHEN order_marks.n = ? THEN 1 ELSE 0 END", "WHEN order_marks.n = ? THEN 1 ELSE 1 END"
+            ),
+        ),
+        _ONCE,
+    ),
+    Mutant(
+        "time of the machine",
+        "leases and expiry follow the wall clock of each machine",
+        (
+            Edit(
+                "store/postgres/store.py",
+                "ServerClock() if isinstance(clock, SystemClock) else clock\n",
+                "clock\n",
+            ),
+        ),
+        Tests(f"{_FAULTS}::test_times_are_the_databases_whatever_the_machines_clock_says"),
+    ),
+)
