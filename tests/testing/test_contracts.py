@@ -197,6 +197,19 @@ class TestPigeon(ChannelSuite):
             yield PigeonTalk(self.loft, clock)
 
 
-def test_the_gateway_does_not_import_pytest() -> None:
-    code = "import sys, talaria.app, talaria.plugins, talaria.cli.serve; assert 'pytest' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+def test_nothing_of_plugins_is_imported_without_any_and_pytest_never(tmp_path: Path) -> None:
+    code = """
+import sys
+from talaria.cli.serve import parts_with_plugins
+from talaria.config.home import Home
+from talaria.config.load import load
+from talaria.core.redaction import SecretRegistry
+from talaria.parts import PARTS
+home = Home.find(sys.argv[1], {})
+assert parts_with_plugins(home, load(home.path, {}, PARTS), {}, SecretRegistry()) is PARTS
+unwanted = {"talaria.plugins", "talaria.core.hooks", "talaria.agent.hooked"} & set(sys.modules)
+assert not unwanted, unwanted
+import talaria.plugins
+assert "pytest" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=60)
