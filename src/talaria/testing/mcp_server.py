@@ -87,6 +87,9 @@ class ScriptedServer:
 
     def _take(self, message: dict[str, Any]) -> None:
         match message["method"]:
+            case "server/discover" if self._options.modern:
+                told = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
+                self._send_result(message["id"], told)
             case "initialize":
                 self._send_result(message["id"], self._hello(message["params"]["protocolVersion"]))
             case "tools/list":
@@ -199,9 +202,17 @@ class ScriptedServer:
         said = [{"role": "user", "content": _text(given["text"])}]
         return self._ask("sampling/createMessage", {"messages": said, "maxTokens": 100})
 
-    def _do_ask(self, given: dict[str, Any], message: dict[str, Any]) -> list[Any]:
+    def _do_ask(self, given: dict[str, Any], message: dict[str, Any]) -> list[Any] | None:
         schema = {"type": "object", "properties": {"answer": _TEXT}, "required": ["answer"]}
-        return self._ask("elicitation/create", {"message": given["question"], "requestedSchema": schema})
+        wanted = {"mode": "form", "message": given["question"], "requestedSchema": schema}
+        if not self._options.modern:
+            return self._ask("elicitation/create", wanted)
+        if answers := message["params"].get("inputResponses"):
+            return [_text(json.dumps(answers["q"]))]
+        requests = {"q": {"method": "elicitation/create", "params": wanted}}
+        result = {"resultType": "input_required", "inputRequests": requests, "requestState": "s"}
+        self._send({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        return None
 
     def _do_write(self, given: dict[str, Any], message: dict[str, Any]) -> list[Any]:
         Path(given["path"]).write_text("written")
@@ -250,6 +261,8 @@ class ScriptedServer:
             self._send({"jsonrpc": "2.0", "method": "notifications/message", "params": note})
 
     def _send_result(self, request_id: Any, result: dict[str, Any]) -> None:
+        if self._options.modern:
+            result = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **result}
         self._send({"jsonrpc": "2.0", "id": request_id, "result": result})
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -269,7 +282,7 @@ def main() -> None:
     parser.add_argument("--start-seconds", type=float, default=0.0, help="how long it takes to start")
     parser.add_argument("--die", choices=("start", "list", "call"), help="when it ends")
     parser.add_argument("--children", type=int, default=0, help="processes that it starts and leaves behind")
-    for name in ("resources", "hidden", "twice", "shuffle", "flood", "deaf", "noise"):
+    for name in ("resources", "hidden", "twice", "shuffle", "flood", "deaf", "noise", "modern"):
         parser.add_argument(f"--{name}", action="store_true")
     options = parser.parse_args()
     for _ in range(options.children):

@@ -45,8 +45,11 @@ async def test_a_server_gets_a_model_call_on_behalf_of_one_call_only(tmp_path: P
         assert len(asked) == 1
 
 
-async def test_a_question_of_a_server_is_parked_and_its_answer_given(tmp_path: Path) -> None:
-    async with open_world(tmp_path, {"one": scripted()}) as world:
+@pytest.mark.parametrize("protocol", [(), ("--modern",)])
+async def test_a_question_of_a_server_is_parked_and_its_answer_given(
+    tmp_path: Path, protocol: tuple[str, ...]
+) -> None:
+    async with open_world(tmp_path, {"one": scripted(*protocol)}) as world:
         await world.ready()
         call = ToolCall("c", "mcp_one_ask", '{"question": "which colour?"}')
         first = await world.tools().run(call)

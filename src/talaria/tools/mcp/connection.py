@@ -374,7 +374,8 @@ async def _open_way(
     if address.authorization is not None:
         headers.setdefault("Authorization", address.authorization)
     seconds = server.timeout.total_seconds() + _GRACE_SECONDS
-    async with open_http(address.target(""), headers, seconds, ending) as streams:
+    url = address.whole if address.authorization is None else address.target("")
+    async with open_http(url, headers, seconds, ending) as streams:
         yield streams
 
 

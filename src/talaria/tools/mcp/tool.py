@@ -91,7 +91,8 @@ class McpTool:
         note = ""
         if host.unanswered is not None:
             note = _NOBODY if context.is_unattended else _AGAIN
-            self.questions.note(context.session_id, name, arguments, host.unanswered)
+            if not context.is_unattended:
+                self.questions.note(context.session_id, name, arguments, host.unanswered)
         try:
             content = await context.resources.in_thread(call_content, result, self.server, context)
         except ToolError as error:
