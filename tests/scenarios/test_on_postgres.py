@@ -44,9 +44,10 @@ async def test_what_was_accepted_is_answered_over_a_kill_and_a_crash_of_the_serv
         assert status["owed"]["turns"] == 0
         assert not (gateway.home / "talaria.db").exists()
         await _lose_the_server(gateway, postgres)
-        _refuse_backup(gateway, postgres_database)
+        _refuse(gateway, postgres_database)
         await gateway.kill(signal.SIGTERM)
         assert await gateway.wait() == 0
+        _copy(gateway, postgres_database)
 
 
 async def _lose_the_server(gateway: GatewayProcess, server: PostgresServer) -> None:
@@ -70,9 +71,24 @@ async def _lose_the_server(gateway: GatewayProcess, server: PostgresServer) -> N
     assert (await gateway.ended_turn(ticket["turn_id"]))["reply"] == "You said: back"
 
 
-def _refuse_backup(gateway: GatewayProcess, url: str) -> None:
-    command = [sys.executable, "-m", "talaria", "--home", str(gateway.home), "backup", str(gateway.home)]
+def _talaria(gateway: GatewayProcess, url: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "talaria", *words, "--home", str(gateway.home)]
     environ = {"TALARIA_STORE__URL": url}
-    told = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+
+
+def _refuse(gateway: GatewayProcess, url: str) -> None:
+    """Backups are for PostgreSQL's own tools, and a running gateway's database is not copied."""
+    told = _talaria(gateway, url, "backup", str(gateway.home))
     assert told.returncode != 0
     assert "pg_dump" in told.stderr
+    told = _talaria(gateway, url, "store", "copy", "--to", "sqlite:copy.db")
+    assert told.returncode != 0
+    assert "is using the home" in told.stderr
+
+
+def _copy(gateway: GatewayProcess, url: str) -> None:
+    told = _talaria(gateway, url, "store", "copy", "--to", "sqlite:copy.db")
+    assert told.returncode == 0, told.stderr
+    assert "compared each of them" in told.stdout
+    assert (gateway.home / "copy.db").exists()

@@ -43,6 +43,7 @@ VERBS = {
     "why": "List the last messages, or tell the whole story of one.",
     "backup": "Save the home in one file, also while the gateway runs.",
     "restore": "Bring a backup back.",
+    "store": "Copy the database to another place or engine.",
     "demo": "See it for yourself, without a key: `demo crash` kills a gateway five times.",
     "top": "Watch the running gateway: pool, turns, endpoints, memory.",
     "doctor": "Check everything and say how to fix what is wrong.",

@@ -80,6 +80,10 @@ class SqliteStore(SqlStore):
         await self._threads.close()
 
     @property
+    def threads(self) -> Threads:
+        return self._threads
+
+    @property
     def integrity(self) -> Integrity:
         return self._integrity
 

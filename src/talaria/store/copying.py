@@ -1,0 +1,217 @@
+"""Copies of a store from one engine to another, row by row.
+
+Both sides are read in the order of each table's key, page by page. Rows that the target lacks, or has
+otherwise, are written; rows that only the target has are deleted. So a copy that was interrupted is simply
+begun again. At the end both sides are read once more and compared. The target must be empty, or the copy that
+was begun: it has a mark until the comparison was good.
+"""
+
+# ruff: noqa: S608 (statements are put together from the names of tables and columns only)
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from talaria.core.clock import SystemClock
+from talaria.core.errors import StoreError
+from talaria.store.settings import find_database, is_postgres
+from talaria.store.sql.executor import Connection, Executor, Transaction
+from talaria.store.sqlite.database import open_memory
+from talaria.store.sqlite.store import SqliteStore
+
+PAGE = 200
+MARK = "copying"
+_IS_LEASED = "SELECT 1 FROM sessions WHERE lease_expires > ? LIMIT 1"
+_HAS_ROWS = ("SELECT 1 FROM sessions LIMIT 1", "SELECT 1 FROM turns LIMIT 1", "SELECT 1 FROM jobs LIMIT 1")
+_FIND_MARK = f"SELECT 1 FROM cursors WHERE name = '{MARK}'"
+_SET_MARK = f"INSERT INTO cursors (name, value) VALUES ('{MARK}', '') ON CONFLICT (name) DO NOTHING"
+_NO_MARK = f"name <> '{MARK}'"
+_DROP_MARK = f"DELETE FROM cursors WHERE name = '{MARK}'"
+_SUM_COUNTS = "SELECT name, CAST(coalesce(sum(n), 0) AS BIGINT) FROM counts GROUP BY name ORDER BY name"
+_DROP_COUNTS = "DELETE FROM counts"
+
+Tell = Callable[[str, int], None]
+
+
+class CopiedTable(msgspec.Struct, frozen=True):
+    """A table of the schema, with its columns and its key."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[int, ...]  # places of the key's columns
+
+    def key_of(self, row: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(row[place] for place in self.key)
+
+    @property
+    def _key(self) -> str:
+        return ", ".join(self.columns[place] for place in self.key)
+
+    def _where(self, comparison: str) -> str:
+        return f"({self._key}) {comparison} ({', '.join('?' for _ in self.key)})"
+
+    def read(self, db: Connection | Transaction, after: tuple[Any, ...] | None) -> list[tuple[Any, ...]]:
+        conditions = [self._where(">")] * (after is not None) + [_NO_MARK] * (self.name == "cursors")
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        sql = f"SELECT {', '.join(self.columns)} FROM {self.name} {where} ORDER BY {self._key} LIMIT {PAGE}"
+        return [tuple(row) for row in db.execute(sql, after or ()).fetchall()]
+
+    def delete(self, tx: Transaction, row: Sequence[Any]) -> None:
+        tx.execute(f"DELETE FROM {self.name} WHERE {self._where('=')}", self.key_of(row))
+
+    def insert(self, tx: Transaction, row: Sequence[Any]) -> None:
+        places = ", ".join("?" for _ in self.columns)
+        tx.execute(f"INSERT INTO {self.name} ({', '.join(self.columns)}) VALUES ({places})", row)
+
+
+def copied_tables() -> list[CopiedTable]:
+    """Return all tables of the schema but the counts, which are added up."""
+    db, found = open_memory(), []
+    for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall():
+        if name.startswith("sqlite_") or name == "counts":
+            continue
+        rows = db.execute(f"PRAGMA table_info({name})").fetchall()
+        key = sorted((row for row in rows if row[5]), key=lambda row: row[5])
+        places = tuple(next(i for i, row in enumerate(rows) if row[1] == part[1]) for part in key)
+        found.append(CopiedTable(name, tuple(row[1] for row in rows), places))
+    db.close()
+    return found
+
+
+class StoreCopy:
+    """Copies from one executor to another. The caller knows that no gateway works on either."""
+
+    def __init__(self, source: Executor, target: Executor, tell: Tell = lambda table, rows: None) -> None:
+        self._source = source
+        self._target = target
+        self._tell = tell
+        self._tables = copied_tables()
+
+    async def run(self, now: float) -> int:
+        """Copy and compare, and return the number of rows. Raises `StoreError`; then begin again."""
+        await self._check(now)
+        await self._target.write(partial(_run, sql=_SET_MARK), is_durable=True)
+        for table in self._tables:
+            await self._copy(table)
+        counts = await self._source.read(lambda db: db.execute(_SUM_COUNTS).fetchall())
+        is_server = self._target.engine.startswith("postgresql")
+        await self._target.write(lambda tx: _finish(tx, counts, is_server=is_server), is_durable=True)
+        total = sum([await self._compare(table) for table in self._tables])
+        if await self._target.read(lambda db: db.execute(_SUM_COUNTS).fetchall()) != counts:
+            raise _differs("counts")
+        await self._target.write(partial(_run, sql=_DROP_MARK), is_durable=True)
+        return total
+
+    async def _check(self, now: float) -> None:
+        for side, name in ((self._source, "database"), (self._target, "target")):
+            if await side.read(lambda db: db.execute(_IS_LEASED, (now,)).fetchone()) is not None:
+                raise StoreError(
+                    f"A gateway works on the {name}: it has leases.",
+                    "Stop it, wait half a minute, then try again.",
+                )
+        is_begun = await self._target.read(lambda db: db.execute(_FIND_MARK).fetchone()) is not None
+        has_rows = await self._target.read(lambda db: any(db.execute(sql).fetchone() for sql in _HAS_ROWS))
+        if has_rows and not is_begun:
+            raise StoreError("The target has sessions, turns or jobs already.", "Name an empty database.")
+
+    async def _copy(self, table: CopiedTable) -> None:
+        after: tuple[Any, ...] | None = None
+        copied = 0
+        while True:
+            rows = await self._source.read(partial(table.read, after=after))
+            await self._target.write(partial(_sync, table=table, after=after, rows=rows), is_durable=True)
+            copied += len(rows)
+            self._tell(table.name, copied)
+            if not rows:
+                return
+            after = table.key_of(rows[-1])
+
+    async def _compare(self, table: CopiedTable) -> int:
+        after: tuple[Any, ...] | None = None
+        compared = 0
+        while True:
+            ours = await self._source.read(partial(table.read, after=after))
+            if ours != await self._target.read(partial(table.read, after=after)):
+                raise _differs(table.name)
+            if not ours:
+                return compared
+            compared += len(ours)
+            after = table.key_of(ours[-1])
+
+
+def _run(tx: Transaction, sql: str) -> None:
+    tx.execute(sql)
+
+
+def _differs(table: str) -> StoreError:
+    return StoreError(f"The copy of the table {table} differs from its source.", "Copy again.")
+
+
+def _sync(
+    tx: Transaction, table: CopiedTable, after: tuple[Any, ...] | None, rows: Sequence[tuple[Any, ...]]
+) -> None:
+    """Make the target have these rows behind `after`, and no others up to the last of them."""
+    last = table.key_of(rows[-1]) if rows else None
+    wanted, there, at = {table.key_of(row): row for row in rows}, dict[Any, Any](), after
+    while page := table.read(tx, at):
+        there |= {table.key_of(row): row for row in page}
+        at = table.key_of(page[-1])
+        if last is not None and at >= last:
+            break
+    for key, row in there.items():
+        if (last is None or key <= last) and wanted.get(key) != row:
+            table.delete(tx, row)
+    for key, row in wanted.items():
+        if there.get(key) != row:
+            table.insert(tx, row)
+
+
+def _finish(tx: Transaction, counts: Sequence[Any], *, is_server: bool) -> None:
+    """Set what the rows do not have: the counts, and the next numbers of a server's tables."""
+    tx.execute(_DROP_COUNTS)
+    for name, n in counts:
+        if is_server:
+            tx.execute("INSERT INTO counts (name, part, n) VALUES (?, 0, ?)", (name, n))
+        else:
+            tx.execute("INSERT INTO counts (name, n) VALUES (?, ?)", (name, n))
+    if is_server:
+        for table, column in _NUMBERED:
+            tx.execute(
+                f"SELECT setval(pg_get_serial_sequence('{table}', '{column}'),"
+                f" (SELECT coalesce(max({column}), 0) + 1 FROM {table}), false)"
+            )
+
+
+_NUMBERED = (
+    ("turns", "position"),
+    ("outbox", "id"),
+    ("questions", "position"),
+    ("jobs", "position"),
+    ("removals", "id"),
+)
+
+
+@asynccontextmanager
+async def open_executor(url: str, default: Path) -> AsyncIterator[Executor]:
+    """Open a database to be copied from or to. A missing one is made."""
+    clock = SystemClock()
+    if is_postgres(url):
+        from talaria.store.postgres.store import PostgresStore  # noqa: PLC0415 - psycopg is for this engine only
+
+        async with await PostgresStore.open(url, clock) as store:
+            yield store.threads
+    else:
+        async with await SqliteStore.open(find_database(url, default), clock) as file:
+            yield file.threads
+
+
+async def copy_store(source: str, target: str, default: Path, tell: Tell) -> int:
+    """Copy the database of one URL to that of another, and return the number of rows. Raises `StoreError`."""
+    async with open_executor(source, default) as first, open_executor(target, default) as second:
+        return await StoreCopy(first, second, tell).run(SystemClock().now())
