@@ -6,7 +6,8 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,15 @@ class McpWorld:
         for server in servers or ("one",):
             await self.until(lambda name=server: self.state(name) == "ready")  # type: ignore[misc]
 
+    @cached_property
+    def _bound(self) -> BoundTools:
+        return bound(ToolSet(), self.folder, events=self.events, trust=Trusting())
+
     def tools(self) -> BoundTools:
-        return bound(ToolSet(self.source.tools()), self.folder, events=self.events, trust=Trusting())
+        return replace(self._bound, tools=ToolSet(self.source.tools()))
+
+    def close(self) -> None:
+        self._bound.resources.workers.threads.close()
 
     async def result(self, name: str, **arguments: object) -> ToolResult:
         call = ToolCall("call_1", name, msgspec.json.encode(arguments).decode())
@@ -114,4 +122,5 @@ async def open_world(
     try:
         yield world
     finally:
+        world.close()
         await source.close()
