@@ -129,21 +129,28 @@ async def test_a_database_that_is_gone_is_told_of_and_comes_back(
 
 
 async def test_the_outcome_of_a_commit_is_waited_for_while_the_database_is_gone(
-    proxied: tuple[CuttingProxy, PostgresStore],
+    postgres_url: str, clock: HandClock
 ) -> None:
-    proxy, store = proxied
+    with cutting_proxy(postgres_url) as (proxy, url):
+        async with await PostgresStore.open(url, clock, connections=1) as store:
 
-    def order(tx: Transaction) -> None:
-        add_one(tx)
-        proxy.cut, proxy.is_gone = Cut.AFTER, True
+            def order(tx: Transaction) -> None:
+                add_one(tx)
+                proxy.cut, proxy.is_gone = Cut.AFTER, True
 
-    writing = asyncio.ensure_future(store.threads.write(order))
-    while proxy.refused < 5:
-        await asyncio.sleep(0)
-    assert not writing.done()
-    proxy.is_gone = False
-    await writing
-    assert await store.threads.read(read_count) == 1
+            writing = asyncio.ensure_future(store.threads.write(order))
+            while proxy.refused < 5:
+                await asyncio.sleep(0.001)
+            store.threads.writers.queue_seconds = 0.0
+            waiting = [store.threads.write(add_one) for _ in range(3)]
+            await store.look()
+            for each in waiting:
+                with pytest.raises(StoreError, match="too slow"):
+                    await each
+            assert not writing.done()
+            proxy.is_gone = False
+            await writing
+            assert await store.threads.read(read_count) == 1
 
 
 async def test_a_store_that_closes_does_not_wait_for_a_database_that_is_gone(

@@ -106,10 +106,3 @@ def hanging(seconds: float) -> StoreError:
         f"The database does not answer: a write has been waiting for {seconds:.0f} s.",
         "Look at the load and the locks of PostgreSQL; the gateway goes on by itself when it answers.",
     )
-
-
-def again(failure: StoreError) -> StoreError:
-    """Return the same error as a new object: each caller raises its own."""
-    copy = type(failure)(failure.user_text, failure.hint)
-    copy.__cause__ = failure.__cause__
-    return copy

@@ -63,7 +63,6 @@ class LockingTransaction(Transaction):
 class PostgresLink:
     """Runs orders and queries, in one thread at a time. Connects when it is first used.
 
-    `on_doubt` is called with True when the outcome of a commit is not known, and with False when it is.
     `is_closing` ends the wait for a database that does not come back.
     """
 
@@ -73,12 +72,10 @@ class PostgresLink:
         clock: Clock,
         *,
         is_closing: Callable[[], bool] = lambda: False,
-        on_doubt: Callable[[bool], None] = lambda is_in_doubt: None,
     ) -> None:
         self._connect = connect
         self._clock = clock
         self._is_closing = is_closing
-        self._on_doubt = on_doubt
         self._pipe: Pipe | None = None
         self._name = uuid4().hex
         self._number = 0  # of the last order
@@ -178,23 +175,18 @@ class PostgresLink:
 
     def _was_committed(self) -> bool:
         """Read back whether the last order was carried out, as soon as the database can be reached."""
-        self._on_doubt(True)
         order, pause = self._number, _FIRST_PAUSE
         self._number += 1
-        try:
-            while not self._is_closing():
-                try:
-                    self._committed = self._read_mark(order)
-                except (StoreError, ConnectionCut, psycopg.Error):
-                    self.close()
-                    time.sleep(pause)
-                    pause = min(2 * pause, _LONGEST_RETRY)
-                else:
-                    self._number = max(self._number, self._committed)
-                    return self._committed == order
-            raise in_doubt()
-        finally:
-            self._on_doubt(False)
+        while not self._is_closing():
+            try:
+                self._committed = self._read_mark(order)
+            except (StoreError, ConnectionCut, psycopg.Error):
+                self.close()
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_RETRY)
+            else:
+                return self._committed == order
+        raise in_doubt()
 
     def _read_mark(self, order: int) -> int:
         pipe = self.pipe

@@ -89,6 +89,8 @@ class PostgresStore(SqlStore):
 
     async def look(self) -> None:
         """Ask the database for its time; `trouble` tells if it does not answer."""
+        self._threads.writers.refuse_old()
+        self._threads.readers.refuse_old()
         asked = self._threads.read(lambda db: (self._clock.elapsed(), _read_time(db)))
         with suppress(StoreError):
             asked_at, told = await asked

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
@@ -21,7 +21,7 @@ from talaria.core.ids import OwnerId, SessionId, TurnId
 from talaria.core.ledger import Renewal
 from talaria.core.tasks import Uncancellable
 from talaria.store.postgres.connections import Connect
-from talaria.store.postgres.faults import again, failed, hanging, no_connection
+from talaria.store.postgres.faults import failed, hanging, no_connection
 from talaria.store.postgres.link import PostgresLink
 from talaria.store.postgres.pipeline import ConnectionCut
 from talaria.store.sql import leases, rules
@@ -72,6 +72,18 @@ class Crew:
         self._queue.put(_Task(run, result, monotonic()))
         if self._queue.qsize() > self._free and len(self._threads) < self.most:
             self._start()
+
+    def refuse_old(self) -> None:
+        """Refuse what has waited for too long, also while all threads wait for the database to come back."""
+        for _ in range(self._queue.qsize()):
+            try:
+                task = self._queue.get_nowait()
+            except Empty:
+                return
+            if task is None or monotonic() - task.at <= self.queue_seconds:
+                self._queue.put(task)
+            else:
+                _deliver(task.result, None, no_connection(monotonic() - task.at, self.most))
 
     async def stop(self) -> None:
         """Run what was submitted, then close. Nothing may be submitted afterwards."""
@@ -164,11 +176,10 @@ class PostgresThreads:
         self._loop = asyncio.get_running_loop()
         self._closing: asyncio.Task[None] | None = None
         self._is_over = False
-        self._in_doubt = 0
         self._trouble: StoreError | None = None
 
         def link(connect: Connect = connect) -> PostgresLink:
-            return PostgresLink(connect, clock, is_closing=lambda: self._is_over, on_doubt=self._note_doubt)
+            return PostgresLink(connect, clock, is_closing=lambda: self._is_over)
 
         self.writers = Crew("writer", most, link, self._note_write)
         self.readers = Crew("reader", max(2, most // 2), lambda: link(connect_reader), self._note_failure)
@@ -196,9 +207,6 @@ class PostgresThreads:
     def write(self, order: Callable[[Transaction], T], *, is_durable: bool = False) -> Uncancellable[T]:
         """Every commit is durable: the database may die while this process, which knows of it, lives on."""
         self.check_open()
-        if self._in_doubt >= self.writers.most:
-            # Each connection waits for the database to come back.
-            raise again(self._trouble or no_connection(0.0, self.writers.most))
         result: Uncancellable[T] = Uncancellable(loop=self._loop)
         self.writers.submit(lambda link: link.write(order), result)
         return result
@@ -234,9 +242,6 @@ class PostgresThreads:
             self._side.leave()
 
     # -- in the threads
-
-    def _note_doubt(self, is_in_doubt: bool) -> None:
-        self._in_doubt += 1 if is_in_doubt else -1
 
     def _note_write(self, error: TalariaError | None) -> None:
         if error is None:
