@@ -151,7 +151,7 @@ class PostgresServer:
             return command
         nobody = pwd.getpwnam("nobody")
         switch = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
-        return [*switch, *command]
+        return [*switch, "--pdeathsig=QUIT", *command]  # no server outlives a run that is killed
 
 
 def _free_port() -> int:
