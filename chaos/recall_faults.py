@@ -20,8 +20,8 @@ RECALL_FAULTS = (
                 "        heads = [Addition(*each[:3], [], each.entries[-1].seq) for each in batch]\n"
                 "        await self._use(SideFile.add, heads)\n"
                 "        hit(Failpoint.INDEXING)\n"
-                "        batch = [each._replace(after_seq=each.entries[-1].seq) for each in batch]\n"
-                "        is_whole = await self._use(_add, batch)\n",
+                "        behind = [each._replace(after_seq=each.entries[-1].seq) for each in batch]\n"
+                "        is_whole = await self._use(_add, behind)\n",
             ),
         ),
         Tests("tests/search/test_killed.py"),

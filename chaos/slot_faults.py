@@ -63,9 +63,9 @@ SLOT_FAULTS = (
         (
             Edit(
                 "jobs/planning.py",
-                "    return AdvanceJob(job.id, job.version, first, then_at, tuple(slots))\n\n\ndef _take",
+                "    return AdvanceJob(job.id, job.version, first, then_at, tuple(slots))\n\n\ndef _missed",
                 "    kept = tuple(slot for slot in slots if not slot.skipped)\n"
-                "    return AdvanceJob(job.id, job.version, first, then_at, kept)\n\n\ndef _take",
+                "    return AdvanceJob(job.id, job.version, first, then_at, kept)\n\n\ndef _missed",
             ),
         ),
         _RUN,
