@@ -13,7 +13,8 @@ import pytest
 from rig import inbound
 from talaria.app import open_gateway
 from talaria.channels.supervisor import open_channels
-from talaria.cli.home_gateway import parts_with_plugins, running_gateway
+from talaria.cli.gateway_parts import parts_with_plugins
+from talaria.cli.home_gateway import running_gateway
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.config.plugin_sources import find_plugins

@@ -207,7 +207,7 @@ from talaria.core.redaction import SecretRegistry
 from talaria.parts import PARTS
 home = Home.find(sys.argv[1], {})
 assert parts_with_plugins(home, load(home.path, {}, PARTS), {}, SecretRegistry()) is PARTS
-unwanted = {"talaria.plugins", "talaria.core.hooks", "talaria.agent.hooked"} & set(sys.modules)
+unwanted = {"talaria.plugins", "talaria.core.hooks", "talaria.agent.hooked", "aiohttp"} & set(sys.modules)
 assert not unwanted, unwanted
 import talaria.plugins
 assert "pytest" not in sys.modules

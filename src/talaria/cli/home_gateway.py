@@ -14,17 +14,16 @@ from talaria.channels.console.gateway_client import GatewayAddress, GatewayClien
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.token import ensure_http_token, find_http_token
+from talaria.cli.gateway_parts import parts_with_plugins
 from talaria.cli.options import Invocation, run_loop
 from talaria.config.home import Home
-from talaria.config.load import Loaded, load
-from talaria.config.plugin_sources import find_plugins
+from talaria.config.load import load
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import Parts, StoreScope, find_engine
+from talaria.core.gateway_part import StoreScope, find_engine
 from talaria.core.ids import ChatAddress
 from talaria.parts import PARTS
 
 if TYPE_CHECKING:
-    from talaria.core.redaction import SecretRegistry
     from talaria.core.store_ports import StoreEngine
     from talaria.core.turns import Turn
 
@@ -32,21 +31,6 @@ T = TypeVar("T")
 GatewayOrStore: TypeAlias = "GatewayClient | StoreEngine | Path"  # the path of a database that does not exist
 START_SECONDS = 5.0
 _POLL_SECONDS = 0.1
-
-
-def parts_with_plugins(
-    home: Home, loaded: Loaded, environ: Mapping[str, str], secrets: SecretRegistry
-) -> Parts:
-    """Return the parts of a gateway that starts now: with those of its plug-ins, which are loaded here.
-
-    To be called when the log is open, and while no event loop is held up by it. Raises nothing for a plug-in
-    that cannot be used: the log names it.
-    """
-    if not find_plugins(home, {}):
-        return PARTS
-    from talaria.plugins.loading import load_plugins
-
-    return load_plugins(home, loaded.settings.plugins, environ, secrets)
 
 
 def find_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | None:

@@ -20,7 +20,7 @@ from talaria.channels.http.http_channel import HttpChannel
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.token import ensure_http_token
 from talaria.channels.supervisor import open_channels
-from talaria.cli.home_gateway import parts_with_plugins
+from talaria.cli.gateway_parts import parts_with_plugins
 from talaria.cli.logs import follow_settings, open_log
 from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
 from talaria.cli.options import Invocation, run_loop, verb
