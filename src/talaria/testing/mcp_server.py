@@ -14,8 +14,9 @@ It needs nothing but Python, and speaks just enough of the protocol. Its tools:
 - `sample(text)` asks the client's model, `ask(question)` asks the client's person.
 - `write(path)` writes a file and tells what came of it, `reach(host, port)` connects.
 
-The options change what it lists, and how it starts: see `--help`. Two files in its working folder change the
-list later: with `pull` one text is another and there is a new tool, with `rename` each name is another.
+The options change what it lists, and how it starts: see `--help`. Files in its working folder change the
+list later: with `pull` one text is another and there is a new tool, with `rename` each name is another, with
+`shuffle` the order is.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class ScriptedServer:
             tools.append(self._tool("enum", {"x": {"enum": ["a\u200bb"]}}))
         if options.twice:
             tools += tools[:1]
-        if options.shuffle:
+        if options.shuffle or Path("shuffle").exists():
             tools.reverse()
         return {"tools": tools}
 
