@@ -43,6 +43,7 @@ def test_equal_specs_with_equal_bytes_share_one_id() -> None:
         ("credential", "0" * 64),
         ("sees", False),
         ("memory", 3),
+        ("searched", (("mcp_one_echo", "0" * 16),)),
     ],
 )
 def test_another_value_of_any_field_is_another_id(field: str, value: Any) -> None:
@@ -61,6 +62,7 @@ def test_every_field_of_a_spec_is_covered_above() -> None:
         "credential",
         "sees",
         "memory",
+        "searched",
     }
 
 
