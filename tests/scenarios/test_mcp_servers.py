@@ -80,7 +80,7 @@ async def test_a_server_that_changes_breaks_no_prefix_and_doubles_no_name(tmp_pa
                     await asyncio.sleep(0.005)
             await ask()
             if changes:
-                pins.approve(home, "one")
+                pins.approve(home, "one", pins.proposed(home, "one"))
                 await ask()
 
     async with ModelServer() as model:

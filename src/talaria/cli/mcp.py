@@ -253,8 +253,11 @@ def _approve(invocation: Invocation, name: str, yes: bool) -> None:
         if not sys.stdin.isatty():
             raise click.UsageError("There is no terminal to ask on: say --yes if the change is right.")
         click.confirm("Let agents use them so?", default=False, abort=True)
-    pins.approve(home.path, name)
-    click.echo(f"Approved: {count(len(changes), 'change')} of {name}.")
+    approved = pins.approve(home.path, name, changes)
+    click.echo(f"Approved: {count(len(approved), 'change')} of {name}.")
+    if len(approved) < len(changes):
+        text = f"{name} has changed other tools again meanwhile: `talaria mcp approve {name}` shows them."
+        click.echo(invocation.spoken(text), err=True)
 
 
 @command.verb("remove", "talaria mcp remove github")

@@ -24,11 +24,23 @@ def test_the_first_listing_is_approved_and_later_ones_are_proposed(tmp_path: Pat
     assert set(later.offered()) == {"a"}
     assert later.offered()["a"].description == "Does it."
     assert set(later.proposed) == {"a", "c"}
-    assert [change.tool for change in pins.approve(tmp_path, "s")] == ["a", "c"]
+    seen = pins.proposed(tmp_path, "s")
+    assert [change.tool for change in pins.approve(tmp_path, "s", seen)] == ["a", "c"]
     now = pins.read_pins(tmp_path)["s"]
     assert (set(now.offered()), now.proposed) == ({"a", "c"}, {})
     assert now.offered()["a"].description == "Other."
     assert pins.note_listing(tmp_path, "s", "id", tools("b")).offered().keys() == {"b"}  # it is back
+
+
+def test_a_change_that_nobody_has_seen_is_not_approved(tmp_path: Path) -> None:
+    pins.note_listing(tmp_path, "s", "id", tools("a"))
+    pins.note_listing(tmp_path, "s", "id", tools("a", "b", "c", text="Shown."))
+    seen = pins.proposed(tmp_path, "s")
+    pins.note_listing(tmp_path, "s", "id", {**tools("a", "d", text="Swapped."), **tools("b", text="Shown.")})
+    assert [change.tool for change in pins.approve(tmp_path, "s", seen)] == ["b"]
+    now = pins.read_pins(tmp_path)["s"]
+    assert {tool: each.description for tool, each in now.offered().items()} == {"a": "Does it.", "b": "Shown."}
+    assert set(now.proposed) == {"a", "d"}
 
 
 def test_a_hint_that_changes_waits_for_approval_too(tmp_path: Path) -> None:

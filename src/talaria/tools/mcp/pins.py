@@ -15,7 +15,7 @@ import difflib
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -61,12 +61,14 @@ class ServerPins(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolChange(msgspec.Struct, frozen=True):
-    """A proposed change of one tool. `lines` is a unified diff of its text and its schema."""
+    """A proposed change of one tool, whose hash would be `hash`. `lines` is a unified diff of its text and its
+    schema."""
 
     tool: str
     name: str
     kind: Literal["new", "changed"]
     lines: tuple[str, ...]
+    hash: str
 
 
 def read_pins(home: Path) -> dict[str, ServerPins]:
@@ -115,18 +117,22 @@ def diff(pins: ServerPins) -> Iterator[ToolChange]:
     for tool, new in sorted(pins.proposed.items()):
         old = pins.approved.get(tool)
         lines = difflib.unified_diff([] if old is None else _lines(old), _lines(new), lineterm="", n=2)
-        yield ToolChange(tool, new.name, "new" if old is None else "changed", tuple(lines)[2:])
+        yield ToolChange(tool, new.name, "new" if old is None else "changed", tuple(lines)[2:], new.hash)
 
 
-def approve(home: Path, server: str) -> tuple[ToolChange, ...]:
-    """Let the proposed changes of a server count, and return them. A running gateway takes them up within
-    seconds; sessions that exist keep their tools until `/reload`."""
+def approve(home: Path, server: str, seen: Iterable[ToolChange]) -> tuple[ToolChange, ...]:
+    """Let the changes that a person has seen count, and return those that did: a server may have changed its
+    tools again since. A running gateway takes them up within seconds; sessions that exist keep their tools
+    until `/reload`."""
     with _changing(home) as pins:
         old = pins.get(server)
         if old is None:
             return ()
-        pins[server] = ServerPins(old.identity, {**old.approved, **old.proposed})
-        return tuple(diff(old))
+        hashes = {change.tool: change.hash for change in seen}
+        counted = {tool: new for tool, new in old.proposed.items() if hashes.get(tool) == new.hash}
+        left = {tool: new for tool, new in old.proposed.items() if tool not in counted}
+        pins[server] = ServerPins(old.identity, {**old.approved, **counted}, left)
+        return tuple(change for change in diff(old) if change.tool in counted)
 
 
 def forget(home: Path, server: str) -> None:
