@@ -98,10 +98,16 @@ def test_text_is_shown_as_it_reads(text: str, shown: str) -> None:
 def test_schemas_are_cleaned_and_hidden_names_are_refused() -> None:
     schema = {"$schema": "x", "type": "object", "properties": {"a": {"description": "\x1b[1mb\u202e"}}}
     assert clean_schema(schema) == {"type": "object", "properties": {"a": {"description": "b"}}}
+    words = {name: {"description": "\x1b[1mb\u202e"} for name in ("const", "enum", "required")}
+    assert clean_schema({"properties": words}) == {
+        "properties": {name: {"description": "b"} for name in words}
+    }  # names of properties like any other
     hidden: tuple[dict[str, object], ...] = (
         {"properties": {"a\u200b": {}}},
         {"enum": ["\u202e"]},
         {"const": "\x1b[1m"},
+        {"enum": [["a", ["\u202e"]]]},
+        {"required": "\u202e"},
     )
     for bad in hidden:
         with pytest.raises(ValueError, match="hidden"):

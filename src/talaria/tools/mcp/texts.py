@@ -55,11 +55,16 @@ def clean_schema(value: Any) -> Any:
 
 
 def _clean_member(key: str, value: Any) -> Any:
-    if key in ("enum", "const", "required"):
-        for each in value if isinstance(value, list) else (value,):
-            if isinstance(each, str):
-                _same(each)
-        return value
+    return _same_values(value) if key in ("enum", "const", "required") else clean_schema(value)
+
+
+def _same_values(value: Any) -> Any:
+    """Return the values as they are. An object may be the schema of a property that has this name."""
+    match value:
+        case str():
+            return _same(value)
+        case list():
+            return [_same_values(each) for each in value]
     return clean_schema(value)
 
 
