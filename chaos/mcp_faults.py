@@ -23,6 +23,12 @@ MCP_FAULTS = (
         Tests(_PINS),
     ),
     Mutant(
+        "unseen changes approved",
+        "a server swaps its change while the operator reads it",
+        (Edit("tools/mcp/pins.py", " if hashes.get(tool) == new.hash}", "}"),),
+        Tests(_PINS),
+    ),
+    Mutant(
         "names of servers not compared",
         "two tools have one name in a request",
         (
@@ -87,6 +93,18 @@ MCP_FAULTS = (
             ),
         ),
         Tests(f"{_HOSTILE}::test_changed_settings_start_that_server_anew_and_no_other"),
+    ),
+    Mutant(
+        "a server runs beside the one that ends",
+        "two reloads in a row run two processes in one folder",
+        (
+            Edit(
+                "tools/mcp/source.py",
+                "for task in self._leaving.get(name, ()) if not task.done()",
+                "for task in self._leaving.get(name, ())[:1] if not task.done()",
+            ),
+        ),
+        Tests(f"{_HOSTILE}::test_two_reloads_in_a_row_run_no_server_beside_the_one_that_ends"),
     ),
     Mutant(
         "the gateway's variables handed over",

@@ -144,3 +144,17 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+async def test_two_reloads_in_a_row_run_no_server_beside_the_one_that_ends(tmp_path: Path) -> None:
+    async with open_world(tmp_path, {"one": scripted()}) as world:
+        await world.ready()
+        (first,) = (task for task in asyncio.all_tasks() if task.get_name() == "mcp one")
+        world.source.change(McpSettings({"one": scripted(env={"A": "1"})}))
+        waiting = asyncio.create_task(world.error("mcp_one_echo", text="a"))
+        await world.until(lambda: world.source.servers()["one"].calls == 1)
+        world.source.change(McpSettings({"one": scripted(env={"A": "2"})}))
+        await world.until(lambda: world.source.servers()["one"].starts == 1)
+        assert first.done()
+        async with asyncio.timeout(10):  # a call that waits for a server that is replaced ends with it
+            assert "cannot be used" in await waiting

@@ -39,7 +39,10 @@ def test_a_change_that_nobody_has_seen_is_not_approved(tmp_path: Path) -> None:
     pins.note_listing(tmp_path, "s", "id", {**tools("a", "d", text="Swapped."), **tools("b", text="Shown.")})
     assert [change.tool for change in pins.approve(tmp_path, "s", seen)] == ["b"]
     now = pins.read_pins(tmp_path)["s"]
-    assert {tool: each.description for tool, each in now.offered().items()} == {"a": "Does it.", "b": "Shown."}
+    assert {tool: each.description for tool, each in now.offered().items()} == {
+        "a": "Does it.",
+        "b": "Shown.",
+    }
     assert set(now.proposed) == {"a", "d"}
 
 

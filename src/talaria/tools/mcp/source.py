@@ -59,6 +59,7 @@ class McpServers:
         self._questions = OpenQuestions()
         self._keepers: dict[str, ServerKeeper] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._leaving: dict[str, list[asyncio.Task[None]]] = {}  # that were dropped, and may not be gone
         self._closer = Closer(scope.clock, _CLOSE_SECONDS, "the MCP server", _log)
         self._watching: asyncio.Task[None] | None = None
         self._is_started = False
@@ -145,17 +146,19 @@ class McpServers:
             redact=scope.secrets,
             draw=self._draw,
         )
-        before = self._tasks.get(name)
+        before = tuple(task for task in self._leaving.get(name, ()) if not task.done())
         self._keepers[name] = keeper
         self._tasks[name] = asyncio.create_task(_after(before, keeper), name=f"mcp {name}")
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch_pins(self._launcher), name="mcp pins")
 
     def _drop(self, name: str) -> None:
-        self._keepers.pop(name, None)
-        if (task := self._tasks.get(name)) is not None:
-            task.cancel()
-            self._closer.close(name, partial(_ended, task))
+        if (task := self._tasks.pop(name, None)) is None:
+            return
+        self._keepers.pop(name).give_up()
+        task.cancel()
+        self._leaving[name] = [task, *(each for each in self._leaving.get(name, ()) if not each.done())]
+        self._closer.close(name, partial(_ended, task))
 
     def _listed(self, name: str, found: pins.ServerPins) -> None:
         old = self._pins.get(name)
@@ -188,10 +191,10 @@ class McpServers:
             await self._launcher.close()
 
 
-async def _after(before: asyncio.Task[None] | None, keeper: ServerKeeper) -> None:
-    """Run a server once the one that it takes the place of is gone."""
-    if before is not None:
-        await asyncio.wait((before,))
+async def _after(before: tuple[asyncio.Task[None], ...], keeper: ServerKeeper) -> None:
+    """Run a server once those that it takes the place of are gone."""
+    if before:
+        await asyncio.wait(before)
     await keeper.run()
 
 

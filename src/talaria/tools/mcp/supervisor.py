@@ -190,6 +190,10 @@ class ServerKeeper:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
+    def give_up(self) -> None:
+        """Let calls that wait for the server fail: its life is cancelled, and may never have begun."""
+        self._enter(ServerState.CLOSED)
+
     def _told(self, text: str) -> str:
         return clean_line(self._redact(text), 500)
 
