@@ -9,13 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from mcp_world import McpWorld, open_world, scripted
 from talaria.testing.clock import FakeClock
 from talaria.tools.mcp import pins
+from talaria.tools.mcp.intake import Throttle
 from talaria.tools.mcp.settings import McpSettings
+from talaria.tools.mcp.transports import only_output
 from talaria.tools.toolset import ToolSet, resolve
+from talaria.workspace.sandbox.process import Output, Stream
 
 ROOT = Path(__file__).parents[3]
 
@@ -60,6 +64,26 @@ async def test_a_flood_and_a_deaf_server_cost_their_own_calls_only(tmp_path: Pat
         for number in range(20):
             assert await world.ok("mcp_good_echo", text=str(number)) == str(number)
         assert world.state("deaf") == "starting"
+
+
+class CountingThrottle(Throttle):
+    """Counts the bytes that were taken."""
+
+    taken = 0.0
+
+    async def take(self, messages: float, size: float) -> None:
+        self.taken += size
+
+
+async def test_complaints_are_kept_in_part_and_count_for_the_rate() -> None:
+    async def pieces() -> AsyncIterator[Output]:
+        for number in range(10):
+            yield Output(Stream.ERR, b"%d" % number * 10_000)
+        yield Output(Stream.OUT, b"{}")
+
+    throttle, errors = CountingThrottle(), bytearray()
+    assert [each async for each in only_output(pieces(), errors, throttle)] == [b"{}"]
+    assert (bytes(errors), throttle.taken) == (b"9" * 8192, 100_000)
 
 
 async def test_a_changed_tool_waits_for_approval_and_prefix_bytes_stay(tmp_path: Path) -> None:

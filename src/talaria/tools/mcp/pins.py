@@ -61,7 +61,7 @@ class ServerPins(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolChange(msgspec.Struct, frozen=True):
-    """A proposed change of one tool, whose hash would be `hash`. `lines` is a unified diff of its text and its
+    """A proposed change of one tool, whose hash will be `hash`. `lines` is a unified diff of its text and
     schema."""
 
     tool: str

@@ -21,7 +21,7 @@ from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError, jsonrpc_message_
 from talaria.core.errors import TalariaError
 from talaria.tools.mcp.intake import MAX_MESSAGE_BYTES, Throttle, TooLong, split_lines
 from talaria.tools.mcp.texts import clean_line
-from talaria.workspace.sandbox.process import SandboxedProcess, Stream
+from talaria.workspace.sandbox.process import Output, SandboxedProcess, Stream
 
 _KEPT_ERRORS = 8 << 10
 _REFUSED = 400  # and above: statuses of refusals
@@ -79,7 +79,8 @@ async def _read(
 ) -> None:
     """Pass messages on until the output ends. What comes for nobody is read and dropped."""
     try:
-        async for line in split_lines(_output(process, errors), Throttle()):
+        throttle = Throttle()
+        async for line in split_lines(only_output(process.output(), errors, throttle), throttle):
             message = _decode(line)
             if message is not None:
                 with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -95,13 +96,18 @@ async def _read(
         to_session.close()
 
 
-async def _output(process: SandboxedProcess, errors: bytearray) -> AsyncIterator[bytes]:
-    async for piece in process.output():
+async def only_output(
+    pieces: AsyncIterator[Output], errors: bytearray, throttle: Throttle
+) -> AsyncIterator[bytes]:
+    """Yield what is for the client, and keep the last of what a program writes to stderr. That is bounded in
+    its rate as well: a program that complains without end must not keep the gateway busy."""
+    async for piece in pieces:
         if piece.stream is Stream.OUT:
             yield piece.content
         else:
             errors += piece.content
             del errors[:-_KEPT_ERRORS]
+            await throttle.take(0, len(piece.content))
 
 
 def _complaint(errors: str) -> str:
