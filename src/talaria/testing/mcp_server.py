@@ -49,7 +49,7 @@ _TOOLS: dict[str, dict[str, Any]] = {
     "picture": {},
     "fail": {},
     "sample": {"text": _TEXT},
-    "ask": {"question": _TEXT},
+    "ask": {"question": _TEXT, "fields": _NUMBER},
     "write": {"path": _TEXT},
     "reach": {"host": _TEXT, "port": _NUMBER},
 }
@@ -204,7 +204,8 @@ class ScriptedServer:
         return self._ask("sampling/createMessage", {"messages": said, "maxTokens": 100})
 
     def _do_ask(self, given: dict[str, Any], message: dict[str, Any]) -> list[Any] | None:
-        schema = {"type": "object", "properties": {"answer": _TEXT}, "required": ["answer"]}
+        fields = {f"answer{number or ''}": _TEXT for number in range(given.get("fields", 1))}
+        schema = {"type": "object", "properties": fields, "required": ["answer"]}
         wanted = {"mode": "form", "message": given["question"], "requestedSchema": schema}
         if not self._options.modern:
             return self._ask("elicitation/create", wanted)

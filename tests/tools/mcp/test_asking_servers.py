@@ -16,7 +16,7 @@ from mcp_world import McpWorld, open_world, scripted
 from talaria.core.messages import ToolCall
 from talaria.core.questions import Decision, Question, QuestionDraft, QuestionKind
 from talaria.core.tools import Risk
-from talaria.tools.mcp.elicitation import Asked
+from talaria.tools.mcp.elicitation import Asked, form_problem
 from talaria.tools.mcp.pins import PinnedTool
 from talaria.tools.mcp.settings import McpServer
 from talaria.tools.mcp.tool import tool_spec
@@ -63,6 +63,28 @@ async def test_a_question_of_a_server_is_parked_and_its_answer_given(
         second = await world.tools().run(call, decided(draft, "green"))
         assert json.loads(second.text) == {"action": "accept", "content": {"answer": "green"}}
         assert await world.tools().question(call) is None
+
+
+@pytest.mark.parametrize("protocol", [(), ("--modern",)])
+async def test_a_form_that_nobody_could_fill_in_is_refused(tmp_path: Path, protocol: tuple[str, ...]) -> None:
+    async with open_world(tmp_path, {"one": scripted(*protocol)}) as world:
+        await world.ready()
+        call = ToolCall("c", "mcp_one_ask", '{"question": "which?", "fields": 21}')
+        assert "at most 20 fields" in (await world.tools().run(call)).text
+        assert await world.tools().question(call) is None
+
+
+def test_forms_of_the_wrong_shape_are_named() -> None:
+    for schema, problem in (
+        ({}, ""),
+        ({"properties": {"a": {}}, "required": ["a"]}, ""),
+        ({"properties": {"a": {"description": "x" * 20_000}}}, "16 KiB"),
+        ({"properties": []}, "wrong"),
+        ({"properties": {"a": {}, "b": {}}, "required": 5}, "wrong"),
+        ({"properties": {"a": {}, "b": {}}, "required": [["a"]]}, "wrong at required"),
+    ):
+        found = form_problem(schema)  # type: ignore[arg-type]
+        assert (problem in found, bool(problem)) == (True, bool(found))
 
 
 def decided(draft: QuestionDraft, text: str) -> Question:

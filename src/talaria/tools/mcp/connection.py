@@ -24,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.version import this_version
+from talaria.tools.mcp.elicitation import form_problem
 from talaria.tools.mcp.launch import ServerLauncher, variables
 from talaria.tools.mcp.pins import READER, PinnedTool
 from talaria.tools.mcp.settings import McpServer
@@ -323,9 +324,9 @@ def _refused(text: str) -> types.ErrorData:
 
 def _elicit_for(host: CallHost, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
     if not isinstance(params, types.ElicitRequestFormParams):
-        return types.ErrorData(
-            code=types.INVALID_REQUEST, message="Pages cannot be opened for a person here."
-        )
+        return _refused("Pages cannot be opened for a person here.")
+    if problem := form_problem(params.requested_schema):
+        return _refused(problem)
     answer = host.elicit(clean(params.message, 2000), params.requested_schema)
     if answer is None:
         return types.ElicitResult(action="cancel")

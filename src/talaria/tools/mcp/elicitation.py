@@ -16,6 +16,8 @@ _SECONDS = 86_400.0
 _MOST_KEPT = 100
 _MAX_CHOICES = 8
 _MAX_CHOICE = 60  # characters
+_MAX_FIELDS = 20
+_MAX_SCHEMA_BYTES = 16 << 10
 DECLINE = "decline"
 _WORDS = {"yes": True, "true": True, "no": False, "false": False}
 
@@ -70,6 +72,20 @@ class Asked(msgspec.Struct, frozen=True):
             texts = [clean_line(str(each), _MAX_CHOICE) for each in named[: _MAX_CHOICES - 1]]
             return (*dict.fromkeys(texts), DECLINE)
         return ("yes", "no", DECLINE) if isinstance(wanted, dict) and wanted.get("type") == "boolean" else ()
+
+
+def form_problem(schema: dict[str, Any]) -> str:
+    """Return why a person cannot be shown this form, which is kept until they have answered; empty if it is
+    fine."""
+    if len(msgspec.json.encode(schema)) > _MAX_SCHEMA_BYTES:
+        return f"The schema of the form has more than {_MAX_SCHEMA_BYTES >> 10} KiB."
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return "The schema of the form is wrong at properties or required."
+    if len(properties) > _MAX_FIELDS:
+        return f"A form has at most {_MAX_FIELDS} fields."
+    is_named = all(isinstance(name, str) for name in required)
+    return "" if is_named else "The schema of the form is wrong at required."
 
 
 def _value(text: str, wanted: Any) -> Any:
