@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from talaria.config.decoder import read_text
-from talaria.config.edit import edited, replace_config, write_secret, write_value
+from talaria.config.edit import edited, replace_config, shown_values, write_secret, write_value
+from talaria.config.load import load_text
 from talaria.core.errors import ConfigError
 from talaria.core.units import Size
 from talaria.models.settings import ProviderSettings
+from talaria.parts import PARTS
 
 
 @pytest.mark.parametrize(
@@ -95,3 +97,33 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         write_secret(tmp_path / "config.toml", "x")
     with pytest.raises(ConfigError, match="cannot be written"):
         write_secret(tmp_path / "none" / "file", "x")
+
+
+def test_secrets_in_tables_of_plugins_are_not_shown_and_are_redacted(tmp_path: Path) -> None:
+    text = """[plugins.weather]
+api_key = "wk-1234567890"
+botToken = "bt-1234567890"
+token_env = "WEATHER_TOKEN"
+monkey = "capuchin"
+password = "${WEATHER_PASSWORD}"
+max_tokens = 5
+station = { name = "north", secret = "st-1234567890" }
+"""
+    loaded = load_text(tmp_path, text, {}, PARTS)
+    shown = {
+        value.path[2:]: value.toml
+        for value in shown_values(loaded.settings, text, {})
+        if value.path[0] == "plugins"
+    }
+    assert shown == {
+        ("api_key",): '"(not shown)"',
+        ("botToken",): '"(not shown)"',
+        ("token_env",): '"WEATHER_TOKEN"',
+        ("monkey",): '"capuchin"',
+        ("password",): '"${WEATHER_PASSWORD}"',
+        ("max_tokens",): "5",
+        ("station", "name"): '"north"',
+        ("station", "secret"): '"(not shown)"',
+    }
+    values = {"wk-1234567890", "bt-1234567890", "st-1234567890"}
+    assert {secret.value for secret in loaded.secrets} == values

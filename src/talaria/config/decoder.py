@@ -18,7 +18,15 @@ import msgspec
 from talaria.config.issues import IssueCollector, dotted, quoted
 from talaria.config.origins import Override
 from talaria.core.gateway_part import Parts, ToolPart
-from talaria.core.setting_marks import SECRET_MARKS, Check, CheckedSettings, KeyPath, Mark, template_variables
+from talaria.core.setting_marks import (
+    SECRET_MARKS,
+    Check,
+    CheckedSettings,
+    KeyPath,
+    Mark,
+    is_secret_key,
+    template_variables,
+)
 from talaria.core.suggest import did_you_mean
 from talaria.core.units import DURATION_FORMS, SIZE_FORMS, Size, parse_duration, parse_size
 
@@ -300,8 +308,12 @@ def _values(value: object, path: KeyPath, hint: Hint, marks: frozenset[Mark]) ->
     elif isinstance(value, dict) and get_origin(hint.kind) is dict:
         for name, each in value.items():
             yield from _values(each, (*path, name), hint.items, marks)
+    elif isinstance(value, dict) and hint.kind is Any:
+        for name, each in value.items():
+            yield from _values(each, (*path, name), hint, marks)
     else:
-        yield SettingValue(path, value, marks)
+        is_secret = hint.kind is Any and isinstance(value, str) and is_secret_key(path[-1], value)
+        yield SettingValue(path, value, marks | {Mark.SECRET} if is_secret else marks)
 
 
 def read_text(kind: Any, text: str) -> Any:

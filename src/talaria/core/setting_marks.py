@@ -65,6 +65,10 @@ class CheckedSettings(Protocol):
 
 
 SECRET_MARKS = (Mark.SECRET, Mark.COMMAND_VALUE, Mark.TEMPLATE)  # on keys that hold a secret, or may hold one
+_SECRET_KEY = re.compile(  # such as api_key, botToken and password, but not token_env
+    r"(?:^|[_-]|(?<=[a-z])(?=[A-Z]))(?i:(?:api|access|secret|private|auth)[_-]?key|key|token|secret|"
+    r"passw(?:or)?d|credentials?|auth(?:orization)?)$"
+)
 _WORD = re.compile("[A-Za-z]{1,12}")  # such as production: hidden, it would be missing in every text
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # Such as "Bearer 3kd8-x7", and neither a path, an address, a media type nor a word.
@@ -96,6 +100,12 @@ def holds_secret(value: object, marks: Collection[Mark]) -> bool:
     if Mark.TEMPLATE in marks:
         return len(value) >= SHORTEST and "${" not in value and _TOKEN.fullmatch(value) is not None
     return Mark.SECRET in marks
+
+
+def is_secret_key(name: str, value: str) -> bool:
+    """Return whether a key without marks, as tables of plug-ins have them, probably holds a secret itself and
+    not the name of a variable or a file."""
+    return not template_variables(value) and _SECRET_KEY.search(name) is not None
 
 
 # -- rules that several packages use
