@@ -57,6 +57,7 @@ def view(*, running: bool = False, waiting: int = 0) -> CommandContext:
         all_tools=("read_file", "todo", "write_file"),
         origin=lambda name: "mcp:lists" if name == "todo" else "files",
         searched=frozenset({"todo"}),
+        changed=(("hub", 1), ("lists", 2)),
         exchanges=(
             Exchange(2, 4, UserMessage((Text("hello\n there"),))),
             Exchange(6, 7, UserMessage((Text("and then?"),))),
@@ -108,6 +109,9 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
         ("/usage", "\nCaps: $5.00 a day, $0.50 a day for each user, $10.00 for a "),
         ("/usage", "The day ends at 2026-11-16 00:00 CET. $2.00 is set aside for calls under way."),
         ("/tools", "come from:\n- files: read_file\n- mcp:lists, found with tool_search: todo\n"),
+        ("/tools", "\n- mcp:hub: 1 change waits for approval. `"),
+        ("/tools", "\n- mcp:lists: 2 changes wait for approval. `"),
+        ("/tools", "mcp approve lists` on the gateway's machine shows what changed.\n"),
         ("/tools", "- off, files: write_file\n`/tools [NAME…|all|none]` changes them."),
         (
             "/tools read_fil",

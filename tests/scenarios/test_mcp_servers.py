@@ -80,6 +80,8 @@ async def test_a_server_that_changes_breaks_no_prefix_and_doubles_no_name(tmp_pa
                     await asyncio.sleep(0.005)
             await ask()
             if changes:
+                shown = await say(gateway, Inbound(key, Sender("owner"), (Text("/tools"),)))
+                assert "- mcp:one: 2 changes wait for approval." in shown.reply
                 pins.approve(home, "one", pins.proposed(home, "one"))
                 await ask()
 

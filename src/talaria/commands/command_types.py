@@ -93,6 +93,7 @@ class CommandContext(msgspec.Struct, frozen=True):
     `models` are the configured names, `listed` the further models that endpoints offer, and `abilities` what
     is known of the session's model, which gets no tools unless it `takes_tools`. `origin` tells where a tool
     comes from, and `searched` are the tools that the model is not shown and finds with `tool_search`.
+    `changed` are the MCP servers with changes that wait for approval, and how many, for `/tools`.
     `exchanges` and `reasoning` come from the session's log and are filled in for commands with `reads_log`;
     `account` is filled in for `/usage`, and `recent`, the session's last turns, newest first, for `/why`.
     `is_parked` says that the turn under way waits for a person's decision. `questions` are the open
@@ -115,6 +116,7 @@ class CommandContext(msgspec.Struct, frozen=True):
     all_tools: tuple[str, ...] = ()
     origin: Callable[[str], str] = lambda name: ""
     searched: frozenset[str] = frozenset()
+    changed: tuple[tuple[str, int], ...] = ()
     takes_tools: bool = True
     exchanges: tuple[Exchange, ...] = ()
     reasoning: str = ""

@@ -228,6 +228,10 @@ def _tool_lines(context: CommandContext) -> Iterator[str]:
     if not context.takes_tools:
         yield f"{context.model} takes none: it only talks. `/model` changes it."
         return
+    for server, number in context.changed:
+        changes = "1 change waits" if number == 1 else f"{number} changes wait"
+        how = f"`talaria mcp approve {server}` on the gateway's machine shows what changed."
+        yield spoken_afar(f"- mcp:{server}: {changes} for approval. {how}")
     used = frozenset(context.tools)
     off = _families(context, [name for name in context.all_tools if name not in used])
     yield from (f"- off, {origin}: {_list_names(names)}" for origin, names in off.items())

@@ -254,6 +254,7 @@ class CommandRunner:
             all_tools=specs.tools.names,
             origin=specs.tools.origin,
             searched=searched,
+            changed=self._changed(turn),
             takes_tools=known.tools is not False,
             exchanges=seen,
             reasoning=reasoning,
@@ -266,6 +267,12 @@ class CommandRunner:
             account=await agents.budgets.account(turn, model) if canonical(turn.command) == "usage" else None,
             extra=tuple(agents.commands),
         )
+
+    def _changed(self, turn: Turn) -> tuple[tuple[str, int], ...]:
+        if canonical(turn.command) != "tools":
+            return ()
+        found = self._agents.tool_runner.servers()
+        return tuple((name, len(each.proposed)) for name, each in sorted(found.items()) if each.proposed)
 
     async def _questions(self, turn: Turn) -> tuple[AskedQuestion, ...]:
         """Return the open questions of the chat and of the jobs that it asked for. An operator's command may
