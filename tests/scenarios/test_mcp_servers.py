@@ -81,7 +81,7 @@ async def test_a_server_that_changes_breaks_no_prefix_and_doubles_no_name(tmp_pa
             await ask()
             if changes:
                 shown = await say(gateway, Inbound(key, Sender("owner"), (Text("/tools"),)))
-                assert "- mcp:one: 2 changes wait for approval." in shown.reply
+                assert "- mcp:one: 2 changes wait for approval." in (shown.reply or "")
                 pins.approve(home, "one", pins.proposed(home, "one"))
                 await ask()
 
