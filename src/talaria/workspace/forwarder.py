@@ -22,6 +22,7 @@ _MOST = 128  # connections at a time; others wait in the kernel
 _TICK = 1.0  # seconds between looks at the lock
 _LOOPBACK = "127.0.0.1"
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_NOTHING = -1  # no mask
 _AWAY = b"Talaria's gateway does not run at the moment, so nothing can be reached.\n"
 _REFUSAL = (
     b"HTTP/1.1 503 Talaria is not running\r\nContent-Type: text/plain\r\nConnection: close\r\n"
@@ -131,11 +132,22 @@ class Forwarder:
             return
         for each in (end, end.peer):
             mask = (_WRITE if each.waiting else 0) | (0 if each.is_read or each.peer.waiting else _READ)
-            if mask != each.mask:
-                each.mask = mask
-                self._poll.modify(each.sock.fileno(), mask)
+            self._watch(each, _NOTHING if not mask and each.peer.waiting else mask)
         if end.is_read and what & select.EPOLLHUP and not end.peer.waiting:
             self._close(end)
+
+    def _watch(self, end: End, mask: int) -> None:
+        """Hear of these events of a side. The end of a connection is heard of with any mask, and again and
+        again, so a side that has to wait for the other one is not asked at all."""
+        if mask == end.mask:
+            return
+        if mask == _NOTHING:
+            self._poll.unregister(end.sock.fileno())
+        elif end.mask == _NOTHING:
+            self._poll.register(end.sock.fileno(), mask)
+        else:
+            self._poll.modify(end.sock.fileno(), mask)
+        end.mask = mask
 
     def _read(self, end: End) -> None:
         data = end.sock.recv(_PIECE)
@@ -156,7 +168,7 @@ class Forwarder:
     def _close(self, end: End) -> None:
         for each in (end, end.peer):
             if self._ends.pop(each.sock.fileno(), None) is not None:
-                self._poll.unregister(each.sock.fileno())
+                self._watch(each, _NOTHING)
             each.sock.close()
         self._pause()
 
