@@ -76,6 +76,16 @@ def test_names_are_unique_over_servers_fit_and_never_change(tmp_path: Path) -> N
     assert offered_name("a", long, ()) == offered_name("a", long, ())
 
 
+def test_a_name_that_waits_for_approval_is_not_given_to_another_server(tmp_path: Path) -> None:
+    pins.note_listing(tmp_path, "a", "id", tools("x"))
+    pins.note_listing(tmp_path, "a", "id", tools("x", "b_c"))
+    pins.note_listing(tmp_path, "a_b", "id", tools("c"))
+    assert pins.note_listing(tmp_path, "a", "id", tools("x", "b_c")).proposed["b_c"].name == "mcp_a_b_c"
+    pins.approve(tmp_path, "a", pins.proposed(tmp_path, "a"))
+    names = [tool.name for found in pins.read_pins(tmp_path).values() for tool in found.approved.values()]
+    assert len(set(names)) == len(names) == 3
+
+
 def test_a_broken_file_of_pins_is_named(tmp_path: Path) -> None:
     (tmp_path / "mcp").mkdir()
     (tmp_path / "mcp/pins.json").write_text("{")

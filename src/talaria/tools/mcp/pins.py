@@ -93,7 +93,9 @@ def note_listing(home: Path, server: str, identity: str, listed: Mapping[str, Pi
         old = pins.get(server)
         is_first = old is None or old.identity != identity
         known = {} if old is None else old.approved
-        taken = {each.name for other in pins.values() for each in other.approved.values()}
+        taken = {each.name for found in pins.values() for each in found.approved.values()}
+        others = (found for name, found in pins.items() if name != server)
+        taken |= {each.name for found in others for each in found.proposed.values()}
         named = {tool: _named(server, tool, listed[tool], known, taken) for tool in _in_order(server, listed)}
         if is_first:
             pins[server] = ServerPins(identity, named)
