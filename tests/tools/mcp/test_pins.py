@@ -7,6 +7,7 @@ import pytest
 
 from talaria.core.errors import ConfigError
 from talaria.tools.mcp import pins
+from talaria.tools.mcp.launch import install_folders
 from talaria.tools.mcp.pins import READER, PinnedTool
 from talaria.tools.mcp.texts import MAX_NAME, clean, clean_schema, offered_name
 
@@ -125,6 +126,19 @@ def test_schemas_are_cleaned_and_hidden_names_are_refused() -> None:
     for bad in hidden:
         with pytest.raises(ValueError, match="hidden"):
             clean_schema(bad)
+
+
+def test_an_environment_reads_an_interpreter_and_no_other_folder(tmp_path: Path) -> None:
+    """A server that may write its own environment must not choose by it what it reads."""
+    program, keys, python = (tmp_path / name for name in ("env/bin/serve", "keys", "python/bin"))
+    for folder in (program.parent, keys, python):
+        folder.mkdir(parents=True)
+    (python / "python3.11").touch()
+    settings = tmp_path / "env/pyvenv.cfg"
+    settings.write_text(f"home = {python}\n")
+    assert install_folders(program) == [tmp_path / "env", python]
+    settings.write_text(f"home = {keys}\n")
+    assert install_folders(program) == [tmp_path / "env"]
 
 
 def test_the_file_is_for_this_user_alone(tmp_path: Path) -> None:

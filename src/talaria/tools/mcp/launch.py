@@ -182,8 +182,9 @@ def install_folders(program: Path) -> list[Path]:
         if settings.is_file():
             for line in settings.read_text(errors="replace").splitlines():
                 key, _, value = line.partition("=")
-                if key.strip() == "home" and Path(value.strip()).is_dir():
-                    found.append(_installation(Path(os.path.realpath(value.strip()))))
+                home = Path(os.path.realpath(value.strip()))
+                if key.strip() == "home" and any(home.glob("python3*")):  # the server may have written it
+                    found.append(_installation(home))
     system = [*system_paths(())]
     outside = [path for path in found if not any(path.is_relative_to(each) for each in system)]
     return [path for path in dict.fromkeys(outside) if path != Path("/")]
