@@ -156,6 +156,19 @@ def test_faulty_plugins_are_named_and_left_out_and_the_rest_is_loaded(home: Home
     assert off is PARTS or reports(off)["weather"].state is PluginState.OFF
 
 
+def test_a_check_imports_nothing_of_the_folder_that_it_is_started_in(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent may have written to the folder in which the operator stands."""
+    write(home, "weather", GOOD)
+    place = home.path / "place"
+    place.mkdir()
+    (place / "msgspec.py").write_text("open('was-run', 'w').close()\nraise SystemExit\n")
+    monkeypatch.chdir(place)
+    assert reports(start(home))["weather"].state is PluginState.LOADED
+    assert not (place / "was-run").exists()
+
+
 def test_a_plugin_that_hangs_is_in_quarantine_until_it_is_edited_or_released(home: Home) -> None:
     path = write(home, "other", HANGS)
     told = reports(start(home, seconds=1.0))["other"]

@@ -77,7 +77,7 @@ def run_checks(
     if not orders:
         return []
     done = subprocess.run(
-        [sys.executable, "-m", "talaria.plugins.checking"],
+        [sys.executable, "-P", "-m", "talaria.plugins.checking"],
         input=msgspec.json.encode((orders, seconds)),
         stdout=subprocess.PIPE,
         stderr=None if shows_output else subprocess.DEVNULL,

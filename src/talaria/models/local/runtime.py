@@ -28,7 +28,7 @@ from talaria.core.findings import install_command
 
 _log = logging.getLogger("talaria.local")
 REQUIREMENT = "xllamacpp==2026.10.11549"
-COMMAND = (sys.executable, "-m", "talaria.models.local.child")
+COMMAND = (sys.executable, "-P", "-m", "talaria.models.local.child")
 LOAD_SECONDS = 120.0
 _BACKOFF = Backoff(first=1.0, longest=30.0)
 _STEADY_SECONDS = 60.0  # a process that lived so long starts a new series of failures
