@@ -99,6 +99,22 @@ async def test_a_refused_tool_call_is_not_run_and_a_refused_model_call_fails_the
         assert len(rig.model.bodies) == 2
 
 
+async def test_a_hook_counts_that_only_returns_what_is_to_be_awaited(tmp_path: Path) -> None:
+    """As a function does that an ordinary decorator has wrapped, or an object with an async `__call__`."""
+    guard = plugin("guard")
+
+    async def refuse(facts: ToolFacts) -> None:
+        raise HookRefusal("No lists here.")
+
+    def wrapped(*args: Any) -> Any:
+        return refuse(*args)
+
+    guard.on_before_tool(wrapped)
+    async with hooked(tmp_path, guard) as rig:
+        refused = await rig.say('[[call todo {"items": [{"text": "one"}]}]]')
+        assert refused.reply is not None and "No lists here." in refused.reply
+
+
 async def test_a_hook_that_raises_or_is_slow_is_named_and_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

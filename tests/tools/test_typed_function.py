@@ -59,6 +59,17 @@ async def test_the_function_gets_typed_values_and_its_result_becomes_text(tmp_pa
         assert bad.outcome is ToolOutcome.ERROR and "arguments" in bad.text
 
 
+async def test_a_function_may_return_what_is_to_be_awaited(tmp_path: Path) -> None:
+    async def later() -> str:
+        return "later"
+
+    def soon() -> Any:
+        """Answer."""
+        return later()
+
+    assert (await call_tool(typed_tool(soon), {}, tmp_path)).text == "later"
+
+
 def test_results() -> None:
     assert as_content("text") == "text"
     assert as_content(None) == "Done."

@@ -65,7 +65,8 @@ class PluginCalls:
                 async with limit:
                     if inspect.iscoroutinefunction(function):
                         return await function(*args)
-                    return await self._in_thread(function, *args)
+                    result = await self._in_thread(function, *args)
+                    return await result if inspect.isawaitable(result) else result
         except TimeoutError:
             if not limit.expired():
                 raise

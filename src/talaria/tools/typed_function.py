@@ -83,7 +83,8 @@ async def _run(
     call = partial(function, **values)
     if inspect.iscoroutinefunction(function):
         return as_content(await call())
-    return as_content(await context.resources.in_thread(call))
+    result = await context.resources.in_thread(call)
+    return as_content(await result if inspect.isawaitable(result) else result)
 
 
 def as_content(value: Any) -> Content:
