@@ -62,6 +62,7 @@ def test_files_of_other_systems_and_without_front_matter_are_read() -> None:
         ("---\nname: a\n", "has no end"),
         ("---\nname: a\nno key here\n---\n", "Line 3 of SKILL.md is not understood: 'no key here'."),
         ("---\n%TAG ! x\n---\n", "Line 2"),
+        ("\n".join(("---", "x:", *(" " * depth + "-" for depth in range(1, 700)), "---")), "lists in lists"),
     ],
 )
 def test_what_is_not_understood_is_named(text: str, said: str) -> None:
@@ -69,10 +70,24 @@ def test_what_is_not_understood_is_named(text: str, said: str) -> None:
         read_front_matter(text)
 
 
-@pytest.mark.parametrize(("head", "piece"), [('x: "', "\\"), ("x: '", "''"), ("x: [", "'a, "), ("x: ", " #")])
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        *(('x: "', "\\"), ("x: '", "''"), ("x: [", "'a, "), ("x: ", " #"), ("x: a", " "), ("x:\n a", " ")),
+        *(
+            ("a", " "),
+            ("a", "\t"),
+            ('"', "\t"),
+            ("x: |", " "),
+            ("x:\n-", " "),
+            ("x: [a", " "),
+            ("x: []", " "),
+        ),
+    ],
+)
 def test_reading_takes_linear_time(head: str, piece: str) -> None:
     def read(text: str) -> None:
         with suppress(SkillError):
-            read_front_matter(f"---\n{head}{text}\n---\n")
+            read_front_matter(f"---\n{head}{text}!\n---\n")
 
     assert_linear(lambda size: piece * (size // len(piece)), read)

@@ -15,10 +15,10 @@ from talaria.core.errors import BadRequest
 
 Value: TypeAlias = str | tuple[str, ...]
 
-_KEY: Final = re.compile(r"""(?:"([^"]*)"|'([^']*)'|([A-Za-z_][\w.\- ]*?))[ \t]*:(?:[ \t]+(.*)|)\Z""")
+_KEY: Final = re.compile(r"""(?:"([^"]*)"|'([^']*)'|([A-Za-z_][\w.\- ]*+))[ \t]*+:(?:[ \t]+(.*)|)\Z""")
 _BLOCK: Final = re.compile(r"([|>])(?:([+-])?([1-9])?|([1-9])([+-]))[ \t]*(?:#.*)?\Z")
 _ITEM: Final = re.compile(r"-(?:[ \t]+(.*)|)\Z")
-_COMMENT: Final = re.compile(r"(?:\A|[ \t]+)#.*\Z")
+_COMMENT: Final = re.compile(r"(?:\A|(?<=[ \t]))#.*\Z")
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "", "a": "", "b": "", "e": "", "f": "", "v": ""}
 _FENCES: Final = ("---", "...")
@@ -38,7 +38,12 @@ def read_front_matter(text: str) -> tuple[dict[str, Value], str]:
     end = next((at for at, line in enumerate(lines[1:], 1) if line.rstrip() in _FENCES), None)
     if end is None:
         raise SkillError("The front matter of SKILL.md has no end.", "Put a line with --- behind it.")
-    return _read_fields(lines[1:end]), "\n".join(lines[end + 1 :]).strip("\n")
+    try:
+        fields = _read_fields(lines[1:end])
+    except RecursionError:
+        text = "The front matter of SKILL.md has lists in lists without an end."
+        raise SkillError(text, "Write each field as a text.") from None
+    return fields, "\n".join(lines[end + 1 :]).strip("\n")
 
 
 def _read_fields(lines: Sequence[str]) -> dict[str, Value]:

@@ -27,6 +27,7 @@ MAX_BYTES: Final = 32 << 20
 MAX_INSTRUCTIONS: Final = 256 << 10  # bytes of SKILL.md
 MAX_DESCRIPTION: Final = 1024
 _MAX_NAME: Final = 64
+_MAX_ALLOWED: Final = 2000  # characters of `allowed-tools`
 _MAX_PATH: Final = 240
 _MAX_DEPTH: Final = 12
 _LEFT_OUT: Final = {".git", ".hg", ".svn", ".DS_Store", "__pycache__"}  # are no part of a skill
@@ -180,7 +181,8 @@ def _line(value: Value) -> str:
 def _words(value: Value) -> tuple[str, ...]:
     if not isinstance(value, str):
         return value
-    return tuple(word.strip() for word in re.split(r",\s*|\s+(?![^()]*\))", value) if word.strip())
+    words = re.split(r",\s*|\s+(?![^()]*\))", value[:_MAX_ALLOWED])
+    return tuple(word.strip() for word in words if word.strip())
 
 
 def _first_sentence(body: str) -> str:
