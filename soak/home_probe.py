@@ -58,6 +58,7 @@ async def probe(home: Path, size: ProbeSize) -> HomeFigures:
             client = Client(served.url, token)
             try:
                 await client.run(fresh_names(4), size.turns // 4)
+                await _fill_index(served.url, token)
                 await _rest(served)
                 turn = min([await _turn_cpu(client, served, size.turns) for _ in range(size.rounds)])
                 return HomeFigures(
@@ -71,9 +72,19 @@ async def probe(home: Path, size: ProbeSize) -> HomeFigures:
                 await client.close()
 
 
+async def _fill_index(url: str, token: str) -> None:
+    """Wait until searches are complete: the virtual months leave the index behind, and it is filled now."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with aiohttp.ClientSession(url, headers=headers, raise_for_status=True) as session:
+        for _ in range(_REST_SECONDS):
+            async with session.get("/api/search", params={"q": SEARCHED}) as answer:
+                if (await answer.json())["is_complete"]:
+                    return
+    raise SystemExit("the index of searches is not filled in time")
+
+
 async def _rest(served: Metered) -> None:
-    """Wait until the process does nothing by itself: the virtual months leave the index of searches behind,
-    and it is filled now."""
+    """Wait until the process does nothing by itself."""
     for _ in range(_REST_SECONDS):
         before = served.cpu()
         await asyncio.sleep(1)
