@@ -227,7 +227,7 @@ class ScriptedServer:
     def _do_slow(self, given: dict[str, Any], message: dict[str, Any]) -> list[Any]:
         token = message["params"].get("_meta", {}).get("progressToken")
         stop = self._cancelled.setdefault(message["id"], threading.Event())
-        for step in (1, 2):
+        for step in (1, 2, 2):
             told = {"progressToken": token, "progress": step, "total": 2, "message": f"step\x1b[5m {step}"}
             self._send({"jsonrpc": "2.0", "method": "notifications/progress", "params": told})
             stop.wait(given["seconds"] / 2)

@@ -42,6 +42,7 @@ async def test_progress_is_shown_and_a_cancelled_call_is_cancelled_at_the_server
         assert await world.ok("mcp_one_slow", seconds=0) == "done"
         shown = [event.text for event in world.events if isinstance(event, ToolOutput)]
         assert "1 of 2: step 1\n" in "".join(shown)
+        assert "".join(shown).count("2 of 2") == 1  # the server says it twice
         hanging = [asyncio.create_task(world.result(f"mcp_one_{name}")) for name in ("hang", "late")]
         await world.until(lambda: world.source.servers()["one"].calls == 3)
         assert await world.ok("mcp_two_echo", text="served") == "served"

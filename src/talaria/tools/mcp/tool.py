@@ -129,6 +129,7 @@ class _Call:
         self.unanswered: Asked | None = None
         self._wanted: asyncio.Queue[tuple[asyncio.Future[str], tuple[str, str, int]]] = asyncio.Queue()
         self._told_at = 0.0
+        self._is_complete = False
 
     async def serve(self, calling: Any) -> Any:
         """Run the call to its result, and make the model calls that it asks for."""
@@ -174,8 +175,8 @@ class _Call:
 
     def note_progress(self, progress: float, total: float | None, message: str) -> None:
         now = asyncio.get_running_loop().time()
-        if now - self._told_at < _PROGRESS_SECONDS and progress != total:
+        if self._is_complete or (now - self._told_at < _PROGRESS_SECONDS and progress != total):
             return
-        self._told_at = now
+        self._told_at, self._is_complete = now, progress == total
         share = f"{progress:g} of {total:g}" if total else f"{progress:g}"
         self._context.emit(f"{share}{f': {message}' if message else ''}\n")
