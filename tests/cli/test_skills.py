@@ -106,3 +106,13 @@ def test_what_is_no_skill_is_named(tmp_path: Path, run: Skills) -> None:
     assert status == 0 and "fine: Greets people." in said
     assert run("accept", "broken", "--yes")[0] == 1
     assert counting(tmp_path) == []
+
+
+def test_names_of_folders_are_shown_without_escapes(tmp_path: Path, run: Skills) -> None:
+    make_skill(tmp_path / "many", "fine")
+    make_skill(tmp_path / "many", "bad\x1b]0;title\x07")
+    for file in (tmp_path / "many").glob("bad*/SKILL.md"):
+        file.write_text("---\nname: [\n")
+    for words in (("add", "--all"), ("add",), ("add", "--only", "none"), ("check",)):
+        _, said, err = run(*words, str(tmp_path / "many"))
+        assert "bad" in said + err and "\x1b" not in said + err

@@ -105,7 +105,9 @@ def _choose(
     found: Sequence[tuple[Path, SkillContent | SkillError]], only: Sequence[str], *, takes_all: bool
 ) -> list[tuple[Path, SkillContent]]:
     """Return the skills to be added: the only one, those that are named, all, or what the person says."""
-    names = [each.head.name if not isinstance(each, SkillError) else path.name for path, each in found]
+    names = [
+        each.head.name if not isinstance(each, SkillError) else clean_line(path.name) for path, each in found
+    ]
     if unknown := [name for name in only if name not in names]:
         raise SkillError(f"There is no skill {unknown[0]!r} in it.", f"There are: {', '.join(names)}.")
     if len(found) > 1 and not only and not takes_all:
@@ -220,7 +222,7 @@ def _check(invocation: Invocation, names: tuple[str, ...]) -> None:
             for path, content in _read_all(Path(name)):
                 if isinstance(content, SkillError):
                     is_broken = True
-                    click.echo(f"{path.name}: {content}")
+                    click.echo(f"{clean_line(path.name)}: {content}")
                 else:
                     _show(path, content)
     for each in standings:
