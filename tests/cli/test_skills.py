@@ -108,6 +108,19 @@ def test_what_is_no_skill_is_named(tmp_path: Path, run: Skills) -> None:
     assert counting(tmp_path) == []
 
 
+def test_edits_that_were_not_accepted_are_not_replaced_unasked(tmp_path: Path, run: Skills) -> None:
+    folder = make_skill(tmp_path)
+    mine = make_skill(tmp_path / "home/skills", body="My own text.")
+    status, said, err = run("add", str(folder))
+    assert status == 2 and "changes that were not accepted" in said and "--yes" in err
+    assert "My own text." in (mine / "SKILL.md").read_text()
+    assert run("add", str(folder), "--yes")[0] == 0
+    assert run("add", str(folder))[0] == 0, "nothing would be lost"
+    (mine / "SKILL.md").write_text((folder / "SKILL.md").read_text() + "An edit.\n")
+    assert run("add", str(folder))[0] == 2
+    assert "An edit." in (mine / "SKILL.md").read_text()
+
+
 def test_names_of_folders_are_shown_without_escapes(tmp_path: Path, run: Skills) -> None:
     make_skill(tmp_path / "many", "fine")
     make_skill(tmp_path / "many", "bad\x1b]0;title\x07")

@@ -135,6 +135,10 @@ def _choose(
 def _may_replace(library: SkillLibrary, path: Path, content: SkillContent, *, yes: bool) -> bool:
     """Return whether a skill may be added. If there is another version, it is shown what would change."""
     name = content.head.name
+    if (edited := library.find_edited(path, content)) is not None:
+        click.echo(f"{edited} has changes that were not accepted. They would be lost.")
+        if not _confirm(f"Replace {edited}?", yes=yes):
+            return False
     pin = read_pins(library.root).get(name)
     if pin is None or not library.copy_of(name).is_dir():
         return True

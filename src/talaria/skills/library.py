@@ -103,6 +103,19 @@ class SkillLibrary:
             self._save(pins | {standing.name: pin})
         return pin
 
+    def find_edited(self, folder: Path, shown: SkillContent) -> Path | None:
+        """Return the folder that `add` would replace, if that has something that was neither accepted nor is
+        in what was `shown`."""
+        pin = read_pins(self.root).get(shown.head.name)
+        target = self.root / (pin.folder if pin else shown.head.name)
+        if not target.is_dir() or folder.resolve() == target.resolve():
+            return None
+        try:
+            digest = read_skill(target).digest
+        except (TalariaError, OSError):
+            return target
+        return None if digest == shown.digest or (pin is not None and digest == pin.digest) else target
+
     def add(self, folder: Path, shown: SkillContent, source: str) -> SkillPin:
         """Copy a skill's folder into the library, in the place of one with its name, and let it count.
 
