@@ -58,13 +58,14 @@ async def probe(home: Path, size: ProbeSize) -> HomeFigures:
             client = Client(served.url, token)
             try:
                 await client.run(fresh_names(4), size.turns // 4)
-                await _fill_index(served.url, token)
                 await _rest(served)
                 turn = min([await _turn_cpu(client, served, size.turns) for _ in range(size.rounds)])
+                rss = served.rss()
+                await _fill_index(served.url, token)
                 return HomeFigures(
                     start=min(starts),
                     turn=turn,
-                    rss=served.rss(),
+                    rss=rss,
                     sessions=await _milliseconds(served.url, token, "/api/sessions"),
                     search=await _milliseconds(served.url, token, f"/api/search?q={SEARCHED}"),
                 )
