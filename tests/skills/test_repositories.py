@@ -35,7 +35,9 @@ def test_an_address_is_told_from_a_path(text: str, repository: Repository | None
     assert parse_source(text) == repository
 
 
-@pytest.mark.parametrize("url", ["http://host/a", "ext::sh -c 'touch x'://", "git://host/a", "ftp://a/b"])
+@pytest.mark.parametrize(
+    "url", ["http://host/a", "https://[host/a", "ext::sh -c 'touch x'://", "git://host/a", "ftp://a/b"]
+)
 def test_other_ways_of_fetching_are_refused(url: str) -> None:
     with pytest.raises(SkillError):
         parse_source(url)
@@ -75,6 +77,7 @@ def test_a_repository_is_read_without_running_anything_of_it(tmp_path: Path) -> 
     for wrong, said in (
         (Repository(f"file://{repo}", folder="docs"), "has no SKILL.md"),
         (Repository(f"file://{repo}", folder="../.."), "not a folder of the repository"),
+        (Repository(f"file://{repo}", folder="--name-only"), "has no SKILL.md"),
         (Repository(f"file://{repo}", branch="nope"), "cannot be fetched"),
         (Repository(f"file://{tmp_path}/nothing"), "cannot be fetched"),
     ):

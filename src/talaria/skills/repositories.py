@@ -68,7 +68,10 @@ def parse_source(text: str) -> Repository | None:
         return Repository(text)
     if "://" not in text:
         return None
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError as error:
+        raise SkillError(f"The address is not understood: {error}.", "Is it typed right?") from None
     if parts.scheme not in _SCHEMES:
         raise SkillError(
             f"Skills are not fetched by {parts.scheme}.", "Use an https:// or ssh:// address, or a path."
@@ -135,7 +138,7 @@ def _list_files(store: Path, repository: Repository) -> list[FetchedFile]:
     folder = PurePosixPath(repository.folder.strip("/") or ".")
     if ".." in folder.parts:
         raise SkillError(f"{repository.folder} is not a folder of the repository.", "Name one without `..`.")
-    words = ["--git-dir", str(store), "ls-tree", "-r", "-l", "-z", "--full-tree", "HEAD"]
+    words = ["--git-dir", str(store), "ls-tree", "-r", "-l", "-z", "--full-tree", "--", "HEAD"]
     listed = _git([*words, *([f"{folder}/"] if str(folder) != "." else [])], repository)
     files = []
     for row in listed.decode(errors="replace").split("\0"):
