@@ -169,6 +169,19 @@ def test_a_check_imports_nothing_of_the_folder_that_it_is_started_in(
     assert not (place / "was-run").exists()
 
 
+def test_a_process_that_a_plugin_leaves_behind_does_not_hold_the_start(home: Home) -> None:
+    gate = home.path / "gate"
+    os.mkfifo(gate)
+    leaves = (
+        f"import os\nif os.fork() == 0:\n    os.setsid()\n    open({str(gate)!r}).read()\n    os._exit(0)\n"
+    )
+    write(home, "other", leaves)
+    try:
+        assert reports(start(home, seconds=0.5))["other"].state is PluginState.QUARANTINED
+    finally:
+        gate.open("w").close()  # lets it end
+
+
 def test_a_plugin_that_hangs_is_in_quarantine_until_it_is_edited_or_released(home: Home) -> None:
     path = write(home, "other", HANGS)
     told = reports(start(home, seconds=1.0))["other"]

@@ -204,7 +204,9 @@ def _check_order(order: CheckOrder) -> CheckResult:
 class _Child:
     """A process that checks one plug-in, in a group of its own, and answers through a pipe."""
 
-    def __init__(self, order: CheckOrder, seconds: float) -> None:
+    def __init__(self, order: CheckOrder, seconds: float, results: int) -> None:
+        """`results` is where the results of all are written. A process that the plug-in leaves behind must
+        not hold it open: the gateway reads to its end."""
         self.order = order
         self._answer, end = os.pipe()
         self.pid = os.fork()
@@ -216,6 +218,7 @@ class _Child:
             os.setsid()
             signal.alarm(math.ceil(seconds) + _SPARE_SECONDS)  # if nobody waits for it any more
             os.close(self._answer)
+            os.close(results)
             result = msgspec.json.encode(_check_order(order))
             with os.fdopen(end, "wb") as pipe:
                 pipe.write(result)
@@ -233,11 +236,12 @@ class _Child:
                 break
             told += b"" if is_late else data
         os.close(self._answer)
-        _, status = os.waitpid(self.pid, os.WNOHANG if is_late else 0)
+        ended, status = os.waitpid(self.pid, os.WNOHANG if is_late else 0)
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         if is_late:
-            os.waitpid(self.pid, 0)
+            if not ended:
+                os.waitpid(self.pid, 0)
             return CheckResult(
                 problem=f"It did not come to an end within {seconds:g} seconds when it was checked.",
                 hint="Let it wait for nothing while it is imported and registers.",
@@ -264,7 +268,7 @@ def _main() -> None:
     results = []
     for first in range(0, len(orders), _SIDE_BY_SIDE):
         deadline = time.monotonic() + seconds
-        children = [_Child(order, seconds) for order in orders[first : first + _SIDE_BY_SIDE]]
+        children = [_Child(order, seconds, answer) for order in orders[first : first + _SIDE_BY_SIDE]]
         results += [child.wait(deadline, seconds) for child in children]
     with os.fdopen(answer, "wb") as pipe:
         pipe.write(msgspec.json.encode(results))
