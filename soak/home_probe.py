@@ -49,6 +49,8 @@ class HomeFigures:
 async def probe(home: Path, size: ProbeSize) -> HomeFigures:
     """Start the gateway on the home, let it answer, and stop it."""
     with model_server() as model:
+        with gateway(model.url, home=home, settings=_KEPT) as (served, token):
+            await _fill_index(served.url, token)
         starts = []
         for _ in range(size.starts - 1):
             with gateway(model.url, home=home, settings=_KEPT) as (served, _):
@@ -60,12 +62,10 @@ async def probe(home: Path, size: ProbeSize) -> HomeFigures:
                 await client.run(fresh_names(4), size.turns // 4)
                 await _rest(served)
                 turn = min([await _turn_cpu(client, served, size.turns) for _ in range(size.rounds)])
-                rss = served.rss()
-                await _fill_index(served.url, token)
                 return HomeFigures(
                     start=min(starts),
                     turn=turn,
-                    rss=rss,
+                    rss=served.rss(),
                     sessions=await _milliseconds(served.url, token, "/api/sessions"),
                     search=await _milliseconds(served.url, token, f"/api/search?q={SEARCHED}"),
                 )
