@@ -22,6 +22,7 @@ _COMMENT: Final = re.compile(r"(?:\A|(?<=[ \t]))#.*\Z")
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|U([0-9A-Fa-f]{8})|(.))", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "", "a": "", "b": "", "e": "", "f": "", "v": ""}
 _FENCES: Final = ("---", "...")
+_DEEPEST: Final = 8  # lists in lists; each level reads the lines below it again
 _LAST_CODE_POINT: Final = 0x10FFFF
 
 
@@ -38,11 +39,7 @@ def read_front_matter(text: str) -> tuple[dict[str, Value], str]:
     end = next((at for at, line in enumerate(lines[1:], 1) if line.rstrip() in _FENCES), None)
     if end is None:
         raise SkillError("The front matter of SKILL.md has no end.", "Put a line with --- behind it.")
-    try:
-        fields = _read_fields(lines[1:end])
-    except RecursionError:
-        text = "The front matter of SKILL.md has lists in lists without an end."
-        raise SkillError(text, "Write each field as a text.") from None
+    fields = _read_fields(lines[1:end])
     return fields, "\n".join(lines[end + 1 :]).strip("\n")
 
 
@@ -73,7 +70,8 @@ def _is_inside(line: str) -> bool:
     return not line.strip() or line[0] in " \t#]}" or _ITEM.match(line) is not None
 
 
-def _read_value(value: str, below: Sequence[str]) -> Value:
+def _read_value(value: str, below: Sequence[str], depth: int = 0) -> Value:
+    """Read the value of a field, which stands in so many lists. Raises `SkillError` for too many."""
     if block := _BLOCK.fullmatch(value):
         style, keeps = block[1], block[2] or block[5] or ""
         return _read_block(below, style, keeps, int(block[3] or block[4] or 0))
@@ -85,14 +83,17 @@ def _read_value(value: str, below: Sequence[str]) -> Value:
     plain = [_COMMENT.sub("", line) for line in (value, *below)]
     if plain[0]:
         return _folded(plain)
-    return _read_nested([line for line in below if _COMMENT.sub("", line).strip()])
+    return _read_nested([line for line in below if _COMMENT.sub("", line).strip()], depth)
 
 
-def _read_nested(lines: Sequence[str]) -> Value:
+def _read_nested(lines: Sequence[str], depth: int) -> Value:
     """Read a list, or a text that begins in the line below its key. A mapping stays a text."""
+    if depth > _DEEPEST:
+        text = f"The front matter of SKILL.md has lists in lists, more than {_DEEPEST} deep."
+        raise SkillError(text, "Write each field as a text.")
     if not lines or not _ITEM.match(lines[0].strip()):
         if lines and lines[0].strip()[0] in "\"'[":
-            return _read_value(lines[0].strip(), lines[1:])
+            return _read_value(lines[0].strip(), lines[1:], depth + 1)
         return "\n".join(lines).strip()
     indent = _indent_of(lines[0])
     items: list[list[str]] = []
@@ -101,7 +102,7 @@ def _read_nested(lines: Sequence[str]) -> Value:
             items.append([item[1] or ""])
         elif items:
             items[-1].append(line)
-    values = (_read_value(item[0].strip(), item[1:]) for item in items)
+    values = (_read_value(item[0].strip(), item[1:], depth + 1) for item in items)
     return tuple(value if isinstance(value, str) else ", ".join(value) for value in values)
 
 
