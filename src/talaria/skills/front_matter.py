@@ -150,10 +150,10 @@ def _folded(lines: Sequence[str]) -> str:
 def _unquote(text: str, quote: str) -> str:
     """Return the text up to its closing quote. `text` begins behind the opening one."""
     if quote == "'":
-        end = re.match(r"(?:[^']|'')*", text)
+        end = re.match(r"(?:[^']|'')*+", text)
         inner = text if end is None else text[: end.end()]
         return inner.replace("''", "'")
-    end = re.match(r'(?:[^"\\]|\\.)*', text, re.DOTALL)
+    end = re.match(r'(?:[^"\\]|\\.)*+', text, re.DOTALL)
     return _ESCAPE.sub(_unescape, text if end is None else text[: end.end()])
 
 
