@@ -186,7 +186,7 @@ class _Found:
         needed = sum({self.bits.get(term, 0) for phrase in query.phrases for term in phrase})
         counts = Counter(self.masks.values())
         weights = {mask: self.weigh(mask) for mask in counts if mask & needed == needed}
-        # Of the frequent words only as many documents as there is room for need to be compared.
+        # Documents with nothing but frequent words are compared only as long as there is room for them.
         left, least = _MOST_SEEDS, 0.0
         for mask in sorted(weights, key=weights.__getitem__, reverse=True):
             if left <= 0:
