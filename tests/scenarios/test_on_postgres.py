@@ -10,9 +10,8 @@ import aiohttp
 import pytest
 
 from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from scenarios.test_kill import check_kill
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
-
-CHATS, MESSAGES = 3, 3
 
 
 async def test_what_was_accepted_is_answered_over_a_kill_and_a_crash_of_the_server(
@@ -20,28 +19,7 @@ async def test_what_was_accepted_is_answered_over_a_kill_and_a_crash_of_the_serv
     postgres_database: str,  # noqa: F811
 ) -> None:
     async with running_gateway({"STORE__URL": postgres_database}) as (gateway, server):
-        tickets = {}
-        for number in range(MESSAGES):
-            for chat in range(CHATS):
-                fault = "[[first 1 hang]]" if number == 0 else ""
-                call = f'[[call write_file {{"path":"{number}","content":"x"}}]]'
-                text = f"{call}{fault} {chat} {number}"
-                path = f"/api/sessions/chat-{chat}/messages"
-                tickets[chat, number] = await gateway.call("POST", path, json={"text": text})
-        await server.until(lambda: server.answering == CHATS)
-        await gateway.kill()
-        await gateway.start()
-        for (chat, _), ticket in tickets.items():
-            turn = await gateway.ended_turn(ticket["turn_id"])
-            assert turn["state"] == "done", turn
-            assert turn["session_id"] == tickets[chat, 0]["session_id"]
-        for chat in range(CHATS):
-            entries = (await gateway.call("GET", f"/api/sessions/chat-{chat}/entries"))["entries"]
-            said = [entry for entry in entries if entry["body"]["type"] == "user"]
-            assert [entry["body"]["parts"][0]["text"][-1] for entry in said] == ["0", "1", "2"]
-            assert [entry["seq"] for entry in entries] == list(range(1, len(entries) + 1))
-        status = await gateway.call("GET", "/api/status")
-        assert status["owed"]["turns"] == 0
+        await check_kill(gateway, server, 3)
         assert not (gateway.home / "talaria.db").exists()
         await _lose_the_server(gateway, postgres)
         _refuse(gateway, postgres_database)
