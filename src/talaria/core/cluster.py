@@ -1,0 +1,101 @@
+"""The types of a cluster: several gateways that serve one database.
+
+A *member* is a gateway process; its id is the owner of its leases. A *place* is the home folder of a gateway,
+which outlives its processes: the files and background processes of a chat are in one place.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from talaria.core.ids import ChatKey, Fence, OwnerId, PlaceId, TurnId
+from talaria.core.turns import Turn
+
+
+class Here(msgspec.Struct, frozen=True):
+    """The member that gives an order, for orders whose result depends on who gives it.
+
+    A chat stays with the member that ran its last turn for `warm_seconds`. A place whose last member was
+    seen `takeover_seconds` ago is gone, and others take its chats over.
+    """
+
+    owner: OwnerId
+    place: PlaceId
+    warm_seconds: float = 900.0
+    takeover_seconds: float = 600.0
+
+
+class MemberFigures(msgspec.Struct, frozen=True):
+    """What a member says of itself at each renewal, for people who look at the cluster."""
+
+    turns: int = 0
+    agents: int = 0
+    rss_bytes: int = 0
+    turns_total: int = 0
+    channels: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A gateway of the cluster. `boot` is the id of its machine's boot, the same for all processes of one
+    machine. `url` is how other members reach it. `has_shared_files`: `store.files` names a folder."""
+
+    owner: OwnerId
+    place: PlaceId
+    boot: str
+    host: str
+    url: str
+    version: str
+    schema: int
+    started_at: float
+    expires_at: float = 0.0
+    is_draining: bool = False
+    has_shared_files: bool = False
+    figures: MemberFigures = MemberFigures()
+
+    def is_alive(self, now: float) -> bool:
+        return self.expires_at > now
+
+
+class Wake(StrEnum):
+    """What a member is asked to look at. A wake-up may be lost: everything is looked at each second too."""
+
+    TURNS = "turns"
+    OUTBOX = "outbox"
+    JOBS = "jobs"
+    MEMBERS = "members"
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """An unsettled turn of a chat that a member has. `stop_asked`: a person wants it stopped. `decided`: how
+    many of its questions are decided."""
+
+    turn: Turn
+    stop_asked: bool = False
+    decided: int = 0
+
+
+class Adopted(msgspec.Struct, frozen=True):
+    """The unsettled turns of chats that a member took over, oldest first, and the chats among them whose
+    files and processes were in a place that is gone."""
+
+    turns: tuple[Turn, ...] = ()
+    lost: tuple[ChatKey, ...] = ()
+
+
+class Role(msgspec.Struct, frozen=True):
+    """A leased role, such as the one consumer of a channel. It has a fence that only grows."""
+
+    name: str
+    owner: OwnerId
+    fence: Fence
+    expires_at: float
+
+
+class StopAsked(msgspec.Struct, frozen=True):
+    """Where a turn is that a person wants stopped; `owner` is empty if no member has it."""
+
+    turn_id: TurnId
+    owner: OwnerId

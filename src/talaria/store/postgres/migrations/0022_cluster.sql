@@ -1,0 +1,32 @@
+-- Gateways that serve this database together: see core/cluster.py. With one gateway these stay empty.
+-- `member` is the process that a chat's turns are for, `place` the home folder with its files and processes.
+ALTER TABLE chats ADD COLUMN member TEXT COLLATE "C" NOT NULL DEFAULT '';
+ALTER TABLE chats ADD COLUMN place TEXT COLLATE "C" NOT NULL DEFAULT '';
+CREATE INDEX chats_member ON chats (member) WHERE member <> '';
+
+-- When a person asked for the turn to be stopped, and who it was.
+ALTER TABLE turns ADD COLUMN stop_asked_at DOUBLE PRECISION;
+ALTER TABLE turns ADD COLUMN stop_asked_by TEXT COLLATE "C";
+
+CREATE TABLE members (
+    owner        TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+    place        TEXT COLLATE "C" NOT NULL,
+    boot         TEXT COLLATE "C" NOT NULL,
+    host         TEXT COLLATE "C" NOT NULL,
+    url          TEXT COLLATE "C" NOT NULL,
+    version      TEXT COLLATE "C" NOT NULL,
+    schema       BIGINT NOT NULL,
+    started_at   DOUBLE PRECISION NOT NULL,
+    expires_at   DOUBLE PRECISION NOT NULL,
+    draining     BIGINT NOT NULL DEFAULT 0,
+    shared_files BIGINT NOT NULL DEFAULT 0,
+    figures      TEXT COLLATE "C" NOT NULL
+) WITH (fillfactor = 50);
+CREATE INDEX members_place ON members (place);
+
+CREATE TABLE roles (
+    name       TEXT COLLATE "C" NOT NULL PRIMARY KEY,
+    owner      TEXT COLLATE "C" NOT NULL,
+    fence      BIGINT NOT NULL,
+    expires_at DOUBLE PRECISION NOT NULL
+) WITH (fillfactor = 50);
