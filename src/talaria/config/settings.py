@@ -10,6 +10,7 @@ import msgspec
 
 from talaria.access.settings import BudgetSettings, HookName, PersonName, PersonSettings, WebhookSettings
 from talaria.agent.settings import AgentSettings, ContextSettings
+from talaria.cluster.settings import ClusterSettings
 from talaria.config.plugin_tables import PLUGIN_TABLES, PluginName, read_table
 from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.limits import LimitSettings
@@ -51,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True):
     context: ContextSettings = ContextSettings()
     network: NetworkSettings = NetworkSettings()
     store: StoreSettings = StoreSettings()
+    cluster: ClusterSettings = ClusterSettings()
     delivery: DeliverySettings = DeliverySettings()
     retention: RetentionSettings = RetentionSettings()
     shutdown: ShutdownSettings = ShutdownSettings()

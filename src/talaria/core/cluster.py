@@ -28,7 +28,7 @@ class Here(msgspec.Struct, frozen=True):
 
 
 class MemberFigures(msgspec.Struct, frozen=True):
-    """What a member says of itself at each renewal, for people who look at the cluster."""
+    """Figures that a member gives of itself at each renewal, for people who look at the cluster."""
 
     turns: int = 0
     agents: int = 0
@@ -60,7 +60,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Wake(StrEnum):
-    """What a member is asked to look at. A wake-up may be lost: everything is looked at each second too."""
+    """Things that a member is asked to look at. A wake-up may be lost: everything is looked at each second too."""
 
     TURNS = "turns"
     OUTBOX = "outbox"
@@ -85,7 +85,7 @@ class Adopted(msgspec.Struct, frozen=True):
     lost: tuple[ChatKey, ...] = ()
 
 
-class Role(msgspec.Struct, frozen=True):
+class LeasedRole(msgspec.Struct, frozen=True):
     """A leased role, such as the one consumer of a channel. It has a fence that only grows."""
 
     name: str

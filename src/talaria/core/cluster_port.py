@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from talaria.core.cluster import Adopted, Here, Member, MemberFigures, Role, StopAsked, Waiting, Wake
+from talaria.core.cluster import Adopted, Here, LeasedRole, Member, MemberFigures, StopAsked, Waiting, Wake
 from talaria.core.ids import ChatKey, OwnerId, PlaceId, TurnId
 
 
@@ -59,22 +59,20 @@ class ClusterStore(Protocol):
         `NotFound`."""
         ...
 
-    async def take_role(self, name: str, owner: OwnerId, lease_seconds: float) -> Role:
+    async def take_role(self, name: str, owner: OwnerId, lease_seconds: float) -> LeasedRole:
         """Take or renew a role, unless another member has it, and return it as it is then."""
         ...
 
     async def give_role(self, name: str, owner: OwnerId) -> None: ...
 
-    async def roles(self) -> Sequence[Role]: ...
+    async def roles(self) -> Sequence[LeasedRole]: ...
 
     async def wake(self, what: Wake, owner: OwnerId | None = None) -> None:
         """Ask a member, or all others, to look at something now. A hint: it is lost if nobody listens, and
         a failure is no error."""
         ...
 
-    def listen(
-        self, owner: OwnerId, heard: Callable[[Wake], None]
-    ) -> AbstractAsyncContextManager[None]:
+    def listen(self, owner: OwnerId, heard: Callable[[Wake], None]) -> AbstractAsyncContextManager[None]:
         """Call `heard` on the event loop for each wake-up, until the context is left. After a lost
         connection it is called once for everything."""
         ...

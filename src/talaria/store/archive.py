@@ -37,7 +37,7 @@ _CHUNK = 1 << 20
 Progress = Callable[[int, str], None]
 
 
-class Member(msgspec.Struct, frozen=True):
+class ArchiveMember(msgspec.Struct, frozen=True):
     name: str
     size: int
     sha256: str
@@ -50,7 +50,7 @@ class Manifest(msgspec.Struct, frozen=True):
     version: str
     schema: int
     made_at: float
-    members: tuple[Member, ...]
+    members: tuple[ArchiveMember, ...]
     left_out: tuple[str, ...] = ()
 
     @property
@@ -110,7 +110,7 @@ def pack(packing: Packing, target: Path, *, overwrite: bool, on_progress: Progre
 
 
 def _write(packing: Packing, file: IO[bytes], on_progress: Progress) -> Manifest:
-    members: list[Member] = []
+    members: list[ArchiveMember] = []
     left_out: list[str] = []
     with (
         gzip.GzipFile(fileobj=file, mode="wb", compresslevel=3, filename="", mtime=0) as packed,
@@ -145,7 +145,7 @@ def _sources(packing: Packing) -> Iterator[tuple[str, Path]]:
                 yield path.relative_to(packing.home).as_posix(), path
 
 
-def _add(tar: tarfile.TarFile, name: str, path: Path) -> Member | None:
+def _add(tar: tarfile.TarFile, name: str, path: Path) -> ArchiveMember | None:
     """Add one file. Return None if it is not a regular file or no longer exists.
 
     The file is copied first: a chat may change it meanwhile, and the tar header needs its final size.
@@ -165,7 +165,7 @@ def _add(tar: tarfile.TarFile, name: str, path: Path) -> Member | None:
         size = held.tell()
         held.seek(0)
         tar.addfile(_info(name, size, mode), held)
-    return Member(name, size, digest.hexdigest())
+    return ArchiveMember(name, size, digest.hexdigest())
 
 
 def _info(name: str, size: int, mode: int = 0) -> tarfile.TarInfo:
@@ -204,8 +204,8 @@ def unpack(archive: Path, target: Path, on_progress: Progress, singles: Collecti
 
 def _extract(
     tar: tarfile.TarFile, target: Path, on_progress: Progress, singles: Collection[str]
-) -> tuple[dict[str, Member], Manifest]:
-    found: dict[str, Member] = {}
+) -> tuple[dict[str, ArchiveMember], Manifest]:
+    found: dict[str, ArchiveMember] = {}
     for info in tar:
         source = tar.extractfile(info) if info.isreg() else None
         if source is None or not _is_expected(info.name, singles) or info.name in found:
@@ -234,7 +234,7 @@ def _is_expected(name: str, singles: Collection[str]) -> bool:
     return is_single or (len(path.parts) > 1 and path.parts[0] in FOLDERS)
 
 
-def _save(source: IO[bytes], path: Path, info: tarfile.TarInfo) -> Member:
+def _save(source: IO[bytes], path: Path, info: tarfile.TarInfo) -> ArchiveMember:
     digest, size = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -244,10 +244,10 @@ def _save(source: IO[bytes], path: Path, info: tarfile.TarInfo) -> Member:
         file.flush()
         os.fchmod(descriptor, _mode_of(info.name, info.mode))
         os.fsync(descriptor)
-    return Member(info.name, size, digest.hexdigest())
+    return ArchiveMember(info.name, size, digest.hexdigest())
 
 
-def _compare(archive: Path, found: dict[str, Member], manifest: Manifest) -> None:
+def _compare(archive: Path, found: dict[str, ArchiveMember], manifest: Manifest) -> None:
     if manifest.format != _FORMAT:
         raise BadRequest(f"{archive} was made by a newer Talaria.", "Upgrade this program.")
     if found != {member.name: member for member in manifest.members}:

@@ -1,0 +1,23 @@
+"""`[cluster]`: several gateways on one PostgreSQL database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import msgspec
+
+from talaria.core.setting_marks import Check, Mark, Unset, variable_name, web_address
+
+
+def _member_address(url: str) -> str | None:
+    return None if not url else web_address(url) and 'an address such as "http://10.0.0.5:8765"'
+
+
+class ClusterSettings(msgspec.Struct, frozen=True):
+    """Other gateways reach this one at `advertise_url`, with the token in the variable `token_env`. The chats
+    of a place without a gateway are taken over after `takeover_after`; commands and files there are lost."""
+
+    advertise_url: Annotated[str, Check(_member_address), Unset("http.host and http.port")] = ""
+    token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = "TALARIA_CLUSTER_TOKEN"  # noqa: S105
+    takeover_after: timedelta = timedelta(minutes=10)
