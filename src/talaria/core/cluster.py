@@ -60,7 +60,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Wake(StrEnum):
-    """Things that a member is asked to look at. A wake-up may be lost: everything is looked at each second too."""
+    """Things that a member is asked to look at. A wake-up may be lost: all are looked at each second too."""
 
     TURNS = "turns"
     OUTBOX = "outbox"
