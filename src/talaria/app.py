@@ -25,7 +25,7 @@ from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people
-from talaria.cluster.leases import USUAL_TIMING, LeaseKeeper, LeaseTiming
+from talaria.cluster.leases import LeaseKeeper, LeaseTiming
 from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -149,7 +149,7 @@ async def open_gateway(
     *,
     takes_up: Callable[[Turn], bool] = lambda turn: True,
     parts: Parts = PARTS,
-    timing: LeaseTiming = USUAL_TIMING,
+    timing: LeaseTiming | None = None,
     serves: bool = True,
     secrets: SecretRegistry | None = None,
 ) -> AsyncIterator[Gateway]:
@@ -162,6 +162,7 @@ async def open_gateway(
     parts find are added to it. Raises `ConfigError` and `StoreError`, each with a hint.
     """
     settings, clock = loaded.settings, clock or SystemClock()
+    timing = timing or LeaseTiming(settings.cluster.lease.total_seconds())
     environ = home_environ(home.path, environ)
     secrets = secrets or SecretRegistry(loaded.secrets)
     reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock, secrets=secrets)

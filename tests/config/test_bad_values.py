@@ -98,6 +98,9 @@ TOLD = {
     'talaria.db in the home, "sqlite:///PATH", or "postgresql://USER@HOST/DATABASE"',
     'store.url = "postgresql://me:pw@host"': 'store.url is "postgresql://…@host": expected an empty text for '
     'talaria.db in the home, "sqlite:///PATH", or "postgresql://USER@HOST/DATABASE"',
+    'cluster.lease = "500ms"': "cluster.lease is out of range: expected a duration from 1s to 10m",
+    'cluster.takeover_after = "20s"': "cluster.takeover_after is shorter than cluster.lease: "
+    "expected a longer duration",
     'aliases."a b" = "x/y"': f'aliases has the name "a b": expected {NAMES}',
     "providers.x.timeout = '1s'": f"providers.x.base_url is missing: expected {ADDRESS}",
 }

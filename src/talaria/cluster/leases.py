@@ -27,9 +27,6 @@ class LeaseTiming(msgspec.Struct, frozen=True):
     wedged_seconds: float = 60.0
 
 
-USUAL_TIMING = LeaseTiming()
-
-
 class _Held(msgspec.Struct):
     fence: Fence
     fresh_at: float  # `Clock.elapsed` when its last successful renewal *began*

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated
 
@@ -14,10 +15,22 @@ def _member_address(url: str) -> str | None:
     return None if not url else web_address(url) and 'an address such as "http://10.0.0.5:8765"'
 
 
+_SHORTEST_LEASE = timedelta(seconds=1)
+_LONGEST_LEASE = timedelta(minutes=10)
+
+
 class ClusterSettings(msgspec.Struct, frozen=True):
-    """Other gateways reach this one at `advertise_url`, with the token in the variable `token_env`. The chats
-    of a place without a gateway are taken over after `takeover_after`; commands and files there are lost."""
+    """Other gateways reach this one at `advertise_url`, with the token in the variable `token_env`. Others
+    go on with the chats of a gateway that was not heard of for the time of `lease`. The chats of a place
+    without a gateway are taken over after `takeover_after`; commands and files there are lost."""
 
     advertise_url: Annotated[str, Check(_member_address), Unset("http.host and http.port")] = ""
     token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = "TALARIA_CLUSTER_TOKEN"  # noqa: S105
+    lease: timedelta = timedelta(seconds=30)
     takeover_after: timedelta = timedelta(minutes=10)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not _SHORTEST_LEASE <= self.lease <= _LONGEST_LEASE:
+            yield "lease", "is out of range: expected a duration from 1s to 10m."
+        if self.takeover_after < self.lease:
+            yield "takeover_after", "is shorter than cluster.lease: expected a longer duration."
