@@ -44,6 +44,12 @@ POSTGRES_FAULTS = (
         _ONCE,
     ),
     Mutant(
+        "locks of a stopped gateway",
+        "the server takes a gateway that is stopped in the middle of an order for a busy one",
+        (Edit("store/postgres/pipeline.py", "        if self._is_order:\n", "        if False:\n"),),
+        Tests(f"{_FAULTS}::test_a_gateway_that_is_stopped_in_an_order_keeps_no_locks"),
+    ),
+    Mutant(
         "time of the machine",
         "leases and expiry follow the wall clock of each machine",
         (

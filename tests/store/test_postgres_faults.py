@@ -239,3 +239,24 @@ async def test_a_zero_character_does_not_keep_a_reply_from_being_stored(
     async with await PostgresStore.open(postgres_url, clock) as store:
         await store.set_cursor("name", "a\0b")
         assert await store.cursor("name") == "a\ufffdb"
+
+
+async def test_a_gateway_that_is_stopped_in_an_order_keeps_no_locks(
+    postgres_url: str, clock: HandClock
+) -> None:
+    """The server ends its session; what it had not committed is done again when it goes on."""
+    async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
+        runs: list[int] = []
+
+        def order(tx: Transaction) -> None:
+            add_one(tx)
+            runs.append(1)
+            if len(runs) == 1:
+                tx.execute("SET LOCAL idle_in_transaction_session_timeout = '20ms'").rowcount
+                with psycopg.connect(postgres_url) as other:  # gets the row as soon as the session is over
+                    other.execute("SET lock_timeout = '5s'")
+                    other.execute(ADD_ONE)
+
+        await store.threads.write(order)
+        assert await store.threads.read(read_count) == 2
+        assert len(runs) == 2

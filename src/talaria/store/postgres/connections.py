@@ -14,12 +14,18 @@ from talaria.store.postgres.pipeline import ConnectionCut, Pipe
 CONNECT_SECONDS = 5
 OLDEST_VERSION = 14
 
-# A gateway that is stopped in the middle of an order must not keep its locks: the server ends its session.
+# A gateway that is stopped, or cut off, in the middle of an order must not keep its locks: the server ends its
+# session.
 _LIMITS = {
     "statement_timeout": "20s",
     "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "10s",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
 }
+# Also one that is stopped while it sends an order, which is not idle then.
+_LIMITS_17 = {"transaction_timeout": "30s"}
 _WRITER = {"default_transaction_isolation": "read committed", "default_transaction_read_only": "off"}
 # All statements up to the end of a query see one moment.
 _READER = {"default_transaction_isolation": "repeatable read", "default_transaction_read_only": "on"}
@@ -28,8 +34,8 @@ _DURABLE = """
 SELECT set_config('synchronous_commit', 'local', false) WHERE current_setting('synchronous_commit') = 'off'
 """
 _PASSING = ("terminating connection", "closed the connection", "is starting up", "recovery mode")
+_SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
 _PLANS = {"plan_cache_mode": "force_generic_plan"}  # made once for each statement
-_SET = "SELECT " + ", ".join(["set_config(%s, %s, false)"] * (len(_LIMITS) + 3))
 
 
 def connect(url: str) -> psycopg.Connection[Any]:
@@ -60,7 +66,9 @@ def open_pipe(url: str, *, is_reader: bool = False) -> Pipe:
     connection = connect(url)
     try:
         settings = _LIMITS | (_READER if is_reader else _WRITER) | _PLANS
-        connection.execute(_SET, [part for pair in settings.items() for part in pair])
+        if connection.info.server_version >= 170000:
+            settings |= _LIMITS_17
+        connection.execute(_SET, [list(settings), list(settings.values())])
         connection.execute(_DURABLE)
         return Pipe(connection)
     except psycopg.Error as error:

@@ -116,6 +116,7 @@ class Pipe:
         self._arriving: PGresult | None = None
         self._failed: PGresult | None = None
         self._deadline = 0.0
+        self._is_order = False
         self.statements = 0
         self.round_trips = 0
 
@@ -132,6 +133,7 @@ class Pipe:
     def begin(self, seconds: float = ANSWER_SECONDS) -> None:
         """Begin a transaction. The server must have answered all of it within so many seconds."""
         self._start(seconds)
+        self._is_order = True
         self.execute(_BEGIN)
 
     def commit(self) -> None:
@@ -153,6 +155,7 @@ class Pipe:
     def begin_reading(self, seconds: float = ANSWER_SECONDS) -> None:
         """Begin a query. On a connection of readers all statements up to `end_reading` see one moment."""
         self._start(seconds)
+        self._is_order = False
 
     def end_reading(self) -> None:
         """End a query. Nothing waits for the answer, which is read with the next one."""
@@ -191,11 +194,18 @@ class Pipe:
         return cursor
 
     def wait_for(self, cursor: PipeCursor) -> None:
-        """Wait until the cursor has its result. An order's statements are not ended by this."""
-        try:
-            self._pg.send_flush_request()
-        except psycopg.OperationalError as error:
-            raise ConnectionCut(str(error)) from error
+        """Wait until the cursor has its result. Neither an order nor a query is ended by this.
+
+        In an order the server is told that no more is coming for now: without that, it would not count the
+        session as idle, and keep the locks of a gateway that is stopped here. A query would be ended by it.
+        """
+        if self._is_order:
+            self._sync()
+        else:
+            try:
+                self._pg.send_flush_request()
+            except psycopg.OperationalError as error:
+                raise ConnectionCut(str(error)) from error
         self._receive(cursor)
 
     def failure(self) -> psycopg.Error | None:
