@@ -27,8 +27,8 @@ POSTGRES_FAULTS = (
         (
             Edit(
                 _LINK,
-                "            if not self._was_committed():\n                raise cut from None\n",
-                "            raise cut from None\n",
+                "            if not self._was_committed():\n                raise error from None\n",
+                "            raise error from None\n",
             ),
         ),
         _ONCE,
@@ -42,6 +42,24 @@ POSTGRES_FAULTS = (
             ),
         ),
         _ONCE,
+    ),
+    Mutant(
+        "word of a pooler",
+        "a commit counts as rolled back because a pooler reports that it has lost the server",
+        (
+            Edit(
+                _LINK,
+                "            if not ends_session(error):\n",
+                "            if isinstance(error, psycopg.Error):\n",
+            ),
+        ),
+        _ONCE,
+    ),
+    Mutant(
+        "number that is gone",
+        "a connection whose last commit a fail-over has lost refuses every order from then on",
+        (Edit(_LINK, "                    self._begin_to_count()\n", "                    pass\n"),),
+        Tests(f"{_FAULTS}::test_a_fail_over_that_loses_commits_stops_no_connection"),
     ),
     Mutant(
         "locks of a stopped gateway",

@@ -17,6 +17,11 @@ class Cut(Enum):
     BEFORE = auto()  # they are lost, and the connection with them
     AFTER = auto()  # they arrive, and the answer is lost
     LATE = auto()  # the connection is lost, and they arrive when `release` is called
+    POOLER = auto()  # they arrive, and the client gets an error as from a pooler that lost the server
+
+
+_FIELDS = b"SFATAL\0VFATAL\0C58000\0Merror receiving data from server\0\0"
+_LOST = b"E" + (len(_FIELDS) + 4).to_bytes(4) + _FIELDS + b"Z\0\0\0\5I"  # as of pgcat, which serves on
 
 
 class CuttingProxy:
@@ -104,8 +109,10 @@ class CuttingProxy:
                 self._held.append((data, server))
                 return True
             server.sendall(data)
-            if cut is Cut.AFTER:
+            if cut in (Cut.AFTER, Cut.POOLER):
                 server.recv(1 << 16)
+                if cut is Cut.POOLER:
+                    client.sendall(_LOST)
                 return False
 
 

@@ -14,7 +14,7 @@ from talaria.store.postgres.pipeline import ConnectionCut, Pipe
 CONNECT_SECONDS = 5
 OLDEST_VERSION = 14
 
-# A gateway that is stopped, or cut off, in the middle of an order must not keep its locks: the server ends its
+# A gateway that is stopped or cut off in the middle of an order must not keep its locks: the server ends its
 # session.
 _LIMITS = {
     "statement_timeout": "20s",

@@ -17,6 +17,7 @@ class OrderFault(Enum):
     """The kinds of failure, by what the order is to do then."""
 
     CUT = auto()  # connect again; whether a commit under way was carried out is read back
+    FORGOTTEN = auto()  # run again: the database does not know the order before, which it had confirmed
     AGAIN = auto()  # run again: another order was in its way
     TAKEN = (
         auto()
@@ -26,30 +27,37 @@ class OrderFault(Enum):
     OTHER = auto()
 
 
-_AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
-# The session is over with these, whether libpq has noticed or not.
-_CUT = (
-    errors.AdminShutdown,
-    errors.CrashShutdown,
-    errors.CannotConnectNow,
-    errors.IdleInTransactionSessionTimeout,
+_CONNECTION_CLASS = "08"  # a pooler says so that it lost the server
+_UNKNOWN_OUTCOME = "40003"
+
+
+def ends_session(error: Exception) -> bool:
+    """Return whether the session is over with this error, whether libpq has noticed or not. A commit that was
+    under way may have been carried out."""
+    if not isinstance(error, psycopg.Error):
+        return isinstance(error, ConnectionCut)
+    code = error.sqlstate or ""
+    is_fatal = error.diag.severity_nonlocalized in ("FATAL", "PANIC")
+    return is_fatal or code.startswith(_CONNECTION_CLASS) or code == _UNKNOWN_OUTCOME
+
+
+# In this order. What is no error of psycopg's is one of the order itself.
+_KINDS: tuple[tuple[OrderFault, tuple[type[Exception], ...]], ...] = (
+    # A server that only reads may have been the one that writes before a fail-over.
+    (OrderFault.CUT, (errors.ReadOnlySqlTransaction,)),
+    (OrderFault.FORGOTTEN, (errors.DivisionByZero,)),  # see `link.MARK`
+    (OrderFault.AGAIN, (errors.SerializationFailure, errors.DeadlockDetected)),
+    (OrderFault.TAKEN, (errors.UniqueViolation,)),
+    (OrderFault.REFUSED, (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError)),
+    (OrderFault.BUSY, (errors.LockNotAvailable, errors.QueryCanceled)),
+    (OrderFault.OTHER, (psycopg.Error,)),
 )
-_BUSY = (errors.LockNotAvailable, errors.QueryCanceled)
 
 
 def kind_of(error: Exception) -> OrderFault:
-    if isinstance(error, (ConnectionCut, *_CUT)):
+    if ends_session(error):
         return OrderFault.CUT
-    if isinstance(error, _AGAIN):
-        return OrderFault.AGAIN
-    if isinstance(error, errors.UniqueViolation):
-        return OrderFault.TAKEN
-    if isinstance(error, psycopg.DataError | psycopg.IntegrityError | psycopg.ProgrammingError):
-        # A read-only server says so by an internal error of class 25.
-        return OrderFault.REFUSED
-    if isinstance(error, _BUSY):
-        return OrderFault.BUSY
-    return OrderFault.OTHER if isinstance(error, psycopg.Error) else OrderFault.REFUSED
+    return next((kind for kind, types in _KINDS if isinstance(error, types)), OrderFault.REFUSED)
 
 
 def text_of(error: Exception) -> str:

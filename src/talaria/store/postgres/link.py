@@ -7,10 +7,14 @@ writes its number there, in its own transaction, over the number of the order be
 for an old session that still works on the commit, and writes a new number if the order's is not there, so
 that the old session cannot carry the order out later. Nothing is assumed; while the database cannot be
 reached, the caller waits.
+
+If the number of the order before is not there although it was confirmed, the database has lost commits, as in
+a fail-over to a standby that did not have them. The connection then begins to count under a new name.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -24,11 +28,11 @@ import psycopg
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError, TalariaError
 from talaria.store.postgres.connections import Connect
-from talaria.store.postgres.faults import OrderFault, failed, in_doubt, kind_of
+from talaria.store.postgres.faults import OrderFault, ends_session, failed, in_doubt, kind_of
 from talaria.store.postgres.pipeline import ANSWER_SECONDS, ConnectionCut, Pipe
 from talaria.store.sql.executor import Connection, Transaction
 
-MOST_RUNS = {OrderFault.CUT: 8, OrderFault.AGAIN: 20, OrderFault.TAKEN: 3}
+MOST_RUNS = {OrderFault.CUT: 8, OrderFault.FORGOTTEN: 2, OrderFault.AGAIN: 20, OrderFault.TAKEN: 3}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.5
 _LEAVE_SECONDS = 2.0
 _LONGEST_RETRY = 0.5  # between attempts to reach a database that is gone
@@ -48,6 +52,7 @@ RETURNING n
 DROP_MARK = "DELETE FROM order_marks WHERE connection = ?"
 
 T = TypeVar("T")
+_log = logging.getLogger("talaria.store")
 
 
 class LockingTransaction(Transaction):
@@ -77,10 +82,13 @@ class PostgresLink:
         self._clock = clock
         self._is_closing = is_closing
         self._pipe: Pipe | None = None
+        self.reruns = 0
+        self._begin_to_count()
+
+    def _begin_to_count(self) -> None:
         self._name = uuid4().hex
         self._number = 0  # of the last order
         self._committed = 0  # the number in `order_marks`
-        self.reruns = 0
 
     @property
     def pipe(self) -> Pipe:
@@ -107,6 +115,9 @@ class PostgresLink:
                     self.close()
                 if run >= MOST_RUNS.get(kind, 0):
                     raise failed(error) from error
+                if kind is OrderFault.FORGOTTEN:
+                    _log.error("the database has lost an order of this gateway that it had confirmed")
+                    self._begin_to_count()
             self.reruns += 1
             time.sleep(random.uniform(0, min(_FIRST_PAUSE * 2**run, _LONGEST_PAUSE)))  # noqa: S311
         raise AssertionError("it goes on until it returns or raises")
@@ -155,13 +166,13 @@ class PostgresLink:
             raise
         try:
             pipe.commit()
-        except ConnectionCut as cut:
+        except (ConnectionCut, psycopg.Error) as error:
+            if not ends_session(error):
+                self._clear(pipe)
+                raise
             self.close()
             if not self._was_committed():
-                raise cut from None
-        except psycopg.Error:
-            self._clear(pipe)
-            raise
+                raise error from None
         else:
             self._committed = self._number
         return result
