@@ -177,19 +177,25 @@ def find_binaries() -> Path:
 
 
 @contextmanager
-def running_server(settings: Sequence[str] = (*_FAST, *_SMALL)) -> Iterator[PostgresServer]:
-    """Run a server and leave nothing behind. Raises `LookupError` where none can run."""
+def running_server(
+    settings: Sequence[str] = (*_FAST, *_SMALL), *, is_standby: bool = False
+) -> Iterator[PostgresServer]:
+    """Run a server and leave nothing behind; a standby has no databases of ours. Raises `LookupError` where
+    none can run."""
     binaries = find_binaries()
     folder = Path(tempfile.mkdtemp(prefix="talaria-postgres-"))
     server = PostgresServer(binaries, folder, settings)
     try:
         try:
             server.initialize()
+            if is_standby:
+                (folder / "data" / "standby.signal").touch()
             server.start()
         except (subprocess.CalledProcessError, OSError) as error:
             said = getattr(error, "stderr", None) or str(error)
             raise LookupError(f"PostgreSQL does not start here: {said[-500:]!r}") from error
-        server.make_template()
+        if not is_standby:
+            server.make_template()
         yield server
     finally:
         server.stop("immediate")

@@ -83,6 +83,10 @@ WRONG = {
     ADDRESS: ['providers.x.base_url = "ftp://x"', 'providers.x.base_url = "http://[::1"'],
 }
 # What is shown otherwise than it was written, or not at all.
+SERVER = (
+    'an empty text for talaria.db in the home, "sqlite:///PATH", or "postgresql://USER@HOST/DATABASE"; '
+    "a password in ~/.pgpass, or as USER:PASSWORD with / ? # @ % as %2F %3F %23 %40 %25"
+)
 TOLD = {
     'model.fallback = [{ provider = "a" }]': f"model.fallback is [a table]: expected {FALLBACK}",
     'model.fallback = [{ provider = "a", name = 3 }]': f"model.fallback is [a table]: expected {FALLBACK}",
@@ -96,8 +100,8 @@ TOLD = {
     "variable of the environment, such as OPENROUTER_API_KEY, not its value",
     'store.url = "mysql://me:pw@host/db"': 'store.url is "mysql://…@host/db": expected an empty text for '
     'talaria.db in the home, "sqlite:///PATH", or "postgresql://USER@HOST/DATABASE"',
-    'store.url = "postgresql://me:pw@host"': 'store.url is "postgresql://…@host": expected an empty text for '
-    'talaria.db in the home, "sqlite:///PATH", or "postgresql://USER@HOST/DATABASE"',
+    'store.url = "postgresql://me:pw@host"': f'store.url is "postgresql://…@host": expected {SERVER}',
+    'store.url = "postgresql://me:p/w@host/db"': f'store.url is "postgresql://…@host/db": expected {SERVER}',
     'cluster.lease = "500ms"': "cluster.lease is out of range: expected a duration from 1s to 10m",
     'cluster.takeover_after = "20s"': "cluster.takeover_after is shorter than cluster.lease: "
     "expected a longer duration",

@@ -96,7 +96,8 @@ def test_reserved_names_and_those_of_others_are_ignored(tmp_path: Path) -> None:
             "TALARIA_STORE__URL",
             "postgresql://me:pw@host",
             'store.url is "postgresql://…@host": expected an empty text for talaria.db in the home, '
-            '"sqlite:///PATH", or "postgresql://USER@HOST/DATABASE".',
+            '"sqlite:///PATH", or "postgresql://USER@HOST/DATABASE"; a password in ~/.pgpass, or '
+            "as USER:PASSWORD with / ? # @ % as %2F %3F %23 %40 %25.",
         ),
     ],
 )

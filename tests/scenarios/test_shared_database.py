@@ -89,3 +89,10 @@ def test_url_names_a_file(url: str, path: str) -> None:
 @pytest.mark.parametrize("url", ["sqlite:", "sqlite:///", "sqlite:////", "sqlite://host/t.db", "t.db"])
 def test_url_that_names_no_file_is_refused(url: str) -> None:
     assert usable_url(url) is not None
+
+
+def test_url_of_a_server_is_refused_if_its_password_would_be_taken_for_something_else() -> None:
+    for good in ("u@h/d", "/d?host=/run", "u:a%40%2F:b@h:1,[::1]:2/d?sslmode=require", "h/d"):
+        assert usable_url(f"postgresql://{good}") is None, good
+    for bad in ("h", "u:a@b@h/d", "u:a/b@h/d", "u:a?b@h/d", "u:a%zb@h/d", "u:a@[::1/d", "u@h/d?password=a"):
+        assert usable_url(f"postgresql://{bad}") is not None, bad

@@ -274,3 +274,20 @@ async def test_a_fail_over_that_loses_commits_stops_no_connection(
         for n in (2, 3):
             await store.threads.write(add_one)
             assert await store.threads.read(read_count) == n
+
+
+async def test_a_server_that_only_reads_by_now_is_left_for_the_one_that_writes(
+    postgres_url: str, clock: HandClock
+) -> None:
+    async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
+        servers: list[int] = []
+
+        def order(tx: Transaction) -> None:
+            servers.append(tx.execute("SELECT pg_backend_pid()").fetchone()[0])
+            if len(servers) == 1:
+                tx.execute("SET TRANSACTION READ ONLY")
+            add_one(tx)
+
+        await store.threads.write(order)
+        assert len(set(servers)) == 2
+        assert await store.threads.read(read_count) == 1

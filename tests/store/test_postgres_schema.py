@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import traceback
 from typing import Any
 
 import psycopg
 import pytest
 
-from postgres_server import PostgresServer
+from postgres_server import PostgresServer, running_server
 from store.sql_statements import STATEMENTS
+from talaria.core.clock import SystemClock
 from talaria.core.errors import ForeignDatabase, StoreError
 from talaria.store.postgres import schema
 from talaria.store.postgres.checks import check_postgres
 from talaria.store.postgres.pipeline import numbered
 from talaria.store.postgres.schema import migrate, read_version
+from talaria.store.postgres.store import PostgresStore
 from talaria.store.sql import locks
 from talaria.store.sqlite.database import open_memory
 from talaria.store.sqlite.schema import latest_version
@@ -157,6 +160,43 @@ def test_doctor_looks_at_the_database(postgres: PostgresServer, postgres_url: st
     assert "cannot be reached" in gone.text
     (missing,) = check_postgres(postgres.url("nowhere"), 8)
     assert "does not exist" in missing.text
+
+
+async def test_a_database_that_cannot_serve_is_refused_in_plain_words(postgres: PostgresServer) -> None:
+    postgres.execute("CREATE ROLE poor LOGIN")
+    postgres.execute("CREATE DATABASE latin ENCODING LATIN1 LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    refused = {
+        postgres.url("postgres").replace("talaria@", "poor@"): "permission denied for schema public",
+        postgres.url("latin"): "holds texts as LATIN1",
+        "postgresql://u:se%zzcret@127.0.0.1/d": "no address that PostgreSQL's library can read",
+    }
+    for url, why in refused.items():
+        with pytest.raises(StoreError, match=why) as raised:
+            await PostgresStore.open(url, SystemClock())
+        assert "zzcret" not in "".join(traceback.format_exception(raised.value)).replace(url, "")
+    postgres.execute("DROP DATABASE latin")
+
+
+async def test_a_start_overrules_a_read_only_default(
+    postgres_database: str, postgres: PostgresServer
+) -> None:
+    name = postgres_database.rpartition("/")[2]
+    postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    async with await PostgresStore.open(postgres_database, SystemClock()) as store:
+        await store.probe()
+
+
+async def test_a_standby_is_told_of_and_serves_when_it_is_promoted(postgres: PostgresServer) -> None:
+    assert postgres.pid, "a machine without PostgreSQL skips this"
+    with running_server(("fsync=off", "hot_standby=on"), is_standby=True) as standby:
+        url = standby.url("postgres")
+        with pytest.raises(StoreError, match="standby mode"):
+            await PostgresStore.open(url, SystemClock())
+        (finding,) = check_postgres(url, 8)
+        assert "standby mode" in finding.text
+        standby.execute("SELECT pg_promote()")
+        async with await PostgresStore.open(url, SystemClock()) as store:
+            await store.probe()
 
 
 def test_psycopg_is_not_imported_with_sqlite() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -22,14 +23,24 @@ def usable_url(url: str) -> str | None:
         return None
     if url.startswith(_POSTGRES) and _names_database(url):
         return None
-    return 'an empty text for talaria.db in the home, "sqlite:///PATH", or "postgresql://USER@HOST/DATABASE"'
+    forms = 'an empty text for talaria.db in the home, "sqlite:///PATH", or "postgresql://USER@HOST/DATABASE"'
+    return forms + _ESCAPES * url.startswith(_POSTGRES)
 
 
 def _names_database(url: str) -> bool:
+    """Return whether a database is named, and no password is where it would be taken for something else."""
     try:
-        return bool(urlsplit(url).path.strip("/"))
+        parts = urlsplit(url)
     except ValueError:
         return False
+    user, host = parts.netloc.rpartition("@")[::2]
+    is_clear = "@" not in user and not _UNCLEAR.search(user) and host.count("[") == host.count("]")
+    return is_clear and bool(_DATABASE.fullmatch(parts.path)) and "password=" not in parts.query
+
+
+_ESCAPES = "; a password in ~/.pgpass, or as USER:PASSWORD with / ? # @ % as %2F %3F %23 %40 %25"
+_UNCLEAR = re.compile("%(?![0-9A-Fa-f]{2})|%00")
+_DATABASE = re.compile("/[^/@]+")
 
 
 class StoreSettings(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import psycopg
 from talaria.core.errors import StoreError
 from talaria.core.findings import Finding, failed, ok, problem, warn
 from talaria.store.postgres.connections import connect, version_of
-from talaria.store.postgres.faults import unreachable
+from talaria.store.postgres.faults import unprepared, unreachable
 from talaria.store.postgres.pipeline import ConnectionCut
 from talaria.store.postgres.schema import latest_version, read_version
 from talaria.store.postgres.store import TIME
@@ -38,12 +38,13 @@ def check_postgres(url: str, connections: int) -> Iterator[Finding]:
     with connection:
         try:
             yield ok(_NAME, f"PostgreSQL {version_of(connection)}, {_describe_schema(connection)}.")
+            yield from _check_rights(connection)
+            yield from _check_clock(connection)
+            yield from _check_settings(connection, connections)
         except StoreError as error:
             yield failed(_NAME, error)
-            return
-        yield from _check_rights(connection)
-        yield from _check_clock(connection)
-        yield from _check_settings(connection, connections)
+        except psycopg.Error as error:
+            yield failed(_NAME, unprepared(error))
 
 
 def _describe_schema(connection: psycopg.Connection[Any]) -> str:

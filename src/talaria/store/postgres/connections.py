@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from talaria.core.errors import StoreError
-from talaria.store.postgres.faults import unreachable
+from talaria.store.postgres.faults import unprepared, unreachable
 from talaria.store.postgres.pipeline import ConnectionCut, Pipe
 
 CONNECT_SECONDS = 5
@@ -33,6 +35,8 @@ _READER = {"default_transaction_isolation": "repeatable read", "default_transact
 _DURABLE = """
 SELECT set_config('synchronous_commit', 'local', false) WHERE current_setting('synchronous_commit') = 'off'
 """
+# A start waits for the migration of another gateway, and its own may take long.
+_MIGRATION = {"default_transaction_read_only": "off", "lock_timeout": "60s", "statement_timeout": "0"}
 _PASSING = ("terminating connection", "closed the connection", "is starting up", "recovery mode")
 _SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
 _PLANS = {"plan_cache_mode": "force_generic_plan"}  # made once for each statement
@@ -46,6 +50,7 @@ def connect(url: str) -> psycopg.Connection[Any]:
     try:
         return psycopg.connect(
             url,
+            target_session_attrs=conninfo_to_dict(url).get("target_session_attrs") or "primary",
             autocommit=True,
             connect_timeout=CONNECT_SECONDS,
             application_name="talaria",
@@ -55,6 +60,12 @@ def connect(url: str) -> psycopg.Connection[Any]:
             keepalives_count=3,
             tcp_user_timeout=15_000,
         )
+    except psycopg.ProgrammingError:
+        # libpq quotes the part that it cannot read, which may be the password.
+        raise StoreError(
+            "[store] url is no address that PostgreSQL's library can read.",
+            "Look at its parameters behind the question mark, and write special characters as %XX.",
+        ) from None
     except psycopg.Error as error:
         if any(words in str(error) for words in _PASSING):
             raise ConnectionCut(str(error)) from error
@@ -68,7 +79,7 @@ def open_pipe(url: str, *, is_reader: bool = False) -> Pipe:
         settings = _LIMITS | (_READER if is_reader else _WRITER) | _PLANS
         if connection.info.server_version >= 170000:
             settings |= _LIMITS_17
-        connection.execute(_SET, [list(settings), list(settings.values())])
+        _set(connection, settings)
         connection.execute(_DURABLE)
         return Pipe(connection)
     except psycopg.Error as error:
@@ -79,8 +90,32 @@ def open_pipe(url: str, *, is_reader: bool = False) -> Pipe:
         raise
 
 
+def _set(connection: psycopg.Connection[Any], settings: dict[str, str]) -> None:
+    connection.execute(_SET, [list(settings), list(settings.values())])
+
+
+@contextmanager
+def preparing(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Open a connection that makes and migrates tables. Raises `StoreError`, also for errors of the server in
+    the block."""
+    try:
+        with connect(url) as connection:
+            _set(connection, _MIGRATION)
+            yield connection
+    except ConnectionCut as cut:
+        raise unreachable(cut) from cut
+    except psycopg.Error as error:
+        raise unprepared(error) from error
+
+
 def version_of(connection: psycopg.Connection[Any]) -> str:
-    """Return the server's version. Raises `StoreError` for one that is too old."""
+    """Return the server's version. Raises `StoreError` for one that is too old, and for a database that
+    cannot hold every text."""
+    if (encoding := connection.info.parameter_status("server_encoding")) not in (None, "UTF8"):
+        raise StoreError(
+            f"The database holds texts as {encoding}, which has no place for many characters.",
+            "Make another with `createdb -E UTF8 -T template0 talaria`.",
+        )
     number = connection.info.server_version
     version = f"{number // 10000}.{number % 10000}"
     if number < OLDEST_VERSION * 10000:

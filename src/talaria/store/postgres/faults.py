@@ -93,6 +93,14 @@ def unreachable(error: Exception) -> StoreError:
     return failure
 
 
+def unprepared(error: psycopg.Error) -> StoreError:
+    """Return the error for a database whose tables cannot be read or made."""
+    hint = LOOK
+    if isinstance(error, errors.InsufficientPrivilege):
+        hint = "Let the user of [store] url own the database: ALTER DATABASE … OWNER TO …, or GRANT CREATE."
+    return StoreError(f"The tables of the database cannot be read or made: {text_of(error)}.", hint)
+
+
 def in_doubt() -> StoreError:
     return StoreError(
         "The database was lost in the middle of a commit, and the store was closed before it came back: "

@@ -14,9 +14,7 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import StoreError
 from talaria.core.ledger import Integrity, StoreStats
 from talaria.core.turns import TurnState
-from talaria.store.postgres.connections import connect, open_pipe, version_of
-from talaria.store.postgres.faults import unreachable
-from talaria.store.postgres.pipeline import ConnectionCut
+from talaria.store.postgres.connections import open_pipe, preparing, version_of
 from talaria.store.postgres.schema import migrate
 from talaria.store.postgres.server_clock import ServerClock
 from talaria.store.postgres.threads import PostgresThreadOrders, PostgresThreads
@@ -126,12 +124,8 @@ def _read_time(db: Connection) -> float:
 
 
 def _prepare(url: str, clock: Clock) -> tuple[str, int]:
-    """Return the server's version and the schema's."""
-    try:
-        connection = connect(url)
-    except ConnectionCut as cut:
-        raise unreachable(cut) from cut
-    with connection:
+    """Return the server's version and the schema's. Raises `StoreError`."""
+    with preparing(url) as connection:
         version = version_of(connection)
         schema = migrate(connection)
         connection.execute(_OLD_MARKS)
