@@ -32,6 +32,7 @@ from talaria.config.load import Loaded
 from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings
+from talaria.config.shared_files import check_shared_files
 from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import BadRequest, ConfigError
@@ -117,7 +118,7 @@ class _Start:
     def tool_scope(self, store: Store, index: LogIndex) -> ToolScope:
         home, people, secrets, of = self.home.path, self.people, self.secrets, self.current
         known = (home, self.environ, self.clock, people, of, store, secrets, index, self.zone)
-        return ToolScope(*known, follow=self.live.follow)
+        return ToolScope(*known, follow=self.live.follow, shared=self.settings.store.shared)
 
     def current(self, part: GatewayPart[S]) -> S:
         return self.live.settings.of(part)
@@ -225,6 +226,8 @@ async def _open_store(start: _Start) -> AsyncIterator[tuple[StoreEngine, bool]]:
         check_trusted(home, home.find_database(url))
     if (loss := home.find_loss(url)) is not None:
         raise loss
+    if (shared := start.settings.store.shared) is not None:
+        check_shared_files(home, shared)
     with HomeLock(home.path) as lock, ExitStack() as locks:
         is_alone = is_file(url) and locks.enter_context(
             lock_database(home.find_database(url), home.path, is_required=start.serves)
@@ -295,10 +298,11 @@ async def _open_workspaces(
         count=start.metrics.command_connected,
     )
     start.metrics.watch_network(networks.reading)
-    sandboxes, skills = Sandboxes(tools.sandbox, home), partial(readable_folders, home)
+    shared = start.settings.store.shared
+    sandboxes, skills = Sandboxes(tools.sandbox, home, shared), partial(readable_folders, home)
     commands = SessionCommands(sandboxes, environ, limits, networks, threads, readable=skills)
     try:
-        folders = ChatFolders(home, start.settings.agent.project)
+        folders = ChatFolders(home, start.settings.agent.project, shared)
     except BadRequest as error:
         raise ConfigError(f"agent.project: {error.user_text}", error.hint) from error
     workspaces = ChatWorkspaces(home, (networks,), commands, folders, start.limits)
@@ -404,7 +408,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> Asy
         sessions = _make_lifecycle(start, store, workspaces, agents)
         scopes.push_async_callback(sessions.drain)
         keeper, watch = await scopes.enter_async_context(start.leases(store))
-        uploads = Uploads(home.files, folders, clock, workers.threads, workers.quota)
+        uploads = Uploads(folders.files, folders, clock, workers.threads, workers.quota)
         hosts, load = _host_questions(start), watch.load
         turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, hosts=hosts, uploads=uploads)
         networks.use_asker(turns.hosts)

@@ -27,6 +27,7 @@ from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings, settings_type
+from talaria.config.shared_files import examine_shared_files
 from talaria.core.display import clean
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.findings import Finding, Level, failed, problem
@@ -114,6 +115,7 @@ async def examine(
     status, gateway, jobs = await _look_at_gateway(home, settings, environ)
     if loaded is not None:
         findings += check_config(home, loaded, parts, is_running=status is not None)
+        findings += examine_shared_files(home, settings.store)
     findings += [*check_secret_files(home, settings), *gateway]
     if loaded is not None:
         agent = check_agent(home, settings, environ, calls=calls, running=status)
@@ -122,7 +124,7 @@ async def examine(
     for part in parts:
         if part.findings is not None and (loaded is not None or part.is_required):
             known = home_environ(home.path, environ)
-            examination = Examination(home.path, settings.of(part), known, status)
+            examination = Examination(home.path, settings.of(part), known, status, settings.store.shared)
             found = [finding async for finding in part.findings(examination)]
             broken = {each.name for each in found if each.level is Level.PROBLEM}
             findings = [each for each in findings if each.name not in broken]  # one fault, reported once

@@ -250,18 +250,19 @@ def _open_sessions(invocation: Invocation, found: GatewayOrStore) -> StoredSessi
         return found
     home = invocation.home()
     agent = load(home.path, os.environ, PARTS).settings.agent
-    store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
+    store, folders = MemoryStore(SystemClock()) if isinstance(found, Path) else found, _folders(invocation)
     lifecycle = SessionLifecycle(
-        store, SystemClock(), ChatWorkspaces(home.path), release=lambda session_id: None
+        store, SystemClock(), ChatWorkspaces(home.path, folders=folders), release=lambda session_id: None
     )
     index = LogIndex(home.path / SIDE_FILE, store.recall, SystemClock())
-    deletions = Deletions(store, SystemClock(), lifecycle, _folders(invocation), index.forget)
+    deletions = Deletions(store, SystemClock(), lifecycle, folders, index.forget)
     return StoredSessions(store, agent.name, lifecycle, deletions, index)
 
 
 def _folders(invocation: Invocation) -> ChatFolders:
     home = invocation.home().path
-    return ChatFolders(home, load(home, os.environ, PARTS).settings.agent.project)
+    settings = load(home, os.environ, PARTS).settings
+    return ChatFolders(home, settings.agent.project, settings.store.shared)
 
 
 # -- output

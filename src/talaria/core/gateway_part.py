@@ -31,12 +31,14 @@ Status: TypeAlias = Mapping[str, Any]  # the answer of `GET /api/status`
 @dataclass(frozen=True, slots=True)
 class Examination(Generic[S]):
     """The arguments of a part's checks in `talaria doctor`. `status` is None if no gateway runs. A running
-    gateway has environment variables of its own, which this shell may not have."""
+    gateway has environment variables of its own, which this shell may not have. `shared` is the folder of
+    `store.files`."""
 
     home: Path
     settings: S
     environ: Mapping[str, str]
     status: Status | None = None
+    shared: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +91,8 @@ def no_changes(part: GatewayPart[S], tell: Callable[[S], None]) -> AbstractConte
 class ToolScope:
     """The arguments for opening a tool part, which is opened before the turns. `current` returns the settings
     of another part as they are now, and `follow` tells of their changes. Times are told in the time zone
-    `zone`; None is that of the machine. Without `opened`, `index` and `sender`, tools can be described but
-    not run."""
+    `zone`; None is that of the machine. `shared` is the folder of `store.files`. Without `opened`, `index`
+    and `sender`, tools can be described but not run."""
 
     home: Path
     environ: Mapping[str, str]
@@ -103,6 +105,7 @@ class ToolScope:
     zone: tzinfo | None = None
     sender: MessageSender | None = None
     follow: FollowSettings[Any] = no_changes
+    shared: Path | None = None
 
     @property
     def store(self) -> Store:

@@ -21,7 +21,7 @@ async def _open(gateway: Gateway, settings: RetentionSettings) -> AsyncIterator[
     def drop_files(before: float) -> int:
         if gateway.checkpoints is not None:
             gateway.checkpoints.prune(gateway.clock.now(), before)
-        files = gateway.home.files
+        files = gateway.folders.files
         return drop_old_results(files, before) + drop_old_copies(files, before) + gateway.uploads.forget()
 
     async def drop_files_beside(before: float) -> int:

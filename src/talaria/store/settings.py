@@ -43,12 +43,25 @@ _UNCLEAR = re.compile("%(?![0-9A-Fa-f]{2})|%00")
 _DATABASE = re.compile("/[^/@]+")
 
 
+def whole_path(path: str) -> str | None:
+    """A rule for `store.files`."""
+    is_whole = path.startswith("/") and "\0" not in path and path.strip("/")
+    return None if not path or is_whole else 'a folder by its whole path, such as "/mnt/talaria"'
+
+
 class StoreSettings(msgspec.Struct, frozen=True):
     """An empty `url` is `talaria.db` in the home; `sqlite:///path` names another file, `postgresql://` a
-    database on a server. `connections` is the most that orders have there at a time."""
+    database on a server. `connections` is the most that orders have there at a time. `files` is a folder for
+    the files of chats and memory, which several gateways may share."""
 
     url: Annotated[str, Check(usable_url), Unset("talaria.db in the home")] = ""
     connections: Annotated[int, msgspec.Meta(ge=1, le=100)] = 8
+    files: Annotated[str, Check(whole_path), Unset("files and memory in the home")] = ""
+
+    @property
+    def shared(self) -> Path | None:
+        """The folder that `files` names."""
+        return Path(self.files) if self.files else None
 
 
 def is_postgres(url: str) -> bool:

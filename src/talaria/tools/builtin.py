@@ -55,7 +55,8 @@ def _memory(scope: ToolScope) -> FileMemory:
     from talaria.memory.memory_files import MemoryFiles  # noqa: PLC0415
     from talaria.tools.file_memory import FileMemory  # noqa: PLC0415
 
-    return FileMemory(MemoryFiles(scope.home / "memory"), scope.people, scope.clock, scope.secrets)
+    root = (scope.shared or scope.home) / "memory"
+    return FileMemory(MemoryFiles(root), scope.people, scope.clock, scope.secrets)
 
 
 def _web(scope: ToolScope, settings: SearchSettings, dialer: Dialer) -> ToolSource:
@@ -117,11 +118,12 @@ async def _examine_memory(examination: Examination[ToolSettings]) -> AsyncIterat
 
     if "memory" not in examination.settings.enabled:
         return
-    troubles = MemoryFiles(examination.home / "memory").troubles()
+    root = (examination.shared or examination.home) / "memory"
+    troubles = MemoryFiles(root).troubles()
     for trouble in troubles:
         yield warn("memory", trouble, "Mend the file with an editor: see docs/memory.md.")
     if not troubles:
-        yield ok("memory", f"What agents remember is in {examination.home / 'memory'}.")
+        yield ok("memory", f"What agents remember is in {root}.")
 
 
 async def _examine_skills(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:

@@ -70,15 +70,20 @@ def chat_name(key: ChatKey) -> str:
     return name
 
 
-def chat_folder(home: Path, key: ChatKey) -> Path:
+def files_folder(base: Path) -> Path:
+    """Return the folder of all chats' folders in a home, or in a folder that several gateways share."""
+    return base / "files"
+
+
+def chat_folder(base: Path, key: ChatKey) -> Path:
     """Return the folder of a chat's files."""
-    return home / "files" / chat_name(key)
+    return files_folder(base) / chat_name(key)
 
 
 def count_chat_folders(home: Path) -> int:
     """Return how many chats have files in this home."""
     try:
-        folders = [each for each in (home / "files").iterdir() if not each.name.startswith(".")]
+        folders = [each for each in files_folder(home).iterdir() if not each.name.startswith(".")]
         return sum(_has_entries(folder) for folder in folders if folder.is_dir())
     except OSError:
         return 0

@@ -24,13 +24,15 @@ class SessionPlaces:
 
     `folder` has the files of the chat, or is a project's folder (`is_project`). `home` is `$HOME` inside the
     sandbox and lasts as long as the chat. `session` has what belongs to the session; commands see of it only
-    `tmp`. Nothing is made before `make`.
+    `tmp`. With `shared`, the folder of `store.files`, the state of the shell is there, so that it moves to
+    another gateway with the chat. Nothing is made before `make`.
     """
 
     folder: Path
     home: Path
     session: Path
     is_project: bool = False
+    shared: Path | None = None
 
     @property
     def session_id(self) -> SessionId:
@@ -44,6 +46,8 @@ class SessionPlaces:
     @property
     def shell_state(self) -> Path:
         """The file with the working directory and the environment. It stays until the session is deleted."""
+        if self.shared is not None:
+            return shared_shell(self.shared, self.session_id)
         return self.session / "shell.json"
 
     @property
@@ -73,12 +77,18 @@ class SessionPlaces:
 
 
 def session_places(
-    home: Path, session_id: SessionId, chat_key: ChatKey, folder: Path, *, is_project: bool = False
+    home: Path,
+    session_id: SessionId,
+    chat_key: ChatKey,
+    folder: Path,
+    *,
+    is_project: bool = False,
+    shared: Path | None = None,
 ) -> SessionPlaces:
-    """Return the places of a session. `home` is the gateway's, with no link in its path."""
-    return SessionPlaces(
-        folder, home / "homes" / chat_name(chat_key), session_folder(home, session_id), is_project
-    )
+    """Return the places of a session. `home` is the gateway's and `shared` the folder of `store.files`, both
+    with no link in their paths."""
+    own_home = (shared or home) / "homes" / chat_name(chat_key)
+    return SessionPlaces(folder, own_home, session_folder(home, session_id), is_project, shared)
 
 
 def session_folder(home: Path, session_id: SessionId) -> Path:
@@ -86,11 +96,20 @@ def session_folder(home: Path, session_id: SessionId) -> Path:
     return home / "sessions" / quote(session_id, safe="")
 
 
-def kept_sessions(home: Path) -> list[SessionId]:
-    """Return the sessions that have a folder. Blocks."""
+def shared_shell(shared: Path, session_id: SessionId) -> Path:
+    """Return the file with the state of a session's shell in the folder of `store.files`."""
+    return shared / "shells" / f"{quote(session_id, safe='')}.json"
+
+
+def kept_sessions(home: Path, shared: Path | None = None) -> list[SessionId]:
+    """Return the sessions that have a folder, or the state of a shell in `shared`. Blocks."""
+    found: dict[SessionId, None] = {}
     with suppress(OSError):
-        return [SessionId(unquote(each.name)) for each in (home / "sessions").iterdir()]
-    return []
+        found |= {SessionId(unquote(each.name)): None for each in (home / "sessions").iterdir()}
+    if shared is not None:
+        with suppress(OSError):
+            found |= {SessionId(unquote(each.stem)): None for each in (shared / "shells").glob("*.json")}
+    return list(found)
 
 
 def has_passing(folder: Path) -> bool:

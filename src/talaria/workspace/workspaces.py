@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +23,7 @@ from talaria.workspace.places import (
     remove_tree,
     session_folder,
     session_places,
+    shared_shell,
 )
 from talaria.workspace.processes import BackgroundProcesses, SessionProcesses
 from talaria.workspace.sandbox.choice import Sandboxes
@@ -61,10 +63,12 @@ class ChatWorkspace:
     @property
     def places(self) -> SessionPlaces:
         """The folders of the session's commands."""
-        real = Path(os.path.realpath(self._owner.home))
+        real, shared = Path(os.path.realpath(self._owner.home)), self._owner.folders.shared
+        shared = None if shared is None else Path(os.path.realpath(shared))
         project = self._owner.folders.find_project(self._chat_key)
-        folder = project or chat_folder(real, self._chat_key)
-        return session_places(real, self.session_id, self._chat_key, folder, is_project=project is not None)
+        folder = project or chat_folder(shared or real, self._chat_key)
+        known = (real, self.session_id, self._chat_key, folder)
+        return session_places(*known, is_project=project is not None, shared=shared)
 
     @property
     def shell(self) -> SessionShell:
@@ -107,9 +111,12 @@ class ChatWorkspaces:
 
     async def forget(self, session_id: SessionId) -> None:
         await self.end(session_id)
-        folder = session_folder(self.home, session_id)
+        folder, shared = session_folder(self.home, session_id), self.folders.shared
         if folder.exists():
             await self.commands.threads.run(session_id, remove_tree, folder)
+        if shared is not None:
+            shell = shared_shell(shared, session_id)
+            await self.commands.threads.run(session_id, partial(shell.unlink, missing_ok=True))
 
     @asynccontextmanager
     async def borrow(self, session_id: SessionId, chat_key: ChatKey) -> AsyncIterator[ChatWorkspace]:
@@ -124,7 +131,7 @@ class ChatWorkspaces:
                 self._borrowed.discard(session_id)
 
     async def kept(self) -> Sequence[SessionId]:
-        kept = await self.commands.threads.run(self, kept_sessions, self.home)
+        kept = await self.commands.threads.run(self, kept_sessions, self.home, self.folders.shared)
         return [session_id for session_id in kept if session_id not in self._borrowed]
 
     async def close(self) -> None:

@@ -52,7 +52,7 @@ class McpServers:
         self._scope = scope
         self._settings = settings
         self._draw = draw
-        self._sandboxes = sandboxes or Sandboxes(scope.current(SANDBOX).sandbox, scope.home)
+        self._sandboxes = sandboxes or Sandboxes(scope.current(SANDBOX).sandbox, scope.home, scope.shared)
         self._pins = _read_pins(scope)
         self._stamp = pins.pins_stamp(scope.home)
         self._launcher: ServerLauncher | None = None

@@ -34,10 +34,12 @@ class Sandboxes:
     """Proves backends when a sandbox is needed for the first time, and keeps the outcome. One for the whole
     process."""
 
-    def __init__(self, kind: SandboxKind, home: Path) -> None:
-        """`home` is the gateway's, which no command sees."""
+    def __init__(self, kind: SandboxKind, home: Path, shared: Path | None = None) -> None:
+        """`home` is the gateway's and `shared` the folder of `store.files`. No command sees more of them than
+        its own folders."""
         self._kind = kind
         self._home = home
+        self._shared = () if shared is None else (shared,)
         self._choosing: asyncio.Task[Choice] | None = None
 
     @property
@@ -53,12 +55,15 @@ class Sandboxes:
     async def choose(self) -> Choice:
         """Return the choice. Callers at the same time share one proof; a cancelled one does not end it."""
         if self._choosing is None or self._choosing.cancelled():
-            self._choosing = asyncio.create_task(choose(self._kind, self._home), name="prove the sandbox")
+            self._choosing = asyncio.create_task(
+                choose(self._kind, self._home, *self._shared), name="prove the sandbox"
+            )
         return await asyncio.shield(self._choosing)
 
 
-async def choose(kind: SandboxKind, home: Path) -> Choice:
-    """Return the first backend of `kind` that the canary cannot get out of."""
+async def choose(kind: SandboxKind, home: Path, *hidden: Path) -> Choice:
+    """Return the first backend of `kind` that the canary cannot get out of. `hidden` are folders that no
+    command sees, beside the home."""
     # A gateway that runs no command needs none of them.
     from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox  # noqa: PLC0415
     from talaria.workspace.sandbox.landlock import LandlockSandbox, NoSandbox  # noqa: PLC0415
@@ -74,7 +79,10 @@ async def choose(kind: SandboxKind, home: Path) -> Choice:
         return Choice(None, text, 'Set tools.sandbox to "auto".', "talaria config set tools.sandbox auto")
     if not sys.platform.startswith("linux"):
         return Choice(None, "There is no sandbox for this system yet, so commands are refused.", _ELSEWHERE)
-    backends: tuple[Sandbox, ...] = (BubblewrapSandbox((home,)), LandlockSandbox((home,)))
+    backends: tuple[Sandbox, ...] = (
+        BubblewrapSandbox((home, *hidden)),
+        LandlockSandbox((home, *hidden)),
+    )
     failures = []
     for backend in backends:
         if kind not in ("auto", backend.name):
