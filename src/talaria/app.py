@@ -39,18 +39,15 @@ from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import GatewayPart, Parts, S, StoreScope, ToolPart, ToolScope, find_engine
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
-from talaria.core.setting_marks import KeyPath
 from talaria.core.slots import FairThreads
 from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tasks import run_loops
 from talaria.core.tools import ToolSource
 from talaria.core.turns import Turn
 from talaria.gateway import Gateway, ServicePart, blame_plugins, open_hooks, plugin_commands
-from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
-from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
+from talaria.model_scope import MODEL_KEYS, ModelScope, open_models
+from talaria.models.catalog import fallback_chain
 from talaria.models.known import Prices
-from talaria.models.local.local_endpoint import LocalEndpoint, open_local
-from talaria.models.providers import Providers
 from talaria.observe.health import GatewayPhase, Health
 from talaria.observe.loop_watch import LoopWatch
 from talaria.observe.metrics import Metrics
@@ -90,7 +87,6 @@ from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
 
 _log = logging.getLogger("talaria.app")
-_MODEL_KEYS: tuple[KeyPath, ...] = (("providers",), ("aliases",), ("model", "provider"), ("model", "name"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +170,7 @@ async def open_gateway(
     start.metrics.watch_limits(start.limits.readings)
     async with (
         _open_store(start) as (store, is_alone),
-        _open_models(start) as models,
+        open_models(home, reloader.live, environ, clock, limits=limits, metrics=start.metrics) as models,
         _open_turns(start, store, models) as gateway,
     ):
         guard = RestartGuard(store, clock, settings.shutdown.restart_pause.total_seconds())
@@ -242,47 +238,6 @@ async def _open_store(start: _Start) -> AsyncIterator[tuple[StoreEngine, bool]]:
                 yield store, is_alone
 
 
-@dataclass(frozen=True, slots=True)
-class _Models:
-    providers: Providers
-    local: LocalEndpoint
-    catalog: Catalog
-
-
-@asynccontextmanager
-async def _open_models(start: _Start) -> AsyncIterator[_Models]:
-    settings, home, clock = start.settings, start.home, start.clock
-    local = open_local(settings.local, start.environ, clock)
-    async with Providers(
-        settings.providers, start.environ, clock, local=local, limits=start.limits
-    ) as providers:
-        providers.follow(settings.model)
-        start.metrics.watch_endpoints(providers.readings)
-        in_use = (*providers_in_use(settings.model, settings.aliases), *settings.providers)
-        model_lists = ModelLists(providers, clock, in_use, home.path / MODEL_LISTS_FILE)
-        catalog = Catalog(
-            settings.model,
-            settings.aliases,
-            providers=providers.known,
-            agents=(settings.agent.name,),
-            config_path=str(home.config),
-            abilities=settings.models,
-            model_lists=model_lists,
-            built_in_models=providers.built_in_models,
-            built_in_default=local.default_model,
-        )
-
-        def change(new: Settings) -> None:
-            providers.change(new.providers)
-            providers.follow(new.model)
-            catalog.change(new.model, new.aliases, providers.known, providers.built_in_models)
-
-        start.live.on(*_MODEL_KEYS, tell=change)
-        loops = {"model lists": model_lists.run, "weights": local.downloads.run, "built-in model": local.run}
-        async with run_loops(clock, loops):
-            yield _Models(providers, local, catalog)
-
-
 @asynccontextmanager
 async def _open_workspaces(
     start: _Start, threads: FairThreads
@@ -329,7 +284,7 @@ async def _open_sources(
 
 @asynccontextmanager
 async def _open_agents(
-    start: _Start, scope: ToolScope, models: _Models, workspaces: ChatWorkspaces, workers: ToolWorkers
+    start: _Start, scope: ToolScope, models: ModelScope, workspaces: ChatWorkspaces, workers: ToolWorkers
 ) -> AsyncIterator[Agents]:
     """Open the warm pool, and what agents need to answer: tools, specs, models, money."""
     settings, clock, live, metrics = start.settings, start.clock, start.live, start.metrics
@@ -355,7 +310,7 @@ async def _open_agents(
         known = (settings.agent, models.catalog, models.providers, lambda: runner.tools)
         specs = SpecResolver(*known, memory=memories.prompt, offer=runner.offer, skills=runner.section)
         live.on(
-            *_MODEL_KEYS, ("tools", "enabled"), ("agent", "prompt"), tell=lambda new: specs.change(new.agent)
+            *MODEL_KEYS, ("tools", "enabled"), ("agent", "prompt"), tell=lambda new: specs.change(new.agent)
         )
         budgets = Budgets(
             settings.budgets,
@@ -389,7 +344,7 @@ async def _open_agents(
 
 
 @asynccontextmanager
-async def _open_turns(start: _Start, store: StoreEngine, models: _Models) -> AsyncIterator[Gateway]:
+async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> AsyncIterator[Gateway]:
     """Open everything around turns: workspaces, agents, sessions and delivery."""
     settings, home, clock = start.settings, start.home, start.clock
     async with AsyncExitStack() as scopes:
