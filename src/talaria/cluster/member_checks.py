@@ -1,0 +1,123 @@
+"""Whether gateways can serve one database together: the token, the addresses, the versions, the files."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from talaria.core.cluster import Member
+from talaria.core.errors import ConfigError
+from talaria.core.findings import Finding, ok, problem, warn
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK = Path("/proc/self/ns/net")
+_NAME = "cluster"
+
+
+def read_boot() -> str:
+    """Return an id of this boot of the machine and of the network that this process sees: processes with the
+    same id reach each other at a loopback address. Two containers on one machine have two."""
+    boot = network = ""
+    with suppress(OSError):
+        boot = _BOOT_ID.read_text(encoding="ascii").strip()
+    with suppress(OSError):
+        network = str(_NETWORK.stat().st_ino)
+    return f"{boot or os.uname().nodename}/{network}"
+
+
+def is_loopback(url: str) -> bool:
+    """Return whether only processes of the same machine reach this address."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def find_trouble(
+    me: Member, others: Sequence[Member], *, token_env: str, has_token: bool
+) -> list[ConfigError]:
+    """Return why this gateway cannot serve the database beside these living members. A start raises the
+    first; a gateway that others join tells all in its status."""
+    troubles = []
+    if others and not has_token:
+        troubles.append(
+            ConfigError(
+                f"{describe(others[0])} serves the same database, and this gateway has no cluster token to "
+                "prove itself with.",
+                f"Give all gateways of the database the same long random text in {token_env}, such as one "
+                "of `openssl rand -hex 32`; or stop the other one.",
+            )
+        )
+    far = [other for other in others if other.boot != me.boot]
+    if far and is_loopback(me.url):
+        troubles.append(
+            ConfigError(
+                f"{describe(far[0])} serves the same database from another machine or container, and cannot "
+                f"reach this gateway at {me.url}.",
+                "Set cluster.advertise_url to an address that the others reach, such as "
+                f'"http://10.0.0.5:{urlsplit(me.url).port or 8765}", and http.host to listen there.',
+            )
+        )
+    return troubles
+
+
+def describe(member: Member) -> str:
+    """Name a member in a sentence."""
+    return f"The gateway on {member.host} ({member.url or 'without an address yet'})"
+
+
+def check_members(members: Sequence[Member], *, has_token: bool, token_env: str) -> Iterator[Finding]:
+    """Yield what `talaria doctor` says of the members that are alive."""
+    if not members:
+        return
+    hosts = sorted({member.host for member in members})
+    noun = "gateway serves" if len(members) == 1 else "gateways serve"
+    yield ok(_NAME, f"{len(members)} {noun} the database, on {', '.join(hosts)}.")
+    if not has_token:
+        text = f"The variable {token_env} is not set, so no second gateway can serve the database."
+        if len(members) > 1:
+            yield problem(_NAME, text, "Give all gateways of the database the same token in it.")
+        else:
+            yield ok(_NAME, text)
+    for member in members:
+        if is_loopback(member.url) and any(other.boot != member.boot for other in members):
+            text = f"{describe(member)} cannot be reached from the other machines."
+            yield problem(_NAME, text, "Set its cluster.advertise_url to an address that they reach.")
+    yield from _check_versions(members)
+    yield from _check_files(members)
+
+
+def _check_versions(members: Sequence[Member]) -> Iterator[Finding]:
+    versions = sorted({member.version for member in members})
+    if len(versions) > 1:
+        text = f"The gateways run different versions: {', '.join(versions)}."
+        yield warn(_NAME, text, "Two versions may serve together during an upgrade. Then restart the older.")
+    schemas = sorted({member.schema for member in members})
+    if len(schemas) > 1:
+        text = f"The gateways know different schemas of the database: {', '.join(map(str, schemas))}."
+        yield warn(_NAME, text, "One step apart is fine during an upgrade. Then restart the older.")
+
+
+def _check_files(members: Sequence[Member]) -> Iterator[Finding]:
+    places = {member.place for member in members}
+    shared = [member for member in members if member.has_shared_files]
+    if len(places) < 2 or len(shared) == len(members):
+        return
+    if shared:
+        text = "Only some gateways have store.files, so they look for the files of chats in different places."
+        yield problem(_NAME, text, "Set store.files to the same shared folder on all of them, or on none.")
+    else:
+        text = (
+            "The gateways share no files: a chat with files stays with the gateway that has them, and loses "
+            "them if it is gone for longer than cluster.takeover_after."
+        )
+        yield warn(_NAME, text, "Set store.files to a folder that all of them see, to let chats move.")

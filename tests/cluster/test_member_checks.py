@@ -1,0 +1,105 @@
+"""Which gateways can serve one database together, and what people are told of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from talaria.cluster.member_checks import check_members, find_trouble, is_loopback, read_boot
+from talaria.core.cluster import Member
+from talaria.core.findings import Level
+from talaria.core.ids import OwnerId, PlaceId
+
+
+def member(
+    name: str, *, boot: str = "one", url: str = "", version: str = "1.0", shared: bool = False
+) -> Member:
+    return Member(
+        OwnerId(f"own_{name}"),
+        PlaceId(f"place_{name}"),
+        boot=boot,
+        host=f"host-{name}",
+        url=url or f"http://10.0.0.{ord(name)}:8765",
+        version=version,
+        schema=22,
+        started_at=1.0,
+        has_shared_files=shared,
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "is_local"),
+    [
+        ("http://127.0.0.1:8765", True),
+        ("http://127.3.2.1", True),
+        ("http://[::1]:8765", True),
+        ("http://localhost:1", True),
+        ("http://a.localhost:1", True),
+        ("http://0.0.0.0:8765", True),
+        ("http://[::]:8765", True),
+        ("http://10.0.0.5:8765", False),
+        ("http://gateway-1:8765", False),
+        ("http://localhost.example.org", False),
+        ("http://[2001:db8::1]:8765", False),
+    ],
+)
+def test_an_address_that_only_this_machine_reaches(url: str, is_local: bool) -> None:
+    assert is_loopback(url) is is_local
+
+
+@pytest.mark.parametrize(
+    ("url", "boot", "has_token", "said"),
+    [
+        ("http://127.0.0.1:1", "one", True, []),
+        ("http://127.0.0.1:1", "two", True, ["cannot reach this gateway at http://127.0.0.1:1"]),
+        ("http://10.0.0.9:1", "two", True, []),
+        ("http://10.0.0.9:1", "two", False, ["has no cluster token"]),
+        ("http://127.0.0.1:1", "two", False, ["has no cluster token", "cannot reach this gateway"]),
+    ],
+)
+def test_who_is_refused_beside_another(url: str, boot: str, has_token: bool, said: list[str]) -> None:
+    found = find_trouble(
+        member("a", url=url), [member("b", boot=boot)], token_env="A_TOKEN", has_token=has_token
+    )
+    assert len(found) == len(said)
+    for error, words in zip(found, said, strict=True):
+        assert words in error.user_text
+        assert "host-b" in error.user_text
+        assert error.hint
+
+
+def test_a_gateway_alone_needs_no_token_and_no_address() -> None:
+    assert find_trouble(member("a", url="http://127.0.0.1:1"), [], token_env="A_TOKEN", has_token=False) == []
+
+
+def test_processes_of_one_machine_have_the_same_boot() -> None:
+    assert read_boot() == read_boot()
+    assert len(read_boot()) > 10
+
+
+@pytest.mark.parametrize(
+    ("members", "has_token", "levels"),
+    [
+        ([], True, []),
+        ([member("a")], False, [Level.OK, Level.OK]),
+        ([member("a", shared=True), member("b", shared=True)], True, [Level.OK]),
+        ([member("a", shared=True), member("b", shared=True)], False, [Level.OK, Level.PROBLEM]),
+        ([member("a"), member("b")], True, [Level.OK, Level.WARN]),
+        ([member("a", shared=True), member("b")], True, [Level.OK, Level.PROBLEM]),
+        (
+            [member("a", shared=True), member("b", shared=True, version="1.1")],
+            True,
+            [Level.OK, Level.WARN],
+        ),
+        (
+            [member("a", shared=True, url="http://127.0.0.1:1"), member("b", boot="two", shared=True)],
+            True,
+            [Level.OK, Level.PROBLEM],
+        ),
+    ],
+)
+def test_doctor_judges_the_living_members(
+    members: list[Member], has_token: bool, levels: list[Level]
+) -> None:
+    found = list(check_members(members, has_token=has_token, token_env="A_TOKEN"))
+    assert [finding.level for finding in found] == levels
+    assert all(finding.fix for finding in found if finding.level is not Level.OK)
