@@ -5,8 +5,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from talaria.core.ledger import StoreStats
 from talaria.core.messages import TokenUsage
-from talaria.observe.metrics import EndpointReading, Metrics, PoolReading
+from talaria.observe.metrics import ClusterReading, EndpointReading, Metrics, PoolReading
 
+DATABASE = {
+    "talaria_store_wal_bytes",
+    "talaria_store_bytes",
+    "talaria_owed_turns",
+    "talaria_outbox",
+    "talaria_job_wait_seconds",
+    "talaria_members",
+}
 Key = tuple[str, tuple[tuple[str, str], ...]]
 
 
@@ -132,3 +140,21 @@ def test_the_page_has_no_start_times() -> None:
     metrics.turn_ended("done", "http", 0.1)
 
     assert b"_created" not in metrics.render()
+
+
+def test_a_member_of_a_cluster_labels_its_own_metrics_and_not_those_of_the_database() -> None:
+    metrics = Metrics()
+    metrics.turn_ended("done", "http", 1.0)
+    reading = ClusterReading({"alive": 2, "draining": 0}, {"upkeep": True, "channel:telegram": False}, 1)
+    metrics.watch_cluster("web-1", lambda: reading)
+    page = metrics.render().decode().splitlines()
+    assert 'talaria_turns_total{channel="http",member="web-1",state="done"} 1.0' in page
+    assert 'talaria_turn_seconds_count{member="web-1"} 1.0' in page
+    assert 'talaria_role{member="web-1",role="upkeep"} 1.0' in page
+    assert 'talaria_role{member="web-1",role="channel:telegram"} 0.0' in page
+    assert 'talaria_members_unreachable{member="web-1"} 1.0' in page
+    assert 'talaria_members{state="alive"} 2.0' in page
+    assert "talaria_owed_turns 0.0" in page
+    of_the_member = [line for line in page if line.startswith("talaria_") and "member=" not in line]
+    assert {line.partition("{")[0].partition(" ")[0] for line in of_the_member} <= DATABASE
+    assert metrics.render().decode().splitlines() == page, "a page adds nothing to the next one"

@@ -24,6 +24,19 @@ from talaria.observe.health import read_rss
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _OTHER = "other"
+_MEMBER = "member"
+_OF_THE_DATABASE = (
+    "talaria_store_wal_bytes",
+    "talaria_store_bytes",
+    "talaria_owed_turns",
+    "talaria_outbox",
+    "talaria_jobs",
+    "talaria_job_runs",
+    "talaria_job_wait_seconds",
+    "talaria_job_skips_day",
+    "talaria_members",
+)
+"""Metrics that are the same at every gateway of a database, so that they have no member label."""
 _MAX_LABEL_SETS = 256
 _TURN_SECONDS = (0.01, 0.1, 0.5, 2, 10, 30, 120, 600)
 _LAG_SECONDS = (0.002, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 15, 60)
@@ -98,10 +111,22 @@ class ServerReading(msgspec.Struct, frozen=True):
     proposed: tuple[str, ...] = ()
 
 
+class ClusterReading(msgspec.Struct, frozen=True):
+    """A cluster at one moment, as one of its gateways sees it: living members by state, the roles that this
+    gateway wants and whether it has them, and the members that it cannot reach. `is_out`: it could not renew
+    its time, so it begins no turns."""
+
+    members: Mapping[str, int]
+    roles: Mapping[str, bool]
+    unreachable: int = 0
+    is_out: bool = False
+
+
 class Metrics:
     """Counts events of the gateway and renders them as a page for Prometheus."""
 
     def __init__(self) -> None:
+        self._member = ""
         disable_created_metrics()  # type: ignore[no-untyped-call]  # process-wide: no `_created` series
         self._registry = registry = CollectorRegistry()
 
@@ -245,6 +270,12 @@ class Metrics:
         """Call `read` at each scrape; its keys are those of `[limits]`. It must be quick and not raise."""
         self._registry.register(_ScrapeCollector(lambda: _limit_metrics(read())))
 
+    def watch_cluster(self, member: str, read: Callable[[], ClusterReading]) -> None:
+        """Label the metrics of this gateway with its name in the cluster, and call `read` at each scrape. It
+        must be quick and must not raise."""
+        self._member = member
+        self._registry.register(_ScrapeCollector(lambda: _cluster_metrics(read())))
+
     def note_store(self, stats: StoreStats) -> None:
         """Set the store's gauges. The store answers asynchronously, so the caller asks it before `render`."""
         self._wal.set(stats.wal_bytes)
@@ -254,7 +285,9 @@ class Metrics:
 
     def render(self) -> bytes:
         """Return the page that Prometheus reads; its media type is `CONTENT_TYPE`."""
-        return generate_latest(self._registry)
+        if not self._member:
+            return generate_latest(self._registry)
+        return generate_latest(_MemberPage(self._registry, self._member))
 
 
 class _LabelledCounter:
@@ -285,6 +318,37 @@ class _ScrapeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return self._read()
+
+
+class _MemberPage(CollectorRegistry):
+    """The metrics of another registry, with the label of the member that they are of."""
+
+    def __init__(self, registry: CollectorRegistry, member: str) -> None:
+        super().__init__()
+        self._of = registry
+        self._name = member
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._of.collect():
+            if metric.name not in _OF_THE_DATABASE:
+                metric.samples = [
+                    sample._replace(labels={**sample.labels, _MEMBER: self._name})
+                    for sample in metric.samples
+                ]
+            yield metric
+
+
+def _cluster_metrics(now: ClusterReading) -> Iterator[Metric]:
+    members = GaugeMetricFamily("talaria_members", "Gateways of the database.", labels=("state",))
+    for state, number in now.members.items():
+        members.add_metric((state,), number)
+    roles = GaugeMetricFamily("talaria_role", "1 for a role that this gateway has.", labels=("role",))
+    for role, is_held in now.roles.items():
+        roles.add_metric((role,), is_held)
+    yield from (members, roles)
+    lost = "Living gateways that this one cannot reach."
+    yield GaugeMetricFamily("talaria_members_unreachable", lost, now.unreachable)
+    yield GaugeMetricFamily("talaria_member_out", "1 while it could not renew its time.", now.is_out)
 
 
 def _pool_metrics(now: PoolReading) -> Iterator[Metric]:
