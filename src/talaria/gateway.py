@@ -21,6 +21,7 @@ from talaria.workspace.chat_folders import ChatFolders
 if TYPE_CHECKING:
     from talaria.access.budgets import Budgets
     from talaria.access.people import People
+    from talaria.cluster.roles import Roles
     from talaria.commands.command_types import ExtraCommand
     from talaria.config.home import Home
     from talaria.config.reload import Reloader
@@ -150,7 +151,8 @@ class Gateway:
     """A running gateway.
 
     `settings` are those of the start; `reloader.live.settings` are the current ones. `channels` are the open
-    channels by name. A channel registers the `webhooks` that its platform calls, by path.
+    channels by name. A channel registers the `webhooks` that its platform calls, by path. `roles` are there
+    in a cluster only.
     """
 
     home: Home
@@ -182,6 +184,7 @@ class Gateway:
     started_at: float
     tool_runner: ToolRunner
     parts: Parts = ()
+    roles: Roles | None = None
     channels: dict[str, OpenChannel] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
 

@@ -63,12 +63,14 @@ class Channel(GatewayPart[S]):
     `ConfigError` if the settings do not allow it to start. `is_on` returns whether the settings want the
     channel at all. With `has_pairing`, strangers are paired: see docs/access.md. `address_of` returns the
     platform's address of a chat, None for a chat that the platform cannot have; a channel without it sends
-    nothing: people fetch what is in their chats."""
+    nothing: people fetch what is in their chats. With `has_one_consumer` the platform gives each message to
+    one process only, as by polling: of several gateways on one database, one opens the channel at a time."""
 
     open: Callable[[Gateway, S], AbstractAsyncContextManager[OpenChannel]]
     is_on: Callable[[S], bool] = lambda settings: True
     address_of: Callable[[ChatAddress], str | None] | None = None
     has_pairing: bool = False
+    has_one_consumer: Callable[[S], bool] = lambda settings: False
     connector: Connector[S] | None = None
 
 

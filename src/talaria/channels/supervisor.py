@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from talaria.channels.descriptor import Channel
+from talaria.cluster.roles import Roles, SoughtRole, Tenure, channel_role
 from talaria.config.load import read_secrets
 from talaria.config.reload import merge
 from talaria.core.errors import ConfigError
@@ -44,6 +45,18 @@ class _Closed:
     """In the place of a channel that cannot be opened."""
 
     status: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Elsewhere:
+    """In the place of a channel that another gateway of the cluster has open, or is about to open."""
+
+    role: SoughtRole
+
+    @property
+    def status(self) -> str:
+        holder = self.role.holder_name
+        return f"elsewhere: {holder} has it" if holder else "elsewhere: no gateway has it yet"
 
 
 @asynccontextmanager
@@ -102,13 +115,48 @@ class _Supervisor(Generic[S]):
             self.tried.set()
             await self._changed.wait()
             return
-        async with self._channel.open(self._gateway, settings) as opened:
-            self._gateway.channels[self._channel.name] = opened
-            self.tried.set()
-            await self._changed.wait()
+        if (roles := self._gateway.roles) is not None and self._channel.has_one_consumer(settings):
+            await self._hold_with_role(settings, roles)
+        else:
+            await self._keep_open(settings)
         settings, _ = self._read()
         news = "it is opened again" if self._channel.is_on(settings) else "it is closed"
         _log.info("the settings of %s changed: %s", self._channel.name, news)
+
+    async def _keep_open(self, settings: S, ended: asyncio.Event | None = None) -> None:
+        """Keep the channel open until its settings change, or until `ended`."""
+        async with self._channel.open(self._gateway, settings) as opened:
+            self._gateway.channels[self._channel.name] = opened
+            self.tried.set()
+            await _first(self._changed, ended)
+
+    async def _hold_with_role(self, settings: S, roles: Roles) -> None:
+        """Keep the channel open while this gateway has its role. The role is given back once it is closed."""
+        name = self._channel.name
+        async with roles.seek(channel_role(name)) as role:
+            while not self._changed.is_set():
+                self._gateway.channels[name] = _Elsewhere(role)
+                self.tried.set()
+                if (tenure := await self._wait_for(role)) is None:
+                    return
+                await self._keep_open(settings, tenure.ended)
+                if roles.is_draining:
+                    break
+        if not self._changed.is_set():
+            self._gateway.channels[name] = _Closed("stopped: the gateway shuts down")
+            await self._changed.wait()
+
+    async def _wait_for(self, role: SoughtRole) -> Tenure | None:
+        """Wait until the role is taken, and return its tenure; None if the settings change before."""
+        taking = asyncio.create_task(role.taken(), name=f"wait for {role.name}")
+        changing = asyncio.create_task(self._changed.wait(), name=f"changes of {self._channel.name}")
+        try:
+            await asyncio.wait((taking, changing), return_when=asyncio.FIRST_COMPLETED)
+            return None if self._changed.is_set() else taking.result()
+        finally:
+            for task in (taking, changing):
+                task.cancel()
+            await asyncio.gather(taking, changing, return_exceptions=True)
 
     async def _stay_closed(self, reason: str) -> None:
         self._gateway.channels[self._channel.name] = _Closed(f"stopped: {reason}")
@@ -118,6 +166,17 @@ class _Supervisor(Generic[S]):
     def _read(self) -> tuple[S, frozenset[Secret]]:
         settings = self._gateway.reloader.live.settings.of(self._channel)
         return settings, read_secrets(settings, self._gateway.home.path, self._gateway.environ)
+
+
+async def _first(*events: asyncio.Event | None) -> None:
+    """Wait for the first of these events."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events if event is not None]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def _is_cancelled() -> bool:

@@ -50,6 +50,7 @@ TELEGRAM: Final = Channel(
     open=_open,
     is_on=lambda settings: settings.is_on,
     has_pairing=True,
+    has_one_consumer=lambda settings: settings.mode == "polling",
     address_of=_find_address,
     findings=_examine,
     connector=Connector(
