@@ -368,7 +368,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
         turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, hosts=hosts, uploads=uploads)
         networks.use_asker(turns.hosts)
         delivery = _make_delivery(start, store, turns, folders)
-        sender.use(turns.live, delivery.wake)
+        sender.use(turns.live, delivery.written)
         loops = _turn_loops(start, turns, delivery, sessions, sender)
         await scopes.enter_async_context(run_loops(clock, loops))
         gateway = Gateway(

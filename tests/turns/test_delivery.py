@@ -283,6 +283,35 @@ async def test_reply_waits_for_a_channel_that_comes_later(
         assert outlet.texts("room") == ["You said: hello"]
 
 
+async def test_another_gateway_sends_on_the_channel_that_it_has_open(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    """It is told, and finds the row by itself if that was lost. The database's time counts for both."""
+    outlet, told = FakeOutlet(), list[str]()
+    ahead = FakeClock(clock.now() + 86_400.0)
+    async with (
+        sending(store, tmp_path / "one", clock, None) as one,
+        sending(store, tmp_path / "two", ahead, outlet) as two,
+    ):
+        one.delivery.share(lambda: told.append("one"), clock.now)
+        two.delivery.share(lambda: told.append("two"), clock.now)
+        turn = await say(one, "hello")
+        assert told == ["one"]
+        assert (await reply(store, turn.id)).state is OutboxState.PENDING, "nobody has told the other yet"
+        two.delivery.wake()
+        await settled(store, turn)
+        turn = await say(one, "again")
+        ahead.advance(1.0)
+        await settled(store, turn)
+        await say(two, "here")
+        assert told == ["one", "one"], "a channel that is open here needs no word to others"
+        turn = await say(one, "claimed")
+        assert await store.outbox.claim(await reply(store, turn.id), clock.now() + 60) is not None
+        ahead.advance(1.0)
+        await ahead.settle(200)
+        assert outlet.texts("room") == ["You said: hello", "You said: again", "You said: here"]
+
+
 async def test_send_that_a_crash_interrupted_is_repeated_with_a_mark(
     store: Store, tmp_path: Path, clock: FakeClock
 ) -> None:

@@ -51,6 +51,7 @@ from talaria.turns.settings import DeliverySettings
 _log = logging.getLogger("talaria.delivery")
 _BATCH = 64
 _LOOK_SECONDS = 60.0  # for rows that another process wrote
+_SHARED_LOOK_SECONDS = 1.0  # the same while other gateways are there
 _FAILED_LOOK_SECONDS = 5.0
 _WISH_MARGIN = 0.25  # so that a platform that counts in whole seconds is not asked too early
 _SHOW_ENDS_SECONDS = 5.0
@@ -105,8 +106,19 @@ class Delivery:
         self._alarms: list[float] = []  # a heap of the times at which to look
         self._new_alarm = asyncio.Event()
         self._started_at = self._clock.now() - self._clock.elapsed()
+        self._database_time: Callable[[], float] | None = None
+        self._tell_others: Callable[[], None] | None = None
+        self._look_seconds = _LOOK_SECONDS
         self._expired_at = float("-inf")
         live.observe(self._watch)
+
+    def share(self, tell_others: Callable[[], None], now: Callable[[], float]) -> None:
+        """Send together with other gateways on the same database, each on the channels that it has open.
+
+        `tell_others` asks them to look at the outbox. `now` is the database's time, which counts for all.
+        """
+        self._tell_others, self._database_time = tell_others, now
+        self._look_seconds = _SHARED_LOOK_SECONDS
 
     def attach(self, channel: str, outlet: Outlet) -> None:
         """Send on this channel from now on: its rows that wait, and its running turns as they go."""
@@ -131,7 +143,8 @@ class Delivery:
     def _watch(self, live: LiveTurn) -> None:
         """Show a turn while it runs, and send its reply as soon as it is settled."""
         if live.turn.inbound.address is not None:
-            live.settled.add_done_callback(lambda _: self.wake())
+            channel = channel_of(live.turn.chat_key)
+            live.settled.add_done_callback(lambda _: self.written(channel))
             self._show(live)
 
     @property
@@ -142,6 +155,13 @@ class Delivery:
     def wake(self) -> None:
         """Look at the outbox now."""
         self._woken.set()
+
+    def written(self, channel: str = "") -> None:
+        """Look at the outbox, because a row was written. If its channel is not open here, or not known,
+        others look too."""
+        self.wake()
+        if self._tell_others is not None and channel not in self._outlets:
+            self._tell_others()
 
     async def run(self) -> None:
         """Send until cancelled. Sends under way are cancelled too, and tried again by the next start."""
@@ -297,6 +317,8 @@ class Delivery:
 
     def _now(self) -> float:
         """Return the time that rows are compared with. It does not jump."""
+        if self._database_time is not None:
+            return self._database_time()
         return self._started_at + self._clock.elapsed()
 
     def _again(self, row: OutboxRow, wish: float | None = None) -> float:
@@ -315,7 +337,9 @@ class Delivery:
         """Look at the outbox when the earliest row that waits is due, and now and then."""
         while True:
             self._new_alarm.clear()
-            seconds = min(_LOOK_SECONDS, self._alarms[0] - self._now()) if self._alarms else _LOOK_SECONDS
+            seconds = self._look_seconds
+            if self._alarms:
+                seconds = min(seconds, self._alarms[0] - self._now())
             if seconds > 0:
                 await wait_event(self._new_alarm, self._clock, seconds)
             if self._new_alarm.is_set():
