@@ -59,6 +59,20 @@ async def test_each_kind_is_kept_for_its_own_time() -> None:
     assert dropped.before[-1] == clock.now() - 3 * DAY
 
 
+async def test_one_gateway_of_several_deletes_rows_and_each_deletes_its_own_files() -> None:
+    clock, dropped, is_in_charge = HandClock(), Dropped(), [False]
+    store = MemoryStore(clock)
+    retention = Retention(store, clock, RetentionSettings(), dropped, is_in_charge=lambda: is_in_charge[0])
+    call = await answered(store, accepting(ephemeral=True))
+    clock.forward(2 * DAY)
+    await retention.sweep()
+    assert await store.session(call.turn.session_id) is not None
+    assert len(dropped.before) == 1
+    is_in_charge[0] = True
+    await retention.sweep()
+    assert await store.session(call.turn.session_id) is None
+
+
 async def test_ended_sessions_are_kept_forever_unless_told_otherwise() -> None:
     clock = HandClock()
     store = MemoryStore(clock)

@@ -63,6 +63,9 @@ class Roles:
         """The names of the roles that this member has."""
         return tuple(sorted(name for name, role in self._sought.items() if role.is_held))
 
+    def has(self, name: str) -> bool:
+        return (role := self._sought.get(name)) is not None and role.is_held
+
     def look(self) -> None:
         """Ask for the roles now that another member may have given back."""
         for role in self._sought.values():

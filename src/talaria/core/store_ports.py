@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from talaria.core import access, ledger
+from talaria.core.clock import Clock
 from talaria.core.delivery import DeliveryResult, OutboxRow
 from talaria.core.entries import Entry
 from talaria.core.errors import StoreError
@@ -434,6 +435,11 @@ class StoreEngine(Store, Protocol):
 
     @property
     def responses(self) -> Responses: ...
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that rows are dated by. On PostgreSQL `now` is the database's time, the same for all."""
+        ...
 
     @property
     def integrity(self) -> ledger.Integrity: ...

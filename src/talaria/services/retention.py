@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from talaria.cluster.roles import UPKEEP
 from talaria.core.tasks import run_loops
 from talaria.gateway import Gateway, ServicePart
 from talaria.turns.settings import RetentionSettings
@@ -18,6 +19,8 @@ async def _open(gateway: Gateway, settings: RetentionSettings) -> AsyncIterator[
     from talaria.turns.lifecycle import Retention  # noqa: PLC0415
     from talaria.workspace.sent_files import drop_old_copies  # noqa: PLC0415
 
+    clock, roles = gateway.store.clock, gateway.roles
+
     def drop_files(before: float) -> int:
         if gateway.checkpoints is not None:
             gateway.checkpoints.prune(gateway.clock.now(), before)
@@ -27,10 +30,16 @@ async def _open(gateway: Gateway, settings: RetentionSettings) -> AsyncIterator[
     async def drop_files_beside(before: float) -> int:
         await gateway.deletions.sweep()
         await gateway.deletions.sweep_workspaces()
-        return await asyncio.to_thread(drop_files, before)
+        # Files are dated by this machine's clock, rows by the database's.
+        return await asyncio.to_thread(drop_files, before + gateway.clock.now() - clock.now())
 
     retention = Retention(
-        gateway.store, gateway.clock, settings, drop_files_beside, load=gateway.loop_watch.load
+        gateway.store,
+        clock,
+        settings,
+        drop_files_beside,
+        load=gateway.loop_watch.load,
+        is_in_charge=lambda: roles is None or roles.has(UPKEEP),
     )
     async with run_loops(gateway.clock, {"retention": retention.run}):
         yield

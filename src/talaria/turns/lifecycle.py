@@ -76,10 +76,13 @@ class SessionLifecycle:
         cutoff: Callable[[], float] = lambda: 0.0,
         *,
         hooks: Hooks | None = None,
+        is_in_charge: Callable[[], bool] = lambda: True,
     ) -> None:
         """`release` lets a session's agent leave the pool. `cutoff` returns the moment before which an
-        unused session has expired, 0 for never."""
+        unused session has expired, 0 for never. Of several gateways on one database, the one that
+        `is_in_charge` ends those."""
         self._hooks = hooks
+        self._is_in_charge = is_in_charge
         self._store = store
         self._clock = clock
         self._workspaces = workspaces
@@ -115,7 +118,8 @@ class SessionLifecycle:
     async def run(self, every: float = _EXPIRY_SECONDS) -> None:
         """End expired sessions every `every` seconds, until cancelled."""
         while True:
-            await self.sweep()
+            if self._is_in_charge():
+                await self.sweep()
             await self._clock.sleep(every)
 
     async def sweep(self) -> int:
@@ -184,14 +188,17 @@ class Retention:
         drop_results: Callable[[float], Awaitable[int]],
         *,
         load: Load | None = None,
+        is_in_charge: Callable[[], bool] = lambda: True,
     ) -> None:
         """`drop_results` deletes the files that tools left before a moment and returns how many. Nothing is
-        begun while `load` sheds scheduled work."""
+        begun while `load` sheds scheduled work. Of several gateways on one database, the one that
+        `is_in_charge` deletes rows; each deletes its own files."""
         self._store = store
         self._clock = clock
         self._settings = settings
         self._drop_results = drop_results
         self._load = load or Load()
+        self._is_in_charge = is_in_charge
         self._position = 0
 
     async def run(self) -> None:
@@ -200,8 +207,15 @@ class Retention:
             await self._clock.sleep(_RETENTION_SECONDS)
 
     async def sweep(self) -> None:
+        ledger = self._clock.now() - max(self._settings.ledger.total_seconds(), KEY_SECONDS)
+        counts = await self._sweep_rows(ledger) if self._is_in_charge() else {}
+        counts["results of tools"] = await self._drop_results(ledger)
+        if any(counts.values()):
+            deleted = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+            _retention_log.info("forgot %s", deleted)
+
+    async def _sweep_rows(self, ledger: float) -> dict[str, int]:
         settings, now = self._settings, self._clock.now()
-        ledger = now - max(settings.ledger.total_seconds(), KEY_SECONDS)
         old = now - settings.responses.total_seconds()
         responses = await self._exhaust(lambda: self._store.responses.prune(old))
         ephemeral = await self._store.prune_ephemeral(now - settings.ephemeral.total_seconds())
@@ -209,7 +223,7 @@ class Retention:
         if (kept := settings.ended_sessions_kept) is not None:
             ended = await self._exhaust(lambda: self._store.retention.prune_ended(now - kept.total_seconds()))
         before = now - settings.job_sessions.total_seconds()
-        counts = {
+        return {
             "responses": responses,
             "ephemeral sessions": ephemeral,
             "ended sessions": ended,
@@ -217,11 +231,7 @@ class Retention:
             "runs of jobs": await self._exhaust(lambda: self._store.jobs.prune(before)),
             "turns": await self._forget_turns(ledger),
             "specs": await self._exhaust(self._store.retention.prune_specs),
-            "results of tools": await self._drop_results(ledger),
         }
-        if any(counts.values()):
-            deleted = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-            _retention_log.info("forgot %s", deleted)
 
     async def _forget_turns(self, before: float) -> int:
         """Continue where the last sweep ended. The first sweep of a process looks at all turns."""

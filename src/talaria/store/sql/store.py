@@ -47,6 +47,10 @@ class SqlStore(SqlPort):
         self.recall = SqlRecall(executor)
         self.jobs = SqlJobs(executor)
 
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
     # -- writing
 
     accept = writes(orders.accept, is_durable=True)
