@@ -21,6 +21,7 @@ from talaria.workspace.chat_folders import ChatFolders
 if TYPE_CHECKING:
     from talaria.access.budgets import Budgets
     from talaria.access.people import People
+    from talaria.cluster.overview import Overview
     from talaria.cluster.roles import Roles
     from talaria.commands.command_types import ExtraCommand
     from talaria.config.home import Home
@@ -151,8 +152,8 @@ class Gateway:
     """A running gateway.
 
     `settings` are those of the start; `reloader.live.settings` are the current ones. `channels` are the open
-    channels by name. A channel registers the `webhooks` that its platform calls, by path. `roles` are there
-    in a cluster only.
+    channels by name. A channel registers the `webhooks` that its platform calls, by path. The
+    `overview` is there in a cluster only.
     """
 
     home: Home
@@ -184,9 +185,14 @@ class Gateway:
     started_at: float
     tool_runner: ToolRunner
     parts: Parts = ()
-    roles: Roles | None = None
+    overview: Overview | None = None
     channels: dict[str, OpenChannel] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
+
+    @property
+    def roles(self) -> Roles | None:
+        """The roles that this gateway has or wants; None outside a cluster."""
+        return None if self.overview is None else self.overview.own_roles
 
     @property
     def checkpoints(self) -> Checkpoints | None:

@@ -22,11 +22,13 @@ class GatewayPhase(StrEnum):
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """The answer of /readyz, with the reasons that only /api/status shows."""
+    """The answer of /readyz, with the reasons that only /api/status shows. `troubles` names the checks that
+    report one."""
 
     is_ready: bool
     phase: GatewayPhase
     reasons: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
 
 
 _ORDER = tuple(GatewayPhase)
@@ -58,9 +60,10 @@ class Health:
 
     def readiness(self) -> Readiness:
         reasons = [_REASONS[self._phase]] if self._phase in _REASONS else []
-        troubles = ((name, check()) for name, check in sorted(self._checks.items()))
-        reasons += [f"{name}: {trouble}" for name, trouble in troubles if trouble is not None]
-        return Readiness(not reasons, self._phase, tuple(reasons))
+        found = ((name, check()) for name, check in sorted(self._checks.items()))
+        troubles = {name: trouble for name, trouble in found if trouble is not None}
+        reasons += [f"{name}: {trouble}" for name, trouble in troubles.items()]
+        return Readiness(not reasons, self._phase, tuple(reasons), tuple(troubles))
 
 
 def read_rss() -> int:

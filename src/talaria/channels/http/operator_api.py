@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -27,9 +28,11 @@ from talaria.channels.http.status_views import (
     StatusView,
     StoreView,
     TokenList,
+    view_cluster,
 )
 from talaria.core.access import Role
 from talaria.core.errors import NoModel, StoreError
+from talaria.core.jobs import JobCounts
 from talaria.core.redaction import Secret
 from talaria.core.version import this_version
 from talaria.gateway import Gateway, find_extensions
@@ -39,6 +42,7 @@ from talaria.observe.health import read_rss
 from talaria.observe.metrics import CONTENT_TYPE
 from talaria.skills.pins import read_status
 
+T = TypeVar("T")
 _STORE_SECONDS: Final = 2.0  # that the status waits for the database
 _STORE_SECONDS_IN_TROUBLE: Final = 0.25
 
@@ -66,10 +70,27 @@ class RevokeTokenBody(msgspec.Struct):
     name: str
 
 
+class _LastKnown(Generic[T]):
+    """What the database told last, for the time in which it does not answer."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], first: T) -> None:
+        self._ask = ask
+        self._known = first
+
+    async def read(self, seconds: float) -> T:
+        with contextlib.suppress(TimeoutError, StoreError):
+            async with asyncio.timeout(seconds):
+                self._known = await self._ask()
+        return self._known
+
+
 class OperatorApi:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._last_spending: dict[str, object] = {}
+        no_spending: dict[str, object] = {}
+        self._spending = _LastKnown(gateway.budgets.status, no_spending)
+        self._jobs = _LastKnown(gateway.store.jobs.counts, JobCounts({}, {}))
+        self._skips = _LastKnown[Mapping[str, int]](self._count_skips, {})
         self._pairing = PairingAdmin(gateway.store.pairings, pairing_channels(gateway.parts))
         self._tokens = TokenAdmin(gateway.store.tokens)
 
@@ -80,14 +101,16 @@ class OperatorApi:
         """Needs no token, so it leaves the reasons out; `/api/status` has them."""
         readiness = self._gateway.health.readiness()
         lag = self._gateway.loop_watch.load.lag
-        body = ReadyView(readiness.is_ready, readiness.phase, round(lag, 3))
+        body = ReadyView(readiness.is_ready, readiness.phase, round(lag, 3), readiness.troubles)
         return json_response(body, 200 if readiness.is_ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        metrics = self._gateway.metrics
-        metrics.note_store(await self._gateway.store.stats())
-        jobs, now = self._gateway.store.jobs, self._gateway.clock.now()
-        metrics.note_jobs(await jobs.counts(), now, await jobs.skipped(now - 86_400.0))
+        metrics, seconds = self._gateway.metrics, self._store_seconds()
+        stats, jobs, skips = await asyncio.gather(
+            self._gateway.store.stats(), self._jobs.read(seconds), self._skips.read(seconds)
+        )
+        metrics.note_store(stats)
+        metrics.note_jobs(jobs, self._gateway.store.clock.now(), skips)
         return Response(metrics.render(), media_type=CONTENT_TYPE.encode())
 
     async def pool(self, request: Request) -> Response:
@@ -100,7 +123,13 @@ class OperatorApi:
 
     async def status(self, request: Request) -> Response:
         gateway = self._gateway
-        stats, spending = await gateway.store.stats(), await self._spending()
+        seconds, overview = self._store_seconds(), gateway.overview
+        stats, spending, jobs, _ = await asyncio.gather(
+            gateway.store.stats(),
+            self._spending.read(seconds),
+            self._jobs.read(seconds),
+            self._look_at_cluster(seconds),
+        )
         readiness = gateway.health.readiness()  # last: trouble may begin meanwhile
         return json_response(
             StatusView(
@@ -136,23 +165,27 @@ class OperatorApi:
                 ),
                 turns=stats.turns,
                 owed=OwedView(stats.owed, stats.outbox, round(stats.oldest_seconds, 3), stats.unsent),
-                jobs=await self._jobs(),
+                jobs=self._view_jobs(jobs),
                 processes=tuple(gateway.notes.processes.infos()),
+                cluster=None if overview is None else view_cluster(overview),
             )
         )
 
-    async def _jobs(self) -> JobsView:
-        counts = await self._gateway.store.jobs.counts()
-        late = 0.0 if counts.oldest_due is None else self._gateway.clock.now() - counts.oldest_due
+    def _view_jobs(self, counts: JobCounts) -> JobsView:
+        late = 0.0 if counts.oldest_due is None else self._gateway.store.clock.now() - counts.oldest_due
         return JobsView(counts.jobs, counts.slots, round(max(0.0, late), 3))
 
-    async def _spending(self) -> dict[str, object]:
-        """Return what was spent, as last known if the database does not answer."""
+    async def _count_skips(self) -> Mapping[str, int]:
+        return await self._gateway.store.jobs.skipped(self._gateway.store.clock.now() - 86_400.0)
+
+    async def _look_at_cluster(self, seconds: float) -> None:
+        if (overview := self._gateway.overview) is not None:
+            await _LastKnown(overview.look, None).read(seconds)
+
+    def _store_seconds(self) -> float:
+        """Return how long an answer waits for the database."""
         is_ready = self._gateway.health.readiness().is_ready
-        with contextlib.suppress(TimeoutError, StoreError):
-            async with asyncio.timeout(_STORE_SECONDS if is_ready else _STORE_SECONDS_IN_TROUBLE):
-                self._last_spending = await self._gateway.budgets.status()
-        return self._last_spending
+        return _STORE_SECONDS if is_ready else _STORE_SECONDS_IN_TROUBLE
 
     def _built_in_model(self) -> BuiltInModelView:
         return msgspec.convert(self._gateway.local.status(), BuiltInModelView)
