@@ -1,4 +1,4 @@
-"""Whether gateways can serve one database together: the token, the addresses, the versions, the files."""
+"""Checks of gateways that serve one database together: token, addresses, versions, files."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class RevokeTokenBody(msgspec.Struct):
 
 
 class _LastKnown(Generic[T]):
-    """What the database told last, for the time in which it does not answer."""
+    """The last answer of the database, for the time in which it does not answer."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], first: T) -> None:
         self._ask = ask
