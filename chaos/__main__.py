@@ -12,6 +12,8 @@ from pathlib import Path
 from chaos import sandbox, schema
 from chaos.addresses import AddressRun
 from chaos.attacks import all_attacks
+from chaos.cluster_docs import SECTION, read_cluster_docs, write_cluster_docs
+from chaos.cluster_mutants import on_cluster
 from chaos.commands_docs import write_commands_docs
 from chaos.disk import DELETED, FAULTS, FROZEN, DiskRun
 from chaos.fuzz import HttpFuzzRun
@@ -23,7 +25,7 @@ from chaos.loop_disk import why_not
 from chaos.mutants import MUTANTS, render, try_all
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
-from chaos.planted import Commands, Kills, Pauses, Retries, Tests
+from chaos.planted import Cluster, Commands, Kills, Pauses, Retries, Tests
 from chaos.processes import ProcessKillRun
 from chaos.proxy_attacks import ProxyAttackRun, all_proxy_attacks
 from chaos.retries import RetryRun, has_node
@@ -45,15 +47,23 @@ def main() -> None:
     parser.add_argument("--kills", type=int, metavar="N", help="number of kills (default: 500)")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="gateways at once (default: 2)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="other random moments (default: 1)")
+    parser.add_argument(
+        "--store", choices=("postgres",), help="faults of three gateways on PostgreSQL, and nothing else"
+    )
+    parser.add_argument("--faults", type=int, metavar="N", help="with --store (default: 300)")
     parser.add_argument("--mutants", action="store_true", help="plant known faults; each must be caught")
     parser.add_argument("--docs", action="store_true", help="also write docs/chaos.md and docs/limits.md")
     options = parser.parse_args()
     logging.basicConfig(level=logging.CRITICAL)
+    sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the tests bring PostgreSQL
     if options.mutants:
-        caught = asyncio.run(try_all(lambda text: print(text, flush=True)))
+        ways = on_cluster(MUTANTS) if options.store is not None else MUTANTS
+        caught = asyncio.run(try_all(lambda text: print(text, flush=True), ways))
         print(render(caught))
         sys.exit(0 if all(one.is_caught for one in caught) else 1)
     progress = Progress()
+    if options.store is not None:
+        sys.exit(0 if _strike_cluster(options, progress) else 1)
     figures, results = asyncio.run(_run(options, progress))
     outside, outcomes = asyncio.run(_attack(options, progress))
     commands = asyncio.run(_run_commands(options, progress))
@@ -66,6 +76,22 @@ def main() -> None:
     if options.docs and outcomes:
         write_limits_docs(outside, outcomes)
     sys.exit(0 if all(figure.is_reached for figure in figures + outside + commands) else 1)
+
+
+def _strike_cluster(options: argparse.Namespace, progress: Progress) -> bool:
+    """Strike three gateways on PostgreSQL, and return whether all figures are reached."""
+    from chaos.cluster import ClusterRun  # noqa: PLC0415 - psycopg and the server are not needed otherwise
+
+    count = options.faults or (15 if options.quick else 300)
+    run = ClusterRun(count, progress, options.seed)
+    figures = asyncio.run(run.run())
+    print(render_text(figures))
+    if is_good := all(figure.is_reached for figure in figures):
+        if options.docs:
+            write_cluster_docs(figures, on_cluster(MUTANTS))
+    else:
+        print(f"seed {options.seed}:\n{run.findings()}")
+    return is_good
 
 
 async def _run(options: argparse.Namespace, progress: Progress) -> tuple[list[Figure], KillResults | None]:
@@ -223,6 +249,7 @@ small version to watch.
 
 Kills by point: {struck or "not run"}.
 
+{SECTION}{read_cluster_docs()}
 ## Planted faults
 
 `./dev chaos --mutants` plants these faults in a copy of the source, one at a time. Each must be caught.
@@ -242,6 +269,8 @@ def _faults() -> str:
                 how = f"{count} pauses"
             case Retries(count=count):
                 how = f"{count} cuts, timeouts and kills of clients that retry"
+            case Cluster(count=count):
+                how = f"{count} faults of three gateways"
             case Commands(families=families):
                 how = f"hostile commands: {', '.join(families)}"
             case Tests(node=node):

@@ -19,6 +19,7 @@ from random import Random
 import msgspec
 
 from chaos.approval_faults import APPROVAL_FAULTS
+from chaos.cluster_mutants import strike
 from chaos.context_faults import CONTEXT_FAULTS
 from chaos.finding_faults import FINDING_FAULTS
 from chaos.hook_faults import HOOK_FAULTS
@@ -29,7 +30,7 @@ from chaos.mcp_faults import MCP_FAULTS
 from chaos.memory_faults import MEMORY_FAULTS
 from chaos.network_faults import NETWORK_FAULTS
 from chaos.pauses import PauseRun
-from chaos.planted import Commands, Edit, Kills, Mutant, Pauses, Retries, Tests
+from chaos.planted import Cluster, Commands, Edit, Kills, Mutant, Pauses, Retries, Tests
 from chaos.plugin_faults import PLUGIN_FAULTS
 from chaos.postgres_faults import POSTGRES_FAULTS
 from chaos.recall_faults import RECALL_FAULTS
@@ -568,6 +569,9 @@ async def attempt(mutant: Mutant) -> Caught:
                 results = await run.run()
                 how = f"{len(results.repeated)} effects repeated, {results.doubled} turns too many"
                 return Caught(mutant, not results.is_good, how)
+            case Cluster():
+                how = await strike(mutant.caught_by, copy / "src")
+                return Caught(mutant, bool(how), f"faults of a cluster: {how or 'nothing'}")
             case Commands():
                 return await _commanded(mutant, mutant.caught_by, copy / "src")
             case Tests(node=node):
@@ -622,9 +626,9 @@ async def _tested(mutant: Mutant, node: str, copy: Path) -> Caught:
     return Caught(mutant, process.returncode == _TESTS_FAILED, node.rpartition("::")[2])
 
 
-async def try_all(tell: Callable[[str], None]) -> list[Caught]:
+async def try_all(tell: Callable[[str], None], mutants: Sequence[Mutant] = MUTANTS) -> list[Caught]:
     caught = []
-    for mutant in MUTANTS:
+    for mutant in mutants:
         caught.append(await attempt(mutant))
         tell(f"  {mutant.name}: {'caught' if caught[-1].is_caught else 'MISSED'} ({caught[-1].how})")
     return caught

@@ -39,6 +39,13 @@ class Tests(msgspec.Struct, frozen=True):
     node: str
 
 
+class Cluster(msgspec.Struct, frozen=True):
+    """Caught by so many faults of three gateways on PostgreSQL. Kills are at `points`, or at all."""
+
+    count: int = 15
+    points: tuple[Failpoint, ...] = ()
+
+
 class Commands(msgspec.Struct, frozen=True):
     """Caught by so many hostile commands of these families in one sandbox."""
 
@@ -51,4 +58,4 @@ class Mutant(msgspec.Struct, frozen=True):
     name: str
     why: str
     edits: tuple[Edit, ...]
-    caught_by: Kills | Pauses | Retries | Commands | Tests
+    caught_by: Kills | Pauses | Retries | Commands | Cluster | Tests

@@ -79,11 +79,11 @@ class DeliveryReport(msgspec.Struct, frozen=True):
 
 
 class SimulatedUsers:
-    """Users in private chats. `home` is the gateway's home, where tools leave their effects."""
+    """Users in private chats. `homes` are the homes of all gateways, where tools leave their effects."""
 
-    def __init__(self, server: TelegramServer, people: Sequence[int], home: Path) -> None:
+    def __init__(self, server: TelegramServer, people: Sequence[int], *homes: Path) -> None:
         self._server = server
-        self._home = home
+        self._homes = homes
         self._names = count(1)
         self._updates: deque[Json] = deque(maxlen=50)
         self._update_ids: dict[str, int] = {}
@@ -91,9 +91,9 @@ class SimulatedUsers:
         self.sent: dict[int, list[SimulatedMessage]] = {person: [] for person in people}
         for person in people:
             server.platform.private(server.person(person))
-            folder = self._folder(person)
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / _EFFECTS).write_text(_END)
+            for folder in self._folders(person):
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / _EFFECTS).write_text(_END)
 
     @property
     def people(self) -> list[int]:
@@ -156,7 +156,8 @@ class SimulatedUsers:
         return Counter(
             line
             for person in self.sent
-            for line in (self._folder(person) / _EFFECTS).read_text().splitlines()
+            for folder in self._folders(person)
+            for line in (folder / _EFFECTS).read_text().splitlines()
             if line != _END
         )
 
@@ -196,8 +197,9 @@ class SimulatedUsers:
             case MessageKind.BUTTON:
                 sender.presses(ShownMessage(1, "choose", by_bot=True, buttons=((name, name),)), name)
 
-    def _folder(self, person: int) -> Path:
-        return chat_folder(self._home, chat_key("main", ChatTarget(person), ChatKind.PRIVATE))
+    def _folders(self, person: int) -> list[Path]:
+        key = chat_key("main", ChatTarget(person), ChatKind.PRIVATE)
+        return [chat_folder(home, key) for home in self._homes]
 
 
 def check_chat(sent: Sequence[SimulatedMessage], shown: Sequence[ShownMessage]) -> DeliveryReport:
