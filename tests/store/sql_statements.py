@@ -9,6 +9,7 @@ from types import ModuleType
 
 from talaria.store.sql import (
     announcements,
+    binding,
     branches,
     chains,
     deletion,
@@ -27,6 +28,7 @@ from talaria.store.sql import (
 
 MODULES = (
     announcements,
+    binding,
     branches,
     chains,
     deletion,
