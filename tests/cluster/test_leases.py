@@ -12,6 +12,7 @@ from threading import get_ident
 
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import SystemClock
+from talaria.core.cluster import MemberFigures
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatAddress, Fence, OwnerId, SessionId, TurnId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Fresh, Renewal
@@ -183,6 +184,11 @@ class FromThread:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def renew_member(
+        self, owner: OwnerId, figures: MemberFigures, lease_seconds: float, timeout: float
+    ) -> bool:
+        raise NotImplementedError
 
     def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:
         raise NotImplementedError

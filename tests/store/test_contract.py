@@ -10,6 +10,7 @@ from contracts.job_suite import JobSuite
 from contracts.pairing_suite import PairingSuite
 from contracts.run_suite import RunSuite
 from contracts.spend_suite import SpendSuite
+from contracts.store_cluster_suite import StoreClusterSuite
 from contracts.store_compaction_suite import StoreCompactionSuite
 from contracts.store_deletion_suite import StoreDeletionSuite
 from contracts.store_delivery_suite import StoreDeliverySuite
@@ -27,6 +28,10 @@ from talaria.store.sqlite.store import SqliteStore
 
 
 class TestStoreContract(StoreSuite, StoreDeliverySuite, StoreSendingSuite, StoreQuestionsSuite):
+    pass
+
+
+class TestClusterContract(StoreClusterSuite):
     pass
 
 

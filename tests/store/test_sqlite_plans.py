@@ -33,6 +33,13 @@ SCANS = {
     "deletion.FIND_DELETION": {"deletions"},
     "deletion.FIND_REMOVALS": {"removals"},
     "announcements.FIND_SESSIONS": {"announcements"},
+    # Gateways and their roles: a few rows.
+    "cluster.DROP_OLD": {"members"},
+    "cluster.END_ROLES": {"roles"},
+    "cluster.FIND_MEMBERS": {"members"},
+    "cluster.FIND_MEMBER_OF": {"m"},
+    "cluster.FIND_PRESENT_PLACES": {"members"},
+    "cluster.FIND_ROLES": {"roles"},
     # Small tables: calls under way, people, their open requests, specs.
     "spending.ADD_TO_QUARTER": {"2-ROW"},  # the values to insert
     "spending.ALL_RESERVED": {"reservations"},

@@ -68,13 +68,25 @@ class Wake(StrEnum):
     MEMBERS = "members"
 
 
+class AbsentPlace(msgspec.Struct, frozen=True):
+    """A place without a living member that a chat waits for, because its files and processes are there.
+
+    `host` is the machine of its last member. At `until` the place is gone and others take the chat over.
+    """
+
+    place: PlaceId
+    host: str
+    until: float
+
+
 class Waiting(msgspec.Struct, frozen=True):
-    """An unsettled turn of a chat that a member has. `stop_asked`: a person wants it stopped. `decided`: how
-    many of its questions are decided."""
+    """An unsettled turn that is for a member. `stop_asked`: a person wants it stopped. `decided`: how many of
+    its questions are decided. `held_by` has the unexpired lease of its session, '' if nobody has."""
 
     turn: Turn
     stop_asked: bool = False
     decided: int = 0
+    held_by: OwnerId = OwnerId("")
 
 
 class Adopted(msgspec.Struct, frozen=True):

@@ -257,6 +257,12 @@ class LeaseHeld(StoreError):
     type = "lease_held"
 
 
+class TurnElsewhere(StoreError):
+    """The turn is for another gateway of the cluster."""
+
+    type = "turn_elsewhere"
+
+
 class SessionOwes(TalariaError):
     """A session cannot be deleted yet: a turn of it is unsettled, or a reply is not sent."""
 

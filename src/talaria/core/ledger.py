@@ -11,11 +11,12 @@ from enum import StrEnum
 
 import msgspec
 
+from talaria.core.cluster import AbsentPlace, Here
 from talaria.core.delivery import Button, OutboxRow
 from talaria.core.entries import Entry, EntryBody, Hidden, Revision
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.files import SentFile, SentItem
-from talaria.core.ids import Fence, JobId, OwnerId, SessionId, TurnId
+from talaria.core.ids import Fence, JobId, OwnerId, PlaceId, SessionId, TurnId
 from talaria.core.jobs import SlotClaim
 from talaria.core.messages import TokenUsage, ToolResult, UserMessage
 from talaria.core.questions import Question
@@ -86,6 +87,9 @@ class Accept(msgspec.Struct, frozen=True):
     - If a message in the same `scope` had one of the `names`, `RepeatedMessage` is raised with its turn,
       which may be deleted by now.
     - With `response` a row is written by which the response can be found; see `core.responses`.
+    - With `here` the gateway is one of a cluster. The turn is for the member that has the chat, and the chat
+      is this member's from now on if no other has it; see `Accepted`. A turn for another member is not begun.
+      With `busy` "steer" it joins the running turn there, with "interrupt" that turn is asked to stop.
     """
 
     turn_id: TurnId
@@ -105,17 +109,28 @@ class Accept(msgspec.Struct, frozen=True):
     only: SessionId | None = None
     claim: SlotClaim | None = None
     names: tuple[MessageName, ...] = ()
+    here: Here | None = None
+    busy: str = ""
 
 
 class Accepted(msgspec.Struct, frozen=True):
     """The turn's row. `began` is set if the turn was begun as well. `ended` is the session that had expired
-    and was ended by this order."""
+    and was ended by this order.
+
+    `elsewhere` is the other member that the turn is for. `waits_for_place` is set if it is for a place that
+    has no living member now. `lost_place` is the place with the chat's files that is gone: this member took
+    the chat over. `is_behind`: the turn would have begun, but older turns of the chat are for this member.
+    """
 
     turn: Turn
     is_duplicate: bool
     is_new_session: bool
     began: Began | None = None
     ended: SessionId | None = None
+    elsewhere: OwnerId | None = None
+    waits_for_place: AbsentPlace | None = None
+    lost_place: PlaceId | None = None
+    is_behind: bool = False
 
 
 class RecentRequest(msgspec.Struct, frozen=True):
@@ -148,7 +163,7 @@ class Begin(msgspec.Struct, frozen=True):
     `crashes` grows. While a turn waits, no other turn of its session can begin.
 
     Raises `LeaseHeld` while another owner's lease is unexpired or another turn of the session waits for a
-    person, `IllegalMove` when the turn is over.
+    person, `IllegalMove` when the turn is over, `TurnElsewhere` when it is for another member of the cluster.
     """
 
     turn_id: TurnId

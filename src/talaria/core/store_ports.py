@@ -8,6 +8,8 @@ from typing import Protocol
 
 from talaria.core import access, ledger
 from talaria.core.clock import Clock
+from talaria.core.cluster import MemberFigures
+from talaria.core.cluster_port import ClusterStore
 from talaria.core.delivery import DeliveryResult, OutboxRow
 from talaria.core.entries import Entry
 from talaria.core.errors import StoreError
@@ -383,6 +385,12 @@ class ThreadStore(Protocol):
         """Extend these leases, and return the sessions whose lease was lost."""
         ...
 
+    def renew_member(
+        self, owner: OwnerId, figures: MemberFigures, lease_seconds: float, timeout: float
+    ) -> bool:
+        """See `ClusterStore.renew_member`."""
+        ...
+
     def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:
         """Record before the owner's process leaves that this turn held its event loop. Durable.
 
@@ -420,6 +428,9 @@ class StoreEngine(Store, Protocol):
 
     @property
     def from_thread(self) -> ThreadStore: ...
+
+    @property
+    def cluster(self) -> ClusterStore: ...
 
     @property
     def pairings(self) -> Pairings: ...

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import psycopg
 
 from talaria.core.clock import Clock
+from talaria.core.cluster import MemberFigures
 from talaria.core.errors import StoreError, TalariaError
 from talaria.core.ids import OwnerId, SessionId, TurnId
 from talaria.core.ledger import Renewal
@@ -24,7 +25,7 @@ from talaria.store.postgres.connections import Connect
 from talaria.store.postgres.faults import failed, hanging, no_connection
 from talaria.store.postgres.link import PostgresLink
 from talaria.store.postgres.pipeline import ConnectionCut
-from talaria.store.sql import leases, rules
+from talaria.store.sql import cluster, leases, rules
 from talaria.store.sql.executor import Connection, Transaction
 
 QUEUE_SECONDS = 10.0
@@ -268,6 +269,13 @@ class PostgresThreadOrders:
     ) -> frozenset[SessionId]:
         return self._threads.write_from_thread(
             lambda tx: leases.renew(tx, owner, renewals, lease_seconds), timeout
+        )
+
+    def renew_member(
+        self, owner: OwnerId, figures: MemberFigures, lease_seconds: float, timeout: float
+    ) -> bool:
+        return self._threads.write_from_thread(
+            lambda tx: cluster.renew_member(tx, owner, figures, lease_seconds), timeout
         )
 
     def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:

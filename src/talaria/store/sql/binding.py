@@ -4,15 +4,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from talaria.core.entries import EntryBody, Revision, SpecSet
-from talaria.core.ids import ChatKey
-from talaria.core.ledger import Accept, Binding, Fresh
-from talaria.core.responses import ChainPlace
+from talaria.core.ids import SessionId
+from talaria.core.ledger import Accept, Binding
 from talaria.core.sessions import Session
-from talaria.store.sql import branches, chains, locks, log, rules
+from talaria.store.sql import branches, chains, homes, locks, log, rules
 from talaria.store.sql.executor import Transaction
+from talaria.store.sql.homes import ChatHome
 from talaria.store.sql.leases import LEASE_COLUMNS, Lease
 from talaria.store.sql.rows import SESSION_COLUMNS, prefixed, session_from
 
@@ -20,51 +22,85 @@ FIND_CURRENT = f"""
 SELECT {prefixed("s", SESSION_COLUMNS)}, {prefixed("s", LEASE_COLUMNS)}
 FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
 """
+FIND_CURRENT_AND_HOME = f"""
+SELECT {homes.HOME_COLUMNS}, {prefixed("s", SESSION_COLUMNS)}, {prefixed("s", LEASE_COLUMNS)}
+FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
+"""
 FIND_TO_RESUME = f"SELECT {SESSION_COLUMNS}, {LEASE_COLUMNS} FROM sessions WHERE id = ?"
 MOVE_CHAIN = "UPDATE sessions SET updated_at = ?, epoch = ?, seq = ?, spec_id = ? WHERE id = ?"
 REOPEN_SESSION = "UPDATE sessions SET ended_at = NULL, updated_at = ? WHERE id = ?"
 SET_CURRENT = """
-INSERT INTO chats (chat_key, session_id) VALUES (?, ?)
+INSERT INTO chats (chat_key, session_id, member) VALUES (?, ?, ?)
 ON CONFLICT (chat_key) DO UPDATE SET session_id = excluded.session_id
 """
 INSERT_SESSION = f"""
 INSERT INTO sessions ({SESSION_COLUMNS}, job_id) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, NULL, nullif(?, ''))
 """
 
+_HOME = len(ChatHome._fields)
 
-def find_session(tx: Transaction, order: Accept) -> tuple[Session, Lease] | None:
-    """The existing session that the message belongs to; None when a fresh one is to be made."""
+
+class BoundSession(NamedTuple):
+    """The session that a message belongs to, None when a fresh one is to be made, and its lease. `home` is
+    the row of the chat; it is read for a member of a cluster only."""
+
+    session: Session | None = None
+    lease: Lease = Lease()
+    home: ChatHome | None = None
+
+
+def find_session(tx: Transaction, order: Accept) -> BoundSession:
     chat_key = order.inbound.chat_key
     match order.binding:
         case Binding.NEW:
-            return None
+            return BoundSession(home=_find_home(tx, order))
         case Binding.CURRENT:
-            found = _find_current(tx, chat_key)
-            if found is None and locks.chat(tx, chat_key):
+            found = _find_current(tx, order)
+            if found.session is None and locks.chat(tx, chat_key):
                 # Another message may have made a session meanwhile.
                 locks.current_session(tx, chat_key)
-                found = _find_current(tx, chat_key)
+                found = _find_current(tx, order)
             return found
         case Binding.RESUME:
             row = tx.execute(FIND_TO_RESUME, (order.resume,)).fetchone()
             session = None if row is None else session_from(row[:-4])
             if session is None or session.chat_key != chat_key or session.ephemeral:
                 raise rules.no_session_here(order.resume)
+            home = _find_home(tx, order)
             tx.execute(REOPEN_SESSION, (tx.now, session.id))
-            tx.execute(SET_CURRENT, (chat_key, session.id))
+            _set_current(tx, order, session.id)
             session = msgspec.structs.replace(session, ended_at=None, updated_at=tx.now)
-            return session, Lease(*row[-4:])
+            return BoundSession(session, Lease(*row[-4:]), home)
         case Binding.CHAIN:
             assert order.behind is not None
             session, lease = chains.find_chain(tx, order.behind)
-            return _append_to_chain(tx, session, order), lease
+            return BoundSession(_append_to_chain(tx, session, order), lease, _find_home(tx, order))
 
 
-def _find_current(tx: Transaction, chat_key: ChatKey) -> tuple[Session, Lease] | None:
-    """Return the session of the chat; None if it has none that is open."""
-    row = tx.execute(FIND_CURRENT, (chat_key,)).fetchone()
+def _find_current(tx: Transaction, order: Accept) -> BoundSession:
+    """Return the session of the chat, if it has one that is open."""
+    home, parameters = None, (order.inbound.chat_key,)
+    if order.here is None:
+        row = tx.execute(FIND_CURRENT, parameters).fetchone()
+    else:
+        row = tx.execute(FIND_CURRENT_AND_HOME, parameters).fetchone()
+        if row is not None:
+            home, row = ChatHome(*row[:_HOME]), row[_HOME:]
     session = None if row is None else session_from(row[:-4])
-    return None if session is None or session.ended_at is not None else (session, Lease(*row[-4:]))
+    if session is None or session.ended_at is not None:
+        return BoundSession(home=home)
+    return BoundSession(session, Lease(*row[-4:]), home)
+
+
+def _find_home(tx: Transaction, order: Accept) -> ChatHome | None:
+    if order.here is None or order.fresh.ephemeral:
+        return None
+    return homes.find(tx, order.inbound.chat_key)
+
+
+def _set_current(tx: Transaction, order: Accept, session_id: SessionId) -> None:
+    member = "" if order.here is None else order.here.owner
+    tx.execute(SET_CURRENT, (order.inbound.chat_key, session_id, member))
 
 
 def _append_to_chain(tx: Transaction, session: Session, order: Accept) -> Session:
@@ -80,9 +116,8 @@ def _append_to_chain(tx: Transaction, session: Session, order: Accept) -> Sessio
     return msgspec.structs.replace(session, revision=head, updated_at=tx.now, spec_id=spec_id)
 
 
-def make_session(
-    tx: Transaction, chat_key: ChatKey, fresh: Fresh, behind: ChainPlace | None = None
-) -> Session:
+def make_session(tx: Transaction, order: Accept) -> Session:
+    chat_key, fresh, behind = order.inbound.chat_key, order.fresh, order.behind
     spec_id = None
     bodies = list[EntryBody](fresh.context)
     if fresh.spec is not None:
@@ -99,5 +134,5 @@ def make_session(
     if fresh.parent is not None:
         branches.link(tx, session.id, fresh.parent)
     if not fresh.ephemeral:
-        tx.execute(SET_CURRENT, (chat_key, session.id))
+        _set_current(tx, order, session.id)
     return session

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from talaria.core.entries import Revision
-from talaria.core.ids import Fence, JobId, SessionId, TurnId
+from talaria.core.ids import Fence, JobId, OwnerId, SessionId, TurnId
 from talaria.core.ledger import (
     Accept,
     Accepted,
@@ -29,6 +29,7 @@ from talaria.store.sql import (
     binding,
     chains,
     delivery,
+    homes,
     leases,
     locks,
     log,
@@ -39,6 +40,7 @@ from talaria.store.sql import (
     spending,
 )
 from talaria.store.sql.executor import Transaction
+from talaria.store.sql.homes import ChatHome, TurnPlace
 from talaria.store.sql.leases import GIVE_LEASE_BACK, LEASE_COLUMNS, TAKE_LEASE, Lease
 from talaria.store.sql.rows import (
     SESSION_COLUMNS,
@@ -57,9 +59,9 @@ FIND_KEY = f"SELECT {TURN_COLUMNS}, digest FROM turns WHERE scope = ? AND key = 
 FREE_KEY = "UPDATE turns SET key = NULL WHERE id = ?"
 _NEW_TURN = (
     "id, chat_key, session_id, state, inbound, accepted_at, command, scope, digest, attempts, started_at, "
-    "begun_by, address"
+    "begun_by, address, member"
 )
-_NEW_VALUES = "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, '')"
+_NEW_VALUES = "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?"
 INSERT_TURN = f"INSERT INTO turns ({_NEW_TURN}) VALUES ({_NEW_VALUES})"
 INSERT_TURN_WITH_KEY = f"INSERT INTO turns ({_NEW_TURN}, key) VALUES ({_NEW_VALUES}, ?)"
 FIND_HOST = (
@@ -74,32 +76,51 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
     if (known := _find_known(tx, order)) is not None:
         return Accepted(known, is_duplicate=True, is_new_session=False)
     bound = binding.find_session(tx, order)
-    ended = None
-    if bound is not None and bound[0].updated_at < order.expire_before:
-        session_id = bound[0].id
-        if leases.end_if_idle(tx, session_id):
-            ended, bound = session_id, None
-    if order.only is not None and (bound is None or bound[0].id != order.only):
+    found, lease, ended = bound.session, bound.lease, None
+    if found is not None and found.updated_at < order.expire_before and leases.end_if_idle(tx, found.id):
+        ended, found, lease = found.id, None, Lease()
+    if order.only is not None and (found is None or found.id != order.only):
         raise rules.no_session(order.only)
-    session, lease = bound or (binding.make_session(tx, inbound.chat_key, order.fresh, order.behind), Lease())
+    session = found or binding.make_session(tx, order)
+    place = _choose_member(tx, order, session, bound.home)
     if order.response is not None:
         chains.store(tx, session, order, order.response)
     turn = Turn(
         order.turn_id, inbound.chat_key, session.id, TurnState.ACCEPTED, inbound, tx.now, order.command
     )
-    began = None
-    if order.begin is not None and lease.is_free_for(order.begin.owner, tx.now) and not lease.waiting_turn:
+    began, may_begin = None, place.is_here and not place.is_behind and not lease.waiting_turn
+    if order.begin is not None and may_begin and lease.is_free_for(order.begin.owner, tx.now):
         turn = rules.begun_turn(turn, tx.now)
         began = _take(tx, session, lease, order.begin, _Attempts())
-    _insert_turn(tx, turn, order)
+    _insert_turn(tx, turn, order, place.member)
     if order.names:
         repeats.keep(tx, order.scope, order.names, turn.id)
     if order.claim is not None:
         slots.bind(tx, order.claim, turn.id)
-    if order.steers and tx.execute(FIND_HOST, (order.steers, session.id)).fetchone() is not None:
-        tx.execute(SET_HOST, (order.steers, turn.id))
-        turn = msgspec.structs.replace(turn, merged_into=order.steers)
-    return Accepted(turn, is_duplicate=False, is_new_session=bound is None, began=began, ended=ended)
+    host = order.steers if place.is_here else homes.join_running(tx, order, session.id, place.member)
+    if host and tx.execute(FIND_HOST, (host, session.id)).fetchone() is not None:
+        tx.execute(SET_HOST, (host, turn.id))
+        turn = msgspec.structs.replace(turn, merged_into=host)
+    return Accepted(
+        turn,
+        is_duplicate=False,
+        is_new_session=found is None,
+        began=began,
+        ended=ended,
+        elsewhere=None if place.is_here or place.absent else place.member,
+        waits_for_place=place.absent,
+        lost_place=place.lost,
+        is_behind=place.is_behind and order.begin is not None,
+    )
+
+
+def _choose_member(tx: Transaction, order: Accept, session: Session, home: ChatHome | None) -> TurnPlace:
+    """Return the member of the cluster that the turn is for. A call without a chat is for this one."""
+    if order.here is None:
+        return TurnPlace()
+    if session.ephemeral:
+        return TurnPlace(order.here.owner)
+    return homes.choose(tx, order.here, order.inbound.chat_key, home)
 
 
 def _find_known(tx: Transaction, order: Accept) -> Turn | None:
@@ -122,7 +143,7 @@ def _find_known(tx: Transaction, order: Accept) -> Turn | None:
     return known
 
 
-def _insert_turn(tx: Transaction, turn: Turn, order: Accept) -> None:
+def _insert_turn(tx: Transaction, turn: Turn, order: Accept, member: OwnerId) -> None:
     row = (
         turn.id,
         turn.chat_key,
@@ -137,6 +158,7 @@ def _insert_turn(tx: Transaction, turn: Turn, order: Accept) -> None:
         turn.started_at,
         order.begin.owner if turn.attempts and order.begin else "",
         turn.inbound.address or ("-" if turn.inbound.order is not None else ""),
+        member,
     )
     if turn.inbound.key is None:
         tx.execute(INSERT_TURN, row)
@@ -148,7 +170,7 @@ def _insert_turn(tx: Transaction, turn: Turn, order: Accept) -> None:
 
 FIND_TO_BEGIN = f"""
 SELECT {prefixed("s", SESSION_COLUMNS)},
-       t.position, t.state, t.attempts, t.forgiven, {prefixed("s", LEASE_COLUMNS)}
+       t.position, t.state, t.attempts, t.forgiven, t.member, {prefixed("s", LEASE_COLUMNS)}
 FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.id = ?
 """
 TAKE_LEASE_AND_SET_HEAD = """
@@ -169,9 +191,11 @@ def begin(tx: Transaction, order: Begin) -> Began:
     row = tx.execute(FIND_TO_BEGIN, (order.turn_id,)).fetchone()
     if row is None:
         raise rules.no_turn(order.turn_id)
-    position, state, attempts, forgiven = row[-8:-4]
+    position, state, attempts, forgiven, member = row[-9:-4]
     check_turn_move(order.turn_id, TurnState(state), TurnState.RUNNING)
-    session, lease = session_from(row[:-8]), Lease(*row[-4:])
+    if member not in ("", order.owner):
+        raise rules.turn_elsewhere(order.turn_id, member)
+    session, lease = session_from(row[:-9]), Lease(*row[-4:])
     if not lease.is_free_for(order.owner, tx.now):
         raise rules.lease_held(session.id)
     if lease.waiting_turn not in ("", order.turn_id):

@@ -18,8 +18,9 @@ from talaria.core.errors import (
     StaleFence,
     SteerWaiting,
     StoreError,
+    TurnElsewhere,
 )
-from talaria.core.ids import QuestionId, SessionId, SpecId, TurnId, channel_of
+from talaria.core.ids import OwnerId, QuestionId, SessionId, SpecId, TurnId, channel_of
 from talaria.core.ledger import Begin, Commit, StepWrite, TurnEnd
 from talaria.core.messages import UserMessage
 from talaria.core.questions import Question
@@ -267,6 +268,12 @@ def key_conflict(key: str) -> IdempotencyConflict:
 
 def lease_held(session_id: SessionId) -> LeaseHeld:
     return LeaseHeld(f"Session {session_id} is in use.", "Try again when its turn is over.")
+
+
+def turn_elsewhere(turn_id: TurnId, member: OwnerId) -> TurnElsewhere:
+    return TurnElsewhere(
+        f"Turn {turn_id} is for the gateway {member}.", "`talaria top --cluster` shows the gateways."
+    )
 
 
 def turn_owed(session_id: SessionId, turn_id: TurnId) -> SessionOwes:

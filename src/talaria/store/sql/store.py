@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from talaria.core.clock import Clock
+from talaria.core.cluster import Adopted, Here, Member, Waiting, Wake
 from talaria.core.delivery import OutboxRow
-from talaria.core.ids import JobId, OwnerId
+from talaria.core.ids import ChatKey, JobId, OwnerId
 from talaria.core.jobs import AddJob, EditJob, Job, JobBell, SettleSlot, Slot
 from talaria.core.ledger import Commit, Committed, Page, QuestionPage, StoreStats
 from talaria.core.turns import Turn
@@ -14,6 +16,7 @@ from talaria.store.sql import (
     announcements,
     branches,
     chains,
+    cluster,
     deletion,
     delivery,
     jobs,
@@ -30,12 +33,13 @@ from talaria.store.sql import (
 )
 from talaria.store.sql import questions as asked
 from talaria.store.sql.executor import Executor, SqlPort, reads, writes
+from talaria.store.sql.wakes import LocalWakes, WakeLine
 
 
 class SqlStore(SqlPort):
     """See `core.store_ports.Store` for what each method promises. The caller closes the executor."""
 
-    def __init__(self, executor: Executor, clock: Clock) -> None:
+    def __init__(self, executor: Executor, clock: Clock, wakes: WakeLine | None = None) -> None:
         super().__init__(executor)
         self._clock = clock
         self.outbox = SqlOutbox(executor, clock)
@@ -46,6 +50,7 @@ class SqlStore(SqlPort):
         self.responses = SqlResponses(executor)
         self.recall = SqlRecall(executor)
         self.jobs = SqlJobs(executor)
+        self.cluster = SqlCluster(executor, clock, wakes or LocalWakes())
 
     @property
     def clock(self) -> Clock:
@@ -274,3 +279,48 @@ class SqlTokens(SqlPort):
     add = writes(tokens.add, is_durable=True)
     revoke = writes(tokens.revoke, is_durable=True)
     note_use = writes(tokens.note_use)
+
+
+class SqlCluster(SqlPort):
+    """See `core.cluster_port.ClusterStore`."""
+
+    def __init__(self, executor: Executor, clock: Clock, wakes: WakeLine) -> None:
+        super().__init__(executor)
+        self._clock = clock
+        self._wakes = wakes
+
+    join = writes(cluster.join, is_durable=True)
+    renew_member = writes(cluster.renew_member)
+    drain_member = writes(cluster.drain_member, is_durable=True)
+    leave = writes(cluster.leave, is_durable=True)
+    place_chat = writes(cluster.place_chat)
+    ask_stop = writes(cluster.ask_stop, is_durable=True)
+    take_role = writes(cluster.take_role)
+    give_role = writes(cluster.give_role)
+    roles = reads(cluster.roles)
+    _members = reads(cluster.members)
+    _member_of = reads(cluster.member_of)
+    _waiting_here = reads(cluster.waiting_here)
+    _left_turns = reads(cluster.left_turns)
+    _adopt = writes(cluster.adopt, is_durable=True)
+
+    async def members(self) -> Sequence[Member]:
+        return await self._members(self._clock.now() - cluster.SHOWN_SECONDS)
+
+    async def member_of(self, chat_key: ChatKey) -> Member | None:
+        return await self._member_of(self._clock.now(), chat_key)
+
+    async def waiting_here(self, owner: OwnerId) -> Sequence[Waiting]:
+        return await self._waiting_here(self._clock.now(), owner)
+
+    async def adopt(self, here: Here) -> Adopted:
+        """Write only if there is something to take over."""
+        if not await self._left_turns(self._clock.now(), here):
+            return Adopted()
+        return await self._adopt(here)
+
+    async def wake(self, what: Wake, owner: OwnerId | None = None) -> None:
+        self._wakes.wake(what, owner)
+
+    def listen(self, owner: OwnerId, heard: Callable[[Wake], None]) -> AbstractAsyncContextManager[None]:
+        return self._wakes.listen(owner, heard)

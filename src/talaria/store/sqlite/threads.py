@@ -11,11 +11,12 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
+from talaria.core.cluster import MemberFigures
 from talaria.core.errors import StoreError, TalariaError
 from talaria.core.ids import OwnerId, SessionId, TurnId
 from talaria.core.ledger import Renewal
 from talaria.core.tasks import Uncancellable
-from talaria.store.sql import leases, rules
+from talaria.store.sql import cluster, leases, rules
 from talaria.store.sql.executor import Transaction
 from talaria.store.sqlite.driver import driver, engine
 from talaria.store.sqlite.faults import storage_failure
@@ -74,6 +75,11 @@ class ThreadOrders:
         self, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float, timeout: float
     ) -> frozenset[SessionId]:
         return self._run(lambda tx: leases.renew(tx, owner, renewals, lease_seconds), timeout)
+
+    def renew_member(
+        self, owner: OwnerId, figures: MemberFigures, lease_seconds: float, timeout: float
+    ) -> bool:
+        return self._run(lambda tx: cluster.renew_member(tx, owner, figures, lease_seconds), timeout)
 
     def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:
         self._run(lambda tx: leases.blame(tx, owner, turn_id), timeout, is_durable=True)

@@ -1,8 +1,12 @@
 -- Gateways that serve this database together: see core/cluster.py. With one gateway these stay empty.
--- `member` is the process that a chat's turns are for, `place` the home folder with its files and processes.
+-- `chats.member` is the process that new turns of a chat are for, `chats.place` the home folder with its files and
+-- processes, `turns.member` the process that a turn is for.
 ALTER TABLE chats ADD COLUMN member TEXT COLLATE "C" NOT NULL DEFAULT '';
 ALTER TABLE chats ADD COLUMN place TEXT COLLATE "C" NOT NULL DEFAULT '';
-CREATE INDEX chats_member ON chats (member) WHERE member <> '';
+
+ALTER TABLE turns ADD COLUMN member TEXT COLLATE "C" NOT NULL DEFAULT '';
+CREATE INDEX turns_for_member ON turns (member, chat_key)
+WHERE member <> '' AND (state = 'accepted' OR state = 'running' OR state = 'waiting');
 
 -- When a person asked for the turn to be stopped, and who it was.
 ALTER TABLE turns ADD COLUMN stop_asked_at DOUBLE PRECISION;

@@ -1,0 +1,261 @@
+"""Members of a cluster, their roles, and turns that move from one to another. In SQL."""
+
+# ruff: noqa: S608 (statements are put together from constant column lists only)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from talaria.core.cluster import Adopted, Here, LeasedRole, Member, MemberFigures, StopAsked, Waiting
+from talaria.core.ids import ChatKey, Fence, OwnerId, PlaceId, TurnId
+from talaria.core.turns import TurnState
+from talaria.store.sql import homes, leases, locks, rules
+from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.homes import FOR_MEMBER
+from talaria.store.sql.rows import TURN_COLUMNS, UNSETTLED, encode, prefixed, turn_from
+
+_figures = msgspec.json.Decoder(MemberFigures).decode
+
+KEPT_SECONDS = 30 * 86_400.0  # a dead member's row
+SHOWN_SECONDS = 86_400.0
+
+# -- members ----------------------------------------------------------------------------------------------
+
+MEMBER_COLUMNS = (
+    "owner, place, boot, host, url, version, schema, started_at, expires_at, draining, shared_files, figures"
+)
+FIND_BEFORE = "SELECT owner FROM members WHERE place = ? AND owner <> ? ORDER BY owner"
+DROP_MEMBER = "DELETE FROM members WHERE owner = ?"
+PUT_MEMBER = f"""
+INSERT INTO members ({MEMBER_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)
+ON CONFLICT (owner) DO UPDATE
+SET url = excluded.url, expires_at = excluded.expires_at, draining = 0, figures = excluded.figures
+"""
+DROP_OLD = f"""
+DELETE FROM members WHERE expires_at < ?
+AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.member = members.owner AND {FOR_MEMBER})
+"""
+# Turns that were accepted before there was a cluster.
+CLAIM_TURNS = f"UPDATE turns SET member = ? WHERE member = '' AND state IN ({UNSETTLED})"
+INHERIT_CHATS = f"""
+UPDATE chats SET member = ?
+WHERE member = ? AND chat_key IN (SELECT t.chat_key FROM turns t WHERE t.member = ? AND {FOR_MEMBER})
+"""
+INHERIT_TURNS = f"UPDATE turns AS t SET member = ? WHERE t.member = ? AND {FOR_MEMBER}"
+RENEW_MEMBER = "UPDATE members SET expires_at = ?, figures = ? WHERE owner = ? AND expires_at > ?"
+DRAIN_MEMBER = "UPDATE members SET draining = 1 WHERE owner = ?"
+END_MEMBER = "UPDATE members SET expires_at = ? WHERE owner = ? AND expires_at > ?"
+END_ROLES = "UPDATE roles SET expires_at = 0 WHERE owner = ?"
+FIND_MEMBERS = f"""
+SELECT {MEMBER_COLUMNS} FROM members WHERE expires_at > ? ORDER BY started_at, owner
+"""
+FIND_MEMBER_OF = f"""
+SELECT {prefixed("m", MEMBER_COLUMNS)} FROM chats c JOIN members m
+ON CASE c.place WHEN '' THEN m.owner = c.member ELSE m.place = c.place END
+WHERE c.chat_key = ? AND m.expires_at > ? ORDER BY m.expires_at DESC LIMIT 1
+"""
+
+
+def _member_from(row: Any) -> Member:
+    owner, place, boot, host, url, version, schema, started_at, expires_at, *rest = row
+    times, flags = (started_at, expires_at), (bool(rest[0]), bool(rest[1]))
+    return Member(owner, place, boot, host, url, version, schema, *times, *flags, _figures(rest[2]))
+
+
+def join(tx: Transaction, member: Member, lease_seconds: float) -> Sequence[Member]:
+    for (dead,) in tx.execute(FIND_BEFORE, (member.place, member.owner)).fetchall():
+        leases.bury(tx, dead)
+        tx.execute(END_ROLES, (dead,))
+        tx.execute(INHERIT_CHATS, (member.owner, dead, dead))
+        tx.execute(INHERIT_TURNS, (member.owner, dead))
+        tx.execute(DROP_MEMBER, (dead,))
+    tx.execute(DROP_OLD, (tx.now - KEPT_SECONDS,))
+    identity = (member.owner, member.place, member.boot, member.host, member.url, member.version)
+    times = (member.schema, member.started_at, tx.now + lease_seconds)
+    tx.execute(PUT_MEMBER, (*identity, *times, int(member.has_shared_files), encode(member.figures)))
+    tx.execute(CLAIM_TURNS, (member.owner,))
+    return members(tx, tx.now)
+
+
+def renew_member(tx: Transaction, owner: OwnerId, figures: MemberFigures, lease_seconds: float) -> bool:
+    until = tx.now + lease_seconds
+    return tx.execute(RENEW_MEMBER, (until, encode(figures), owner, tx.now)).rowcount == 1
+
+
+def drain_member(tx: Transaction, owner: OwnerId) -> None:
+    tx.execute(DRAIN_MEMBER, (owner,))
+
+
+def leave(tx: Transaction, owner: OwnerId) -> None:
+    tx.execute(END_MEMBER, (tx.now, owner, tx.now))
+    tx.execute(END_ROLES, (owner,))
+
+
+def members(db: Connection | Transaction, since: float) -> Sequence[Member]:
+    """Return the members whose time ended after `since`, or has not ended."""
+    return tuple(map(_member_from, db.execute(FIND_MEMBERS, (since,))))
+
+
+def member_of(db: Connection, now: float, chat_key: ChatKey) -> Member | None:
+    row = db.execute(FIND_MEMBER_OF, (chat_key, now)).fetchone()
+    return None if row is None else _member_from(row)
+
+
+# -- turns of members -------------------------------------------------------------------------------------
+
+FIND_WAITING = f"""
+SELECT {prefixed("t", TURN_COLUMNS)}, t.stop_asked_at,
+(SELECT count(*) FROM questions q WHERE q.turn_id = t.id AND q.decided_at IS NOT NULL),
+CASE WHEN s.lease_expires > ? THEN s.lease_owner ELSE '' END
+FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.member = ? AND {FOR_MEMBER} ORDER BY t.position
+"""
+# Unsettled turns of members that are dead or leave, with what decides whether they move.
+FIND_LEFT = f"""
+SELECT t.session_id, {prefixed("t", TURN_COLUMNS)}, t.member, coalesce(c.place, ''), s.ephemeral,
+       s.lease_expires
+FROM members m JOIN turns t ON t.member = m.owner AND {FOR_MEMBER}
+JOIN sessions s ON s.id = t.session_id LEFT JOIN chats c ON c.chat_key = t.chat_key
+WHERE m.owner <> ? AND (m.expires_at <= ? OR m.draining = 1) ORDER BY t.position
+"""
+FIND_PRESENT_PLACES = "SELECT DISTINCT place FROM members WHERE expires_at > ?"
+IS_WORKING = "SELECT 1 FROM members WHERE owner = ? AND expires_at > ? AND draining = 0"
+ADOPT_CHAT = "UPDATE chats SET member = ?, place = ? WHERE chat_key = ? AND member = ? AND place = ?"
+ADOPT_TURN = f"UPDATE turns AS t SET member = ? WHERE t.id = ? AND t.member = ? AND {FOR_MEMBER}"
+FIND_ASKED = """
+SELECT t.state, t.session_id, t.member, coalesce(m.expires_at, 0), s.lease_owner, s.lease_expires
+FROM turns t JOIN sessions s ON s.id = t.session_id LEFT JOIN members m ON m.owner = t.member WHERE t.id = ?
+"""
+
+
+def waiting_here(db: Connection, now: float, owner: OwnerId) -> Sequence[Waiting]:
+    return tuple(
+        Waiting(turn_from(row[:-3]), row[-3] is not None, row[-2], row[-1])
+        for row in db.execute(FIND_WAITING, (now, owner))
+    )
+
+
+class LeftTurn(msgspec.Struct, frozen=True):
+    """A turn whose member is dead or leaves. Turns with the same `group` move together."""
+
+    row: Any
+    member: OwnerId
+    place: PlaceId
+    is_ephemeral: bool
+    lease_expires: float
+
+    @property
+    def chat_key(self) -> ChatKey:
+        return ChatKey(self.row[1])
+
+    @property
+    def group(self) -> tuple[OwnerId, str]:
+        return (self.member, self.row[2] if self.is_ephemeral else self.row[1])
+
+
+def left_turns(db: Connection | Transaction, now: float, here: Here) -> list[list[LeftTurn]]:
+    """Return the turns that this member may take over, by their chats."""
+    return _movable(db, db.execute(FIND_LEFT, (here.owner, now)).fetchall(), now, here)
+
+
+def _movable(db: Connection | Transaction, rows: list[Any], now: float, here: Here) -> list[list[LeftTurn]]:
+    groups: dict[tuple[OwnerId, str], list[LeftTurn]] = {}
+    for row in rows:
+        *columns, member, place, ephemeral, expires = row[1:]
+        left = LeftTurn(columns, member, PlaceId("") if ephemeral else place, bool(ephemeral), expires)
+        groups.setdefault(left.group, []).append(left)
+    present = _present_places(db, now, here) if groups else frozenset()
+    return [
+        turns
+        for turns in groups.values()
+        if all(turn.lease_expires <= now for turn in turns) and turns[0].place not in present
+    ]
+
+
+def _present_places(db: Connection | Transaction, now: float, here: Here) -> frozenset[str]:
+    """Return the other places that are not gone."""
+    rows = db.execute(FIND_PRESENT_PLACES, (now - here.takeover_seconds,)).fetchall()
+    return frozenset(place for (place,) in rows if place != here.place)
+
+
+def adopt(tx: Transaction, here: Here) -> Adopted:
+    if tx.execute(IS_WORKING, (here.owner, tx.now)).fetchone() is None:
+        return Adopted()
+    rows = locks.confirmed(tx, FIND_LEFT, (here.owner, tx.now))
+    turns, lost = list[Any](), list[ChatKey]()
+    for group in _movable(tx, rows, tx.now, here):
+        first = group[0]
+        place = first.place if first.place == here.place else ""
+        if not first.is_ephemeral:
+            move = (here.owner, place, first.chat_key, first.member, first.place)
+            if (
+                not tx.execute(ADOPT_CHAT, move).rowcount
+                and tx.execute(homes.FIND_HOME, move[2:3]).fetchone()
+            ):
+                continue  # the chat has moved meanwhile
+            if first.place != place:
+                lost.append(first.chat_key)
+        turns += [turn.row for turn in group if _adopt_turn(tx, here, turn)]
+    return Adopted(tuple(map(turn_from, turns)), tuple(lost))
+
+
+def _adopt_turn(tx: Transaction, here: Here, turn: LeftTurn) -> bool:
+    return tx.execute(ADOPT_TURN, (here.owner, turn.row[0], turn.member)).rowcount == 1
+
+
+def ask_stop(tx: Transaction, turn_id: TurnId, by: str) -> StopAsked:
+    row = tx.execute(FIND_ASKED, (turn_id,)).fetchone()
+    if row is None:
+        raise rules.no_turn(turn_id)
+    state, _, member, expires, lease_owner, lease_expires = row
+    if TurnState(state).is_final:
+        return StopAsked(turn_id, OwnerId(""))
+    tx.execute(homes.ASK_STOP, (tx.now, by, turn_id))
+    if lease_expires > tx.now and state == TurnState.RUNNING.value:
+        return StopAsked(turn_id, lease_owner)
+    return StopAsked(turn_id, member if expires > tx.now else OwnerId(""))
+
+
+PLACE_CHAT = "UPDATE chats SET place = ? WHERE chat_key = ? AND place = ''"
+FIND_PLACE = "SELECT place FROM chats WHERE chat_key = ?"
+
+
+def place_chat(tx: Transaction, chat_key: ChatKey, place: PlaceId) -> PlaceId:
+    tx.execute(PLACE_CHAT, (place, chat_key))
+    row = tx.execute(FIND_PLACE, (chat_key,)).fetchone()
+    return place if row is None else PlaceId(row[0])
+
+
+# -- roles ------------------------------------------------------------------------------------------------
+
+# The fence grows unless the holder renews its role in time.
+TAKE_ROLE = """
+INSERT INTO roles (name, owner, fence, expires_at) VALUES (?, ?, 1, ?)
+ON CONFLICT (name) DO UPDATE
+SET owner = excluded.owner, expires_at = excluded.expires_at,
+    fence = roles.fence + (CASE WHEN roles.owner = excluded.owner AND roles.expires_at > ? THEN 0 ELSE 1 END)
+WHERE roles.owner = excluded.owner OR roles.expires_at <= ?
+"""
+FIND_ROLE = "SELECT name, owner, fence, expires_at FROM roles WHERE name = ?"
+FIND_ROLES = "SELECT name, owner, fence, expires_at FROM roles ORDER BY name"
+GIVE_ROLE = "UPDATE roles SET expires_at = 0 WHERE name = ? AND owner = ?"
+
+
+def take_role(tx: Transaction, name: str, owner: OwnerId, lease_seconds: float) -> LeasedRole:
+    tx.execute(TAKE_ROLE, (name, owner, tx.now + lease_seconds, tx.now, tx.now))
+    return _role_from(tx.execute(FIND_ROLE, (name,)).fetchone())
+
+
+def give_role(tx: Transaction, name: str, owner: OwnerId) -> None:
+    tx.execute(GIVE_ROLE, (name, owner))
+
+
+def roles(db: Connection) -> Sequence[LeasedRole]:
+    return tuple(map(_role_from, db.execute(FIND_ROLES)))
+
+
+def _role_from(row: Any) -> LeasedRole:
+    name, owner, fence, expires_at = row
+    return LeasedRole(name, owner, Fence(fence), expires_at)

@@ -1,0 +1,87 @@
+"""The store's contract for a cluster: every `core.cluster_port.ClusterStore` passes these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from contracts.store_orders import (
+    CHAT,
+    LEASE,
+    ME,
+    RIVAL,
+    START,
+    HandClock,
+    accepting,
+    ending,
+    said,
+)
+from talaria.core.cluster import Here, Member, MemberFigures
+from talaria.core.errors import TurnElsewhere
+from talaria.core.ids import OwnerId, PlaceId
+from talaria.core.ledger import Accept, Begin
+from talaria.core.store_ports import StoreEngine
+
+HOME, AWAY = PlaceId("place_home"), PlaceId("place_away")
+HERE, THERE = Here(ME, HOME, 900.0, 600.0), Here(RIVAL, AWAY, 900.0, 600.0)
+
+
+def member(owner: OwnerId = ME, place: PlaceId = HOME) -> Member:
+    return Member(owner, place, "boot", f"host-{place}", "http://10.0.0.5:8765", "1.0", 22, START)
+
+
+def at(here: Here, text: str = "hello", **more: Any) -> Accept:
+    """A message that this member accepts, and whose turn it would begin."""
+    busy = more.pop("busy", "")
+    begins = more.pop("begins", said(text))
+    return replace(accepting(text, owner=here.owner, begins=begins, **more), here=here, busy=busy)
+
+
+async def both_join(store: StoreEngine) -> None:
+    for here in (HERE, THERE):
+        await store.cluster.join(member(here.owner, here.place), LEASE)
+
+
+class StoreClusterSuite:
+    # -- members
+
+    async def test_members_are_alive_until_their_time_is_over(
+        self, store: StoreEngine, clock: HandClock
+    ) -> None:
+        assert [each.owner for each in await store.cluster.join(member(), LEASE)] == [ME]
+        joined = await store.cluster.join(member(RIVAL, AWAY), 2 * LEASE)
+        assert [each.owner for each in joined] == [ME, RIVAL]
+        assert joined[0] == replace(member(), expires_at=START + LEASE)
+        clock.forward(LEASE)
+        assert [each.is_alive(clock.now()) for each in await store.cluster.members()] == [False, True]
+
+    async def test_renewal_extends_a_living_member_only(self, store: StoreEngine, clock: HandClock) -> None:
+        await store.cluster.join(member(), LEASE)
+        clock.forward(LEASE - 1)
+        assert await store.cluster.renew_member(ME, MemberFigures(turns=3), LEASE)
+        (found,) = await store.cluster.members()
+        assert (found.expires_at, found.figures.turns) == (START + 2 * LEASE - 1, 3)
+        clock.forward(LEASE)
+        assert not await store.cluster.renew_member(ME, MemberFigures(), LEASE)
+        assert not await store.cluster.renew_member(RIVAL, MemberFigures(), LEASE)
+        await store.cluster.join(member(), LEASE)
+        assert await store.cluster.renew_member(ME, MemberFigures(), LEASE)
+
+    # -- accepting
+
+    async def test_a_chat_stays_with_the_member_that_took_it(self, store: StoreEngine) -> None:
+        await both_join(store)
+        first = await store.accept(at(HERE))
+        assert first.began is not None and first.elsewhere is None
+        second = await store.accept(at(THERE, "second"))
+        assert second.began is None and second.elsewhere == ME
+        with pytest.raises(TurnElsewhere):
+            await store.begin(Begin(second.turn.id, RIVAL, LEASE, said("second")))
+        await store.commit(ending(first, first.began))
+        assert [each.turn.id for each in await store.cluster.waiting_here(ME)] == [second.turn.id]
+        assert not await store.cluster.waiting_here(RIVAL)
+        assert (await store.begin(Begin(second.turn.id, ME, LEASE, said("second")))).attempts == 1
+        found = await store.cluster.member_of(CHAT)
+        assert found is not None and found.owner == ME
