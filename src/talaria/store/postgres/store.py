@@ -18,6 +18,7 @@ from talaria.store.postgres.connections import open_pipe, preparing, version_of
 from talaria.store.postgres.schema import migrate
 from talaria.store.postgres.server_clock import ServerClock
 from talaria.store.postgres.threads import PostgresThreadOrders, PostgresThreads
+from talaria.store.postgres.wakes import PostgresWakes
 from talaria.store.sql.executor import Connection
 from talaria.store.sql.store import SqlStore
 
@@ -35,13 +36,14 @@ class PostgresStore(SqlStore):
     database has said whether it was carried out. With the system's clock, times are the database's.
     """
 
-    def __init__(self, threads: PostgresThreads, clock: Clock) -> None:
+    def __init__(self, threads: PostgresThreads, clock: Clock, wakes: PostgresWakes) -> None:
         self._threads = threads
+        self._wakes = wakes
         self._server_clock = clock if isinstance(clock, ServerClock) else None
         no_turns = {str(state): 0 for state in TurnState}
         self._counted = StoreStats(threads.engine, threads.schema, 0, 0, 0, no_turns, 0, 0)
         self.from_thread = PostgresThreadOrders(threads)
-        super().__init__(threads, clock)
+        super().__init__(threads, clock, wakes)
 
     @classmethod
     async def open(cls, url: str, clock: Clock, *, connections: int = CONNECTIONS) -> PostgresStore:
@@ -56,7 +58,7 @@ class PostgresStore(SqlStore):
             schema=schema,
             most=connections,
         )
-        return cls(threads, times)
+        return cls(threads, times, PostgresWakes(partial(open_pipe, url)))
 
     async def __aenter__(self) -> PostgresStore:
         return self
@@ -67,6 +69,7 @@ class PostgresStore(SqlStore):
         await self.close()
 
     async def close(self) -> None:
+        await self._wakes.close()
         await self._threads.close()
 
     @property
