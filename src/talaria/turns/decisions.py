@@ -15,7 +15,7 @@ from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Turn
 from talaria.turns.host_questions import HostQuestions
-from talaria.turns.live import LiveTurns
+from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.states import LiveState
 
 MAX_ANSWER = 16 << 10  # characters
@@ -93,6 +93,15 @@ class Decisions:
         Raises `NotFound`, and `IllegalMove` if the question cannot be decided any more.
         """
         return await finish(self._record(question_id, decision))
+
+    async def catch_up(self, live: LiveTurn) -> None:
+        """Let a turn go on after decisions that other processes recorded. Raises `StoreError`."""
+        for question in await self._store.questions(live.turn.id):
+            if (decision := question.decision) is None or live.knows_decision(question.id):
+                continue
+            if question.id in live.questions:
+                live.emit(QuestionDecided(question.id, decision.text, decision.span, decision.by))
+            live.decide(question.id)
 
     async def _record(self, question_id: QuestionId, decision: Decision) -> Turn:
         asked = [live.questions[question_id] for live in self._live if question_id in live.questions]
