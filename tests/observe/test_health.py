@@ -35,9 +35,7 @@ def test_a_trouble_makes_it_unready_until_it_is_well_again() -> None:
     for name in ("store", "http"):
         health.watch(name, lambda name=name: troubles.get(name))  # type: ignore[misc]
 
-    assert health.readiness() == Readiness(
-        False, GatewayPhase.READY, ("store: the disk is full",), ("store",)
-    )
+    assert health.readiness() == Readiness(False, GatewayPhase.READY, ("store: the disk is full",))
     troubles.clear()
     assert health.readiness().is_ready
 

@@ -14,6 +14,7 @@ from talaria.core.questions import APPROVE, DENY, Decision, QuestionKind, Span
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Turn
+from talaria.turns.followed import FollowedTurns
 from talaria.turns.host_questions import HostQuestions
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.states import LiveState
@@ -42,6 +43,11 @@ class Decisions:
         self._clock = clock
         self._take_up = take_up
         self._hosts = hosts
+        self._followed: FollowedTurns | None = None
+
+    def use_followed(self, followed: FollowedTurns) -> None:
+        """Tell other members of the cluster about decisions on their turns."""
+        self._followed = followed
 
     async def listing(self, page: Page, within: str = "") -> QuestionPage:
         """Return the open questions, oldest first, in chats whose key begins with `within`."""
@@ -76,14 +82,19 @@ class Decisions:
                 "Approve it for the session, or ask the operator to add it to `network.allow`.",
             )
         text = self._redact(text)
-        span = self._hosts.span_of(found, text, span)
+        is_away = self._followed is not None and await self._followed.is_away(found.turn)
+        if not is_away:
+            span = self._hosts.span_of(found, text, span)
         decision = Decision(text, decider.id, self._clock.now(), span)
         try:
             await self.record(question_id, decision)
         except IllegalMove:
             raise closed(await self.find(question_id), self._clock.now()) from None
         if found.question.kind is QuestionKind.HOST:
-            await self._hosts.decided(found, decision)
+            if is_away:  # the member that holds the command hears of it
+                await self._hosts.allow(found.question, decision)
+            else:
+                await self._hosts.decided(found, decision)
         return found
 
     async def record(self, question_id: QuestionId, decision: Decision) -> Turn:
@@ -94,15 +105,6 @@ class Decisions:
         """
         return await finish(self._record(question_id, decision))
 
-    async def catch_up(self, live: LiveTurn) -> None:
-        """Let a turn go on after decisions that other processes recorded. Raises `StoreError`."""
-        for question in await self._store.questions(live.turn.id):
-            if (decision := question.decision) is None or live.knows_decision(question.id):
-                continue
-            if question.id in live.questions:
-                live.emit(QuestionDecided(question.id, decision.text, decision.span, decision.by))
-            live.decide(question.id)
-
     async def _record(self, question_id: QuestionId, decision: Decision) -> Turn:
         asked = [live.questions[question_id] for live in self._live if question_id in live.questions]
         if any(not question.is_open(decision.decided_at) for question in asked):
@@ -111,9 +113,24 @@ class Decisions:
         self._take_up(turn.chat_key)
         for live in self._live:
             if live.turn.session_id == turn.session_id and live.state is not LiveState.QUEUED:
-                live.emit(QuestionDecided(question_id, decision.text, decision.span, decision.by))
-                live.decide(question_id)
+                _tell(live, question_id, decision)
+        if self._followed is not None and self._live.get(turn.id) is None:
+            await self._followed.nudge(turn.chat_key)
         return turn
+
+    async def take_in(self, live: LiveTurn) -> None:
+        """Let a turn of this process go on after decisions that other members have recorded."""
+        for question in await self._store.questions(live.turn.id):
+            if (decision := question.decision) is None or live.has_decided(question.id):
+                continue
+            _tell(live, question.id, decision)
+            if question.kind is QuestionKind.HOST:
+                await self._hosts.decided(AskedQuestion(question, live.turn), decision)
+
+
+def _tell(live: LiveTurn, question_id: QuestionId, decision: Decision) -> None:
+    live.emit(QuestionDecided(question_id, decision.text, decision.span, decision.by))
+    live.decide(question_id)
 
 
 def decider_of(turn: Turn) -> Decider:

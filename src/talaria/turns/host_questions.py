@@ -120,14 +120,22 @@ class HostQuestions:
         held = self._held.get(question.id, _Held())
         if not is_admitted:
             _remember(self._denied, (asked.turn.id, question.digest), True)
-        elif decision.span is Span.ONCE and held.call is not None:
-            _remember(self._once, (asked.turn.id, question.digest), held.call)
+        elif decision.span is Span.ONCE:
+            # A decision that another member has recorded may come when the command is held no longer.
+            call = self._running_call(asked.turn) if held.call is None else held.call
+            if call is not None:
+                _remember(self._once, (asked.turn.id, question.digest), call)
         for waiter in tuple(held.waiters):
             if not waiter.done():
                 waiter.set_result(HostAnswer(True) if is_admitted else _REFUSED)
         if not self._running(asked.turn.session_id):
             self._send(asked.turn, question, outcome_words(question.kind, decision.text, decision.span))
-        if is_admitted and decision.span is Span.ALWAYS and self._allow_always is not None:
+        await self.allow(question, decision)
+
+    async def allow(self, question: Question, decision: Decision) -> None:
+        """Write a host that is allowed for always to the configuration of this gateway."""
+        is_always = decision.text == APPROVE and decision.span is Span.ALWAYS
+        if is_always and self._allow_always is not None:
             host, _, port = question.digest.removeprefix("host:").rpartition(":")
             try:
                 await asyncio.to_thread(self._allow_always, host, int(port))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from talaria.core.hooks import Hooks
 
 _MERGE_BELOW = 1024  # an event with fewer characters takes in the next one
+_MOST_STREAM = 999_999
 
 
 class CallOptions(msgspec.Struct, frozen=True):
@@ -75,6 +77,8 @@ class LiveTurn:
     process began the turn, or this one had to begin it again, so the events may lack what the model said
     before.
     """
+
+    _stream = 0
 
     def __init__(
         self,
@@ -187,6 +191,10 @@ class LiveTurn:
         self._decided.add(question_id)
         self.resume_if_decided()
 
+    def has_decided(self, question_id: QuestionId) -> bool:
+        """Return whether `decide` was called for the question."""
+        return question_id in self._decided
+
     def resume_if_decided(self) -> None:
         """Start a parked turn again if none of its questions is open any more."""
         if self._state is not LiveState.PARKED:
@@ -195,14 +203,6 @@ class LiveTurn:
         undecided = (question for key, question in self.questions.items() if key not in self._decided)
         if not any(question.is_open(now) for question in undecided):
             self._move(LiveState.STARTING)
-
-    @property
-    def decisions(self) -> int:
-        """How many decisions about its questions this process knows."""
-        return len(self._decided)
-
-    def knows_decision(self, question_id: QuestionId) -> bool:
-        return question_id in self._decided
 
     def open_questions(self) -> list[Question]:
         """Return the questions that a parked turn waits for and that can be decided now."""
@@ -271,6 +271,14 @@ class LiveTurn:
             self._feed.tell(self)
 
     # -- its events -----------------------------------------------------------------------------------------
+
+    @property
+    def stream(self) -> int:
+        """A random number from 2 to 999,999. The numbers of events mean something within one object only,
+        and this tells it from others for the same turn, in this process and in others."""
+        if not self._stream:
+            self._stream = 2 + secrets.randbelow(_MOST_STREAM - 1)
+        return self._stream
 
     def emit(self, event: Event) -> None:
         events = self._events
@@ -367,6 +375,7 @@ class LiveTurns:
         self._hooks = hooks
         self._turns: dict[TurnId, LiveTurn] = {}
         self._observers: list[Callable[[LiveTurn], None]] = []
+        self._followed: Callable[[Turn], LiveTurn] | None = None
         self.feed = StateFeed(clock.now)
 
     def __len__(self) -> int:
@@ -385,12 +394,6 @@ class LiveTurns:
             self._hooks.turn_accepted(turn)
         return self.open(turn, options, began, asked_at)
 
-    def accept_elsewhere(self, turn: Turn) -> LiveTurn:
-        """Return a turn that was accepted by this process just now, for another one."""
-        if self._hooks is not None:
-            self._hooks.turn_accepted(turn)
-        return self.find(turn)
-
     def open(
         self,
         turn: Turn,
@@ -408,9 +411,17 @@ class LiveTurns:
     def get(self, turn_id: TurnId) -> LiveTurn | None:
         return self._turns.get(turn_id)
 
+    def use_followed(self, find: Callable[[Turn], LiveTurn] | None) -> None:
+        """Have `find` return the turns that are not over and that this process does not have."""
+        self._followed = find
+
     def find(self, turn: Turn) -> LiveTurn:
-        """Return the live turn of this row, or one that is known from the row only."""
-        return self._turns.get(turn.id) or LiveTurn.recorded(turn, self.clock)
+        """Return the live turn of this row, or one that is fed from elsewhere or known from the row only."""
+        if (live := self._turns.get(turn.id)) is not None:
+            return live
+        if self._followed is not None and not turn.state.is_final:
+            return self._followed(turn)
+        return LiveTurn.recorded(turn, self.clock)
 
     def settle(self, live: LiveTurn, turn: Turn) -> None:
         """The turn is over: `turn` is its row as committed. Followers keep the live turn until they have

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from pathlib import Path
 
 from talaria.cluster.leases import LeaseKeeper
-from talaria.cluster.membership import Membership
 from talaria.core.errors import NotFound, StoreError
 from talaria.core.events import Event
 from talaria.core.ids import ChatKey, OwnerId, QuestionId, SessionId, TurnId
@@ -21,6 +21,7 @@ from talaria.core.turns import Inbound, Turn
 from talaria.observe.loop_watch import Load
 from talaria.turns.agents import Agents
 from talaria.turns.decisions import Decisions
+from talaria.turns.followed import FollowedTurn, FollowedTurns
 from talaria.turns.histories import SentExchange
 from talaria.turns.host_questions import HostQuestions
 from talaria.turns.intake import Intake, StatelessCall
@@ -34,7 +35,6 @@ from talaria.turns.runner import Runner
 from talaria.turns.settings import TurnSettings
 from talaria.turns.states import LiveState
 from talaria.turns.titles import Titles
-from talaria.turns.turns_here import TurnsHere
 
 _log = logging.getLogger("talaria.turns")
 _WATCH_SECONDS = 5.0
@@ -59,13 +59,10 @@ class Turns:
         load: Load | None = None,
         hosts: Callable[..., HostQuestions] = HostQuestions,
         uploads: MessageKeeper | None = None,
-        cluster: Membership | None = None,
     ) -> None:
         """`hosts` makes the questions about hosts, of a store, live turns and a clock. `uploads` keep
-        messages that are too long for a model; without them such messages are sent whole. `cluster` is given
-        if other gateways serve the same chats."""
+        messages that are too long for a model; without them such messages are sent whole."""
         self._store = store
-        self._cluster = cluster
         self._keeper = keeper
         self._pending = agents.pending
         self.memories = agents.memories
@@ -99,13 +96,16 @@ class Turns:
             settings=settings,
             load=load or Load(),
             inputs=inputs,
-            cluster=cluster,
         )
         self._recovery = Recovery(store, agents.clock, keeper, self._lanes)
-        self._here: TurnsHere | None = None
-        if cluster is not None:
-            self._here = TurnsHere(cluster, self._lanes, self._intake, self.decisions, self._recovery)
-            self._lanes.use_placing(self._here)
+        self.followed: FollowedTurns | None = None
+
+    def use_followed(self, followed: FollowedTurns) -> None:
+        """Follow the turns that other members of the cluster have, and pass on to them what concerns those.
+        `drain` lets them go."""
+        self.followed = followed
+        self.live.use_followed(followed.find)
+        self.decisions.use_followed(followed)
 
     def _take_up_chat(self, chat_key: ChatKey) -> None:
         self._recovery.take_up_chat(chat_key)
@@ -123,15 +123,14 @@ class Turns:
         takes_up: Callable[[Turn], bool] = lambda turn: True,
         *,
         is_alone: bool = True,
+        home: Path | None = None,
     ) -> int:
         """Take up what earlier processes left unsettled, then accept messages. Return how many were taken up.
 
         Stateless calls are cancelled instead, because their callers are gone. Turns for which `takes_up` is
         False are left alone until their chat is spoken to.
         """
-        count = await self._recovery.recover(takes_up, is_alone=is_alone)
-        if self._here is not None:
-            self._here.open()
+        count = await self._recovery.recover(takes_up, is_alone=is_alone, home=home)
         await self.requests.load()
         self._intake.open()
         return count
@@ -142,7 +141,7 @@ class Turns:
 
     async def watch_orphans(self) -> None:
         """Adopt regularly, until cancelled."""
-        await (self._recovery if self._here is None else self._here).run()
+        await self._recovery.run()
 
     async def drain(self, deadline: float) -> int:
         """Refuse new messages, let running turns finish for `deadline` seconds, and let the rest go.
@@ -150,8 +149,6 @@ class Turns:
         Return how many did not finish; they are resumable.
         """
         self._intake.close()
-        if self._cluster is not None:
-            await self._cluster.drain()
         self._recovery.drain()
         self._pending.let_go()
         self._runner.let_go_held()
@@ -162,6 +159,8 @@ class Turns:
             await self._yield_turns()
         for live in self.live:
             self.live.let_go(live)
+        if self.followed is not None:
+            await self.followed.close()
         await self.requests.mark()
         self.live.feed.close()
         return left
@@ -239,7 +238,14 @@ class Turns:
         """Stop the turn and return it when it is over. A turn that is over stays as it is."""
         self._recovery.take_up_chat(live.turn.chat_key)
         live = self.live.get(live.turn.id) or live
-        self._lanes.stop(live)
+        if isinstance(live, FollowedTurn):
+            if not live.state.is_over and self.followed is not None:
+                await self.followed.stop(live.turn.id, "")
+            return await self.wait(live)
+        is_queued = not live.turn.attempts and self._lanes.withdraw(live)
+        live.stop()
+        if is_queued:
+            self._lanes.put_beside(live)
         return await self.wait(live)
 
     async def decide(self, question_id: QuestionId, text: str, by: str) -> Turn:

@@ -15,6 +15,7 @@ import msgspec
 
 from talaria.access.logins import Logins
 from talaria.app import open_gateway
+from talaria.channels.http.cluster_api import ClusterAccess
 from talaria.channels.http.description import DescribedCall
 from talaria.channels.http.http_channel import open_http
 from talaria.channels.http.part import HTTP
@@ -115,7 +116,9 @@ def _documented(gateway: Gateway) -> set[tuple[str, int]]:
     that have left."""
     if not _STATUSES:
         logins = Logins("any token", gateway.clock)
-        app = create_app(gateway, gateway.settings.of(HTTP), logins, frozenset(), DEFAULT_TIMING)
+        access = ClusterAccess("any token")
+        settings = gateway.settings.of(HTTP)
+        app = create_app(gateway, settings, logins, frozenset(), DEFAULT_TIMING, cluster=access)
         for path, methods in app.routes.items():
             for method, route in methods.items():
                 described = DescribedCall(path, method, route.access, route.call)

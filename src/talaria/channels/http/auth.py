@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable
 from typing import Final
 
@@ -13,12 +14,14 @@ from talaria.access.tokens import TokenChecker
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller, Credential, RouteAccess
 from talaria.channels.http.request import SMALL_BODY, HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response, json_response
+from talaria.cluster.passed_events import ROLE_HEADER
 from talaria.core.access import Role
 from talaria.core.errors import BadRequest
 from talaria.core.store_ports import Store
 from talaria.core.turns import Sender
 
 ENDED_LOGINS: Final = "logins.ended"  # the store's cursor that keeps them
+_CLUSTER: Final = "/cluster/"
 _LOGIN: Final = b"x-talaria-login"  # the second secret of a login
 _SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", b"cookie", _LOGIN)
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
@@ -46,10 +49,18 @@ class Guard:
     page as well: such a call never comes from another page, and one that changes something has an origin.
 
     Pages from `origins` may call too, with a token only: for them a cookie is as good as none.
+
+    Under `/cluster/` only the cluster token counts, and it counts nowhere else. A gateway that is alone has
+    none.
     """
 
     def __init__(
-        self, hosts: Iterable[str], origins: Iterable[str], logins: Logins, tokens: TokenChecker
+        self,
+        hosts: Iterable[str],
+        origins: Iterable[str],
+        logins: Logins,
+        tokens: TokenChecker,
+        cluster_token: str = "",
     ) -> None:
         named = [host.lower() for host in hosts]
         own = [f"{scheme}://{host}" for host in named for scheme in _DEFAULT_PORTS]
@@ -63,6 +74,7 @@ class Guard:
         self._origins = frozenset(origin.lower().encode("latin-1") for origin in origins) - self._own_origins
         self._logins = logins
         self._tokens = tokens
+        self._cluster_token = cluster_token.encode()
 
     async def check(self, request: Request, access: RouteAccess) -> None:
         """Set the request's caller. Raises `HttpError` (401, 403, 421) or `BadRequest` for a request that may
@@ -77,7 +89,9 @@ class Guard:
                 )
             return
         authorization = request.headers.get(b"authorization", b"")
-        if _is_bearer(authorization):
+        if self._cluster_token and request.path.startswith(_CLUSTER):
+            caller = self._find_member(request, authorization)
+        elif _is_bearer(authorization):
             caller = await self._find_token(authorization[7:].strip())
         elif is_elsewhere:
             raise _unauthorized("A page of another origin needs a token; no cookie counts there.")
@@ -114,6 +128,17 @@ class Guard:
             raise _unauthorized(f"The token {token.name} has expired.")
         sender = Sender(f"token:{token.name}", token.name, is_operator=token.role is Role.OPERATE)
         return ApiCaller(Credential.TOKEN, token.name, token.role, sender)
+
+    def _find_member(self, request: Request, authorization: bytes) -> ApiCaller:
+        """Return the caller for whom another gateway of the cluster calls."""
+        given = authorization[7:].strip() if _is_bearer(authorization) else b""
+        if not hmac.compare_digest(given, self._cluster_token):
+            raise _unauthorized("The token is wrong, or it was revoked.")
+        try:
+            role = Role(request.header(ROLE_HEADER.encode()) or "")
+        except ValueError:
+            raise BadRequest("The caller's role is missing.", f"Send the header {ROLE_HEADER}.") from None
+        return ApiCaller(Credential.MEMBER, "", role, Sender("member", "Member"))
 
     def _check_place(self, request: Request) -> bool:
         """Return whether a page of another origin calls, one of `origins`. Raises `HttpError` (403, 421) and

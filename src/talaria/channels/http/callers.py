@@ -35,11 +35,13 @@ class RouteAccess(Enum):
 
 
 class Credential(Enum):
-    """How a caller proved itself. Only the home's own token can make logins."""
+    """How a caller proved itself. Only the home's own token can make logins. `MEMBER`: another gateway of the
+    cluster calls for a caller that has proved itself there."""
 
     HOME = "home"
     LOGIN = "login"
     TOKEN = "token"  # noqa: S105 - a word, not a secret
+    MEMBER = "member"
 
 
 class ApiCaller(msgspec.Struct, frozen=True):

@@ -15,20 +15,16 @@ from msgspec import UNSET
 
 from talaria.channels.http.openai_errors import LOG_HINT, is_openai_path, openai_error_body
 from talaria.channels.http.request import ClientDisconnected, HttpError, RawHeaders, Request
+from talaria.cluster.passed_events import KEEP_ALIVE, LINES
 from talaria.core.errors import EmptyAnswer, ErrorInfo, NotFound, Overloaded, TalariaError
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.metrics import Metrics
 
 JSON = b"application/json"
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
-_STREAM_HEADERS: RawHeaders = (
-    (b"content-type", EVENT_STREAM),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-)
+_STREAM_HEADERS: RawHeaders = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 _FILE_PIECE = 256 << 10
 _MOST_RETRY_AFTER = 3600.0  # seconds
-_KEEP_ALIVE = b": keep-alive\n\n"
 STATUS: Mapping[str, int] = {
     "bad_request": 400,
     "context_too_long": 400,
@@ -251,6 +247,9 @@ class EventStream:
     """
 
     status = 200
+    media_type = EVENT_STREAM
+    comment = b": keep-alive\n\n"
+    end_of_event = b"\n\n"
 
     def __init__(
         self,
@@ -297,7 +296,7 @@ class EventStream:
             timeout = self._keep_alive
             if not self._is_in_event and request.can_write:
                 await self._start(request)
-                await request.write(_KEEP_ALIVE, is_last=False)
+                await request.write(self.comment, is_last=False)
 
     async def _pump(self, request: Request) -> None:
         end = b""
@@ -307,7 +306,7 @@ class EventStream:
                     self._is_in_event = True
                     await self._start(request)
                     await request.write(data, is_last=False)
-                    self._is_in_event = not data.endswith(b"\n\n")
+                    self._is_in_event = not data.endswith(self.end_of_event)
         except TalariaError as error:
             if self._format_error is None or not request.has_started:
                 raise
@@ -318,7 +317,16 @@ class EventStream:
 
     async def _start(self, request: Request) -> None:
         if not request.has_started:
-            await request.start_response(self.status, [*_STREAM_HEADERS, *self._headers])
+            media_type = (b"content-type", self.media_type)
+            await request.start_response(self.status, [media_type, *_STREAM_HEADERS, *self._headers])
+
+
+class LineStream(EventStream):
+    """A stream of lines of JSON for another member of the cluster. An empty line keeps it alive."""
+
+    media_type = LINES
+    comment = KEEP_ALIVE
+    end_of_event = b"\n"
 
 
 AnyResponse = Response | FileResponse | EventStream

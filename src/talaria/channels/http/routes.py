@@ -20,6 +20,7 @@ from talaria.channels.http.answer_shapes import (
 from talaria.channels.http.approval_api import ApprovalApi, ApprovalList, DecidedView, DecisionBody
 from talaria.channels.http.auth import Guard, LoginApi, LoginBody, LoginCode, LoginSecret
 from talaria.channels.http.callers import RouteAccess
+from talaria.channels.http.cluster_api import ClusterAccess, ClusterApi
 from talaria.channels.http.description import Call, Field, Link
 from talaria.channels.http.description_api import DescriptionApi
 from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
@@ -83,6 +84,7 @@ _CHAT, _OPERATE = RouteAccess.CHAT, RouteAccess.OPERATE
 # -- what the descriptions share ----------------------------------------------------------------------------
 
 _ANY: Final = "*/*"
+_LINES: Final = "application/x-ndjson"
 _Number = Annotated[int, Meta(ge=0, le=999_999_999_999_999)]
 _PAGE: Final = (
     Field("limit", "How many of them, 50 if it is not given.", Annotated[int, Meta(ge=1, le=500)]),
@@ -145,14 +147,23 @@ _FEED_EVENTS: Final = {
 
 
 def create_app(
-    gateway: Gateway, settings: HttpSettings, logins: Logins, hosts: frozenset[str], timing: StreamTiming
+    gateway: Gateway,
+    settings: HttpSettings,
+    logins: Logins,
+    hosts: frozenset[str],
+    timing: StreamTiming,
+    *,
+    cluster: ClusterAccess | None = None,
 ) -> HttpApp:
-    """Return the API of a gateway. `hosts` are the exact Host headers that are let in.
+    """Return the API of a gateway. `hosts` are the exact Host headers that are let in. With `cluster`, other
+    members of it may call.
 
     Patterns are tried in this order, so the busy ones come first.
     """
     routes: Table = {
-        **_turn_routes(TurnApi(gateway, settings, timing), FeedApi(gateway, timing)),
+        **_turn_routes(
+            TurnApi(gateway, settings, timing, is_member=cluster is not None), FeedApi(gateway, timing)
+        ),
         **_openai_routes(
             OpenAiApi(gateway, settings, timing),
             ResponseApi(gateway, settings, timing),
@@ -169,7 +180,12 @@ def create_app(
         **_operator_routes(OperatorApi(gateway)),
     }
     routes |= _page_routes(PageFiles(), DescriptionApi(routes))
-    guard = Guard(hosts, settings.origins, logins, TokenChecker(gateway.store.tokens, gateway.clock))
+    token = ""
+    if cluster is not None:
+        token = cluster.token
+        routes |= _cluster_routes(ClusterApi(gateway, cluster.timing))
+    tokens = TokenChecker(gateway.store.tokens, gateway.clock)
+    guard = Guard(hosts, settings.origins, logins, tokens, token)
     return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
 
 
@@ -466,6 +482,11 @@ def _operator_routes(operator: OperatorApi) -> Table:
         "/readyz": {"GET": ApiRoute(operator.readyz, _OPEN, readyz)},
         "/metrics": {"GET": ApiRoute(operator.metrics, _READ, metrics)},
     }
+
+
+def _cluster_routes(cluster: ClusterApi) -> Table:
+    events = Call("The events of a turn of this member, for another one.", _LINES, errors=("not_found",))
+    return {"/cluster/turns/{id}/events": {"GET": ApiRoute(cluster.turn_events, _ALL, events)}}
 
 
 def _page_routes(pages: PageFiles, description: DescriptionApi) -> Table:

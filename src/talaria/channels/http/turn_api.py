@@ -53,8 +53,12 @@ class MessageBody(msgspec.Struct):
 
 
 class TurnApi:
-    def __init__(self, gateway: Gateway, settings: HttpSettings, timing: StreamTiming) -> None:
+    def __init__(
+        self, gateway: Gateway, settings: HttpSettings, timing: StreamTiming, *, is_member: bool = False
+    ) -> None:
+        """`is_member`: the gateway is one of a cluster."""
         self._gateway = gateway
+        self._is_member = is_member
         self._turns = gateway.turns
         self._max_body = settings.max_body
         self._keep_alive = timing.keep_alive
@@ -112,7 +116,8 @@ class TurnApi:
         was the last event, the answer is 204, which keeps a browser from asking again."""
         after = read_last_event(request)
         live = await self._find(request)
-        if after >= _LAST_EVENT and live.turn.state.is_final:
+        has_seen_end = after == _LAST_EVENT if self._is_member else after >= _LAST_EVENT
+        if has_seen_end and live.turn.state.is_final:
             return Response(b"", 204)
         if live.is_recorded:  # read for this client alone; a turn that runs is shared by all followers
             request.hold(len(live.turn.reply or ""))
@@ -131,7 +136,9 @@ class TurnApi:
         """Yield the events numbered above `after`.
 
         Numbers are counted per process. After a restart they begin again at 1, and a resumed turn starts with
-        `reset`: then `after` is ignored, and all events follow. The last event has the same number always.
+        `reset`: then `after` is ignored, and all events follow. In a cluster a number also tells by whom it
+        was counted, and `reset` comes before all events for a client whose `after` another member counted.
+        The last event has the same number always.
         """
         if live.is_recorded:
             turn = live.turn
@@ -144,11 +151,16 @@ class TurnApi:
                     for data in _encode_event(_LAST_EVENT, event):
                         yield data
             return
+        base = live.stream * _LAST_EVENT if self._is_member else 0
+        if base and after and after // _LAST_EVENT != base // _LAST_EVENT:
+            after = 0
+            for data in _encode_event(base, Reset()):
+                yield data
         async with aclosing(live.follow()) as events:
             async for number, event in events:
                 if number == 1 and isinstance(event, Reset):
                     after = 0
-                place = _LAST_EVENT if isinstance(event, FINAL_EVENTS) else number
+                place = _LAST_EVENT if isinstance(event, FINAL_EVENTS) else base + number
                 if place > after:
                     for data in _encode_event(place, event):
                         yield data

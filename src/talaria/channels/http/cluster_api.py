@@ -1,0 +1,108 @@
+"""`/cluster`: calls of other members of the cluster.
+
+A call that comes in here was passed on by a member, and is never passed on again: it is answered from what
+this process has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from talaria.channels.http.request import Request, read_number
+from talaria.channels.http.response import LineStream
+from talaria.channels.http.views import no_such_turn
+from talaria.cluster.following import USUAL_PEER_TIMING, PeerTiming
+from talaria.cluster.passed_events import StreamEnd, StreamHead, encode_event, encode_line
+from talaria.core.events import FINAL_EVENTS
+from talaria.core.ids import TurnId
+from talaria.gateway import Gateway
+from talaria.turns.live import LiveTurn
+
+_END = encode_line(StreamEnd())
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """The token that lets other members in, left out of the repr, and their timing."""
+
+    token: str = field(repr=False)
+    timing: PeerTiming = USUAL_PEER_TIMING
+
+
+class ClusterApi:
+    def __init__(self, gateway: Gateway, timing: PeerTiming) -> None:
+        self._gateway = gateway
+        self._turns = gateway.turns
+        self._timing = timing
+        self._awaited: dict[TurnId, set[asyncio.Future[LiveTurn]]] = {}
+        self._turns.live.observe(self._opened)
+
+    async def turn_events(self, request: Request) -> LineStream:
+        """The events of a turn that this process has. Of a turn that is over, only the end. Raises `NotFound`
+        if another process has the turn, or none."""
+        turn_id, query = TurnId(request.params["id"]), request.query()
+        after = read_number("after", query.get("after", "0"))
+        live = await self._find(turn_id)
+        if live is None:
+            events = _only_end()
+        else:
+            stream = f"{self._turns.owner}.{live.stream}"
+            events = _tell(live, stream, after if query.get("stream") == stream else 0)
+        return LineStream(events, keep_alive=self._timing.keep_alive_seconds, metrics=self._gateway.metrics)
+
+    async def _find(self, turn_id: TurnId) -> LiveTurn | None:
+        """Return None for a turn that is over. A turn that this process has not taken up yet, of which it was
+        told just now, is waited for."""
+        if (live := self._turns.live.get(turn_id)) is not None:
+            return live
+        opened: asyncio.Future[LiveTurn] = asyncio.get_running_loop().create_future()
+        waiters = self._awaited.setdefault(turn_id, set())
+        waiters.add(opened)
+        try:
+            if await self._is_over(turn_id):
+                return None
+            await asyncio.wait((opened,), timeout=self._timing.take_up_seconds)
+            if opened.done():
+                return opened.result()
+            if await self._is_over(turn_id):
+                return None
+        finally:
+            waiters.discard(opened)
+            if not waiters:
+                self._awaited.pop(turn_id, None)
+        raise no_such_turn(turn_id)
+
+    async def _is_over(self, turn_id: TurnId) -> bool:
+        """Raises `NotFound`."""
+        record = await self._gateway.store.turn_record(turn_id)
+        if record is None:
+            raise no_such_turn(turn_id)
+        return record.turn.state.is_final
+
+    def _opened(self, live: LiveTurn) -> None:
+        for waiter in self._awaited.get(live.turn.id, ()):
+            if not waiter.done():
+                waiter.set_result(live)
+
+
+async def _tell(live: LiveTurn, stream: str, after: int) -> AsyncGenerator[bytes, None]:
+    """Yield the lines about a turn. They break off without an end if this process lets the turn go."""
+    told = StreamHead(stream, live.turn.state, live.model)
+    yield encode_line(told)
+    async with aclosing(live.follow(after)) as events:
+        async for number, event in events:
+            head = StreamHead(stream, live.turn.state, live.model)
+            if isinstance(event, FINAL_EVENTS):
+                yield _END
+            elif head != told:
+                told = head
+                yield encode_line(head) + encode_event(number, event)
+            else:
+                yield encode_event(number, event)
+
+
+async def _only_end() -> AsyncGenerator[bytes, None]:
+    yield _END

@@ -1,0 +1,187 @@
+"""The client of other members of the cluster: reads the events of turns that they run.
+
+The cluster token is sent to the `url` of a member's row and to nothing else: redirects and proxies are not
+followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from talaria.cluster.passed_events import (
+    ROLE_HEADER,
+    BrokenStream,
+    StreamLine,
+    decode_line,
+    read_lines,
+)
+from talaria.core.cluster import Member
+from talaria.core.errors import TalariaError
+from talaria.core.ids import OwnerId, TurnId
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_log = logging.getLogger("talaria.cluster")
+_WRONG_TOKEN: Final = (401, 403)
+
+
+class PeerTiming(msgspec.Struct, frozen=True):
+    """`silence_seconds`: a member that sends nothing for so long counts as unreachable. It must be longer
+    than `keep_alive_seconds`, after which a member that has nothing to tell sends an empty line.
+    `look_seconds`: the pause between two looks at the row of a turn that cannot be followed.
+    `take_up_seconds`: how long a member waits for a turn that it was asked for and has not taken up yet."""
+
+    connect_seconds: float = 3.0
+    silence_seconds: float = 12.0
+    keep_alive_seconds: float = 4.0
+    look_seconds: float = 1.0
+    take_up_seconds: float = 2.0
+
+
+USUAL_PEER_TIMING: Final = PeerTiming()
+
+
+class PeerUnreachable(TalariaError):
+    """A member of the cluster cannot be reached, or does not answer as it should."""
+
+    type = "peer_unreachable"
+
+
+class PeerClient:
+    """Calls other members. Connects with the first call; `close` ends all calls.
+
+    There are at most `most_streams` streams to one member. More raise `PeerUnreachable`, and their readers
+    look at the store instead.
+    """
+
+    def __init__(self, token: str, timing: PeerTiming = USUAL_PEER_TIMING, most_streams: int = 256) -> None:
+        self._token = token
+        self.timing = timing
+        self._most_streams = most_streams
+        self._streams: Counter[OwnerId] = Counter()
+        self._session: aiohttp.ClientSession | None = None
+        self._troubles: dict[OwnerId, str] = {}
+
+    @property
+    def unreachable(self) -> dict[OwnerId, str]:
+        """Why the last call of a member failed, for each member whose last call did."""
+        return dict(self._troubles)
+
+    def forget(self, owners: set[OwnerId]) -> None:
+        """Keep what is known of these members only."""
+        self._troubles = {owner: why for owner, why in self._troubles.items() if owner in owners}
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def turn_events(
+        self, member: Member, turn_id: TurnId, stream: str = "", after: int = 0
+    ) -> AsyncGenerator[StreamLine, None]:
+        """Yield the lines about a turn. With `stream`, leave out the events of that stream up to `after`.
+
+        Raises `PeerUnreachable`, also if the stream breaks off, if the member is silent for too long, and if
+        it does not have the turn.
+        """
+        path = f"/cluster/turns/{quote(turn_id, safe='')}/events"
+        query = {"stream": stream, "after": str(after)} if stream else {}
+        async with self._stream(member, path, query) as pieces:
+            async for line in read_lines(pieces):
+                yield decode_line(line)
+
+    @asynccontextmanager
+    async def _stream(
+        self, member: Member, path: str, query: dict[str, str]
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        if self._streams[member.owner] >= self._most_streams:
+            raise PeerUnreachable(f"{self._most_streams} streams of {member.host} are read already.")
+        self._streams[member.owner] += 1
+        try:
+            async with self.call(member, "GET", path, "read", params=query) as response:
+                yield response.content.iter_any()
+        finally:
+            self._streams[member.owner] -= 1
+            if not self._streams[member.owner]:
+                del self._streams[member.owner]
+
+    @asynccontextmanager
+    async def call(
+        self, member: Member, method: str, path: str, role: str, **more: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Yield the answer to a call, whose status is 2xx. `role` is that of the caller for whom it is made.
+
+        Raises `PeerUnreachable`, also for what happens while the answer is read.
+        """
+        import aiohttp  # noqa: PLC0415 - slow to import, and a gateway alone does not need it
+
+        headers = {"authorization": f"Bearer {self._token}", ROLE_HEADER: role, **more.pop("headers", {})}
+        url = member.url.rstrip("/") + path
+        try:
+            async with self._http().request(
+                method, url, headers=headers, allow_redirects=False, **more
+            ) as response:
+                if not 200 <= response.status < 300:
+                    raise self._note(member, _refusal(member, response.status))
+                self._troubles.pop(member.owner, None)
+                yield response
+        except (aiohttp.ClientError, BrokenStream, OSError, TimeoutError) as error:
+            raise self._note(member, _failure(member, error)) from error
+
+    def _http(self) -> aiohttp.ClientSession:
+        import aiohttp  # noqa: PLC0415
+
+        if self._session is None:
+            timing = self.timing
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=timing.connect_seconds, sock_read=timing.silence_seconds
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+            )
+        return self._session
+
+    def _note(self, member: Member, error: PeerUnreachable) -> PeerUnreachable:
+        """Remember a failure, and log it unless it was the member's last one too."""
+        if self._troubles.get(member.owner) != error.user_text and error.hint:
+            _log.warning("%s %s", error.user_text, error.hint)
+        if error.hint:
+            self._troubles[member.owner] = error.user_text
+        return error
+
+
+def _refusal(member: Member, status: int) -> PeerUnreachable:
+    if status in _WRONG_TOKEN:
+        return PeerUnreachable(
+            f"The gateway on {member.host} refuses the cluster token.",
+            "Give all gateways the same token, in the variable that cluster.token_env names.",
+        )
+    if status == 421:
+        return PeerUnreachable(
+            f"The gateway on {member.host} does not answer to the name in {member.url}.",
+            "Set its cluster.advertise_url to the address at which other gateways reach it.",
+        )
+    if status == 404:  # the member does not have it: it has just ended, or is not taken up yet
+        return PeerUnreachable(f"The gateway on {member.host} does not have it.")
+    return PeerUnreachable(f"The gateway on {member.host} answers with status {status}.", "See its log.")
+
+
+def _failure(member: Member, error: Exception) -> PeerUnreachable:
+    if isinstance(error, asyncio.TimeoutError | TimeoutError):
+        what = "does not answer in time"
+    elif isinstance(error, BrokenStream):
+        what = f"sends what is no stream of events ({error})"
+    else:
+        what = f"cannot be reached ({type(error).__name__})"
+    hint = f"Other gateways must reach it at {member.url}, its cluster.advertise_url."
+    return PeerUnreachable(f"The gateway on {member.host} {what}.", hint)

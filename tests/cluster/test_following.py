@@ -1,0 +1,452 @@
+"""Turns of another member, followed over real HTTP: whole, in order, once, and healing when streams break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from channels.http.gateway import TOKEN, run_gateway
+from rig import inbound
+from store.cutting_proxy import CuttingProxy
+from talaria.access.logins import Logins
+from talaria.channels.http.cluster_api import ClusterAccess
+from talaria.channels.http.part import HTTP
+from talaria.channels.http.response import DEFAULT_TIMING
+from talaria.channels.http.routes import create_app
+from talaria.channels.http.server import HttpServer, allowed_hosts, bind
+from talaria.cluster import passed_events
+from talaria.cluster.following import PeerClient, PeerTiming
+from talaria.cluster.passed_events import ROLE_HEADER, PassedEvent, decode_line
+from talaria.core.cluster import Member, StopAsked, Wake
+from talaria.core.events import Delta, Done, Event, Queued, Reset, ToolOutput, ToolStarted
+from talaria.core.ids import ChatKey, OwnerId, PlaceId, TurnId, new_session_id, new_turn_id
+from talaria.core.ledger import Accept, Fresh, TurnEnd
+from talaria.core.turns import Turn, TurnState
+from talaria.gateway import Gateway
+from talaria.testing.model_server import ModelServer
+from talaria.turns.followed import FollowedTurns
+from talaria.turns.live import LiveTurn, LiveTurns
+from talaria.turns.states import LiveState
+
+SECRET = "a-cluster-token-for-tests"
+HERE, THERE = OwnerId("own_here"), OwnerId("own_there")
+QUICK = PeerTiming(1.0, silence_seconds=0.4, keep_alive_seconds=0.05, look_seconds=0.01, take_up_seconds=0.05)
+
+
+class Directory:
+    """Which member has the chats, as the store tells it."""
+
+    def __init__(self) -> None:
+        self.member: Member | None = None
+        self.asked: list[TurnId] = []
+        self.woken: list[OwnerId | None] = []
+
+    async def member_of(self, chat_key: ChatKey) -> Member | None:
+        return self.member
+
+    async def ask_stop(self, turn_id: TurnId, by: str) -> StopAsked:
+        self.asked.append(turn_id)
+        return StopAsked(turn_id, THERE)
+
+    async def wake(self, what: Wake, owner: OwnerId | None = None) -> None:
+        self.woken.append(owner)
+
+
+class Stage:
+    """A gateway that has turns, and the turns of another process that follows them."""
+
+    def __init__(self, gateway: Gateway, address: str, proxy: CuttingProxy, peers: PeerClient) -> None:
+        self.gateway = gateway
+        self.address = address
+        self.proxy = proxy
+        self.directory = Directory()
+        self.directory.member = self.member(address)
+        self.here = LiveTurns(gateway.clock, gateway.metrics)
+        self.peers = peers
+        cluster: Any = self.directory
+        self.followed = FollowedTurns(gateway.store, cluster, self.here, peers, HERE)
+        self.here.use_followed(self.followed.find)
+
+    def member(self, address: str) -> Member:
+        return Member(THERE, PlaceId("p"), "boot", "host", address, "1", 22, 0.0)
+
+    @property
+    def connections(self) -> int:
+        return int(self.gateway.limits.readings()["connections"].used or 0)
+
+    async def accept(self, name: str = "one") -> Turn:
+        """Return a row that is not in the hands of any process."""
+        order = Accept(new_turn_id(), inbound("hello", name), Fresh(new_session_id(), None))
+        return (await self.gateway.store.accept(order)).turn
+
+    def take_up(self, turn: Turn, *events: Event) -> LiveTurn:
+        """Let the gateway have the turn, as far as these events."""
+        live = self.gateway.turns.live.open(turn)
+        for event in events:
+            live.emit(event)
+        return live
+
+    async def settle(self, live: LiveTurn, reply: str) -> None:
+        row = await self.gateway.store.settle(live.turn.id, TurnEnd(TurnState.DONE, reply))
+        self.gateway.turns.live.settle(live, row)
+
+
+@asynccontextmanager
+async def listen(gateway: Gateway, timing: PeerTiming) -> AsyncIterator[tuple[HttpServer, CuttingProxy]]:
+    """Serve the API to other members, also through a proxy that loses connections."""
+    settings = gateway.settings.of(HTTP)
+    bound = bind(settings)
+    proxy = CuttingProxy(bound.port)
+    hosts = allowed_hosts(settings, bound) | {f"127.0.0.1:{proxy.port}"}
+    access = ClusterAccess(SECRET, timing)
+    logins = Logins(TOKEN, gateway.clock)
+    app = create_app(gateway, settings, logins, hosts, DEFAULT_TIMING, cluster=access)
+    server = HttpServer(app, bound, gateway.limits)
+    await server.start()
+    try:
+        yield server, proxy
+    finally:
+        await server.stop(1.0)
+        proxy.close()
+
+
+@asynccontextmanager
+async def open_stage(
+    tmp_path: Path, timing: PeerTiming = QUICK, peers: PeerClient | None = None
+) -> AsyncIterator[Stage]:
+    async with (
+        ModelServer() as model,
+        run_gateway(tmp_path / "home", model) as api,
+        listen(api.gateway, timing) as (server, proxy),
+    ):
+        stage = Stage(api.gateway, server.address, proxy, peers or PeerClient(SECRET, timing))
+        try:
+            yield stage
+        finally:
+            await stage.followed.close()
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    before = asyncio.all_tasks()
+    async with open_stage(tmp_path) as stage:
+        yield stage
+    assert not asyncio.all_tasks() - before - {asyncio.current_task()}
+
+
+class Reader:
+    """Collects what a follower gets."""
+
+    def __init__(self, live: LiveTurn) -> None:
+        self.events: list[Event] = []
+        self._live = live
+        self._arrived = asyncio.Condition()
+        self._task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async with aclosing(self._live.follow()) as events:
+            async for _, event in events:
+                async with self._arrived:
+                    self.events.append(event)
+                    self._arrived.notify_all()
+
+    async def until(self, *events: Event) -> None:
+        """Wait until the last events are these. Texts that came in pieces count as one."""
+        async with asyncio.timeout(20), self._arrived:
+            await self._arrived.wait_for(lambda: joined(self.events)[-len(events) :] == [*events])
+
+    async def end(self) -> list[Event]:
+        async with asyncio.timeout(20):
+            await self._task
+        return joined(self.events)
+
+
+def joined(events: Sequence[Event]) -> list[Event]:
+    found: list[Event] = []
+    for event in events:
+        last = found[-1] if found else None
+        if isinstance(event, Delta) and isinstance(last, Delta):
+            found[-1] = Delta(last.text + event.text)
+        else:
+            found.append(event)
+    return found
+
+
+async def test_a_follower_gets_all_events_from_the_beginning_and_the_end_from_the_row(stage: Stage) -> None:
+    turn = await stage.accept()
+    there = stage.take_up(turn, Queued(1), Delta("Hel"), ToolStarted("c1", "look", '{"a": "ü"}'))
+    followed = stage.here.find(turn)
+    assert followed is stage.here.find(turn), "all followers share one stream"
+    reader = Reader(followed)
+    await reader.until(ToolStarted("c1", "look", '{"a": "ü"}'))
+    late = Reader(followed)
+    there.emit(ToolOutput("c1", "seen"))
+    await reader.until(ToolOutput("c1", "seen"))
+    await stage.settle(there, "Hello")
+    assert await reader.end() == await late.end()
+    assert reader.events == [
+        Queued(1),
+        Delta("Hel"),
+        ToolStarted("c1", "look", '{"a": "ü"}'),
+        ToolOutput("c1", "seen"),
+        Done("Hello"),
+    ]
+    assert followed.settled.result().reply == "Hello"
+    assert stage.here.find(followed.turn).is_recorded
+
+
+async def test_a_turn_that_nobody_follows_is_not_read(stage: Stage) -> None:
+    turn = await stage.accept()
+    stage.take_up(turn)
+    stage.here.find(turn)
+    assert len(stage.followed) == 0
+
+
+async def test_a_turn_that_is_not_taken_up_yet_is_waited_for(tmp_path: Path) -> None:
+    async with open_stage(tmp_path, PeerTiming(look_seconds=600.0)) as stage:
+        turn = await stage.accept()
+        reader = Reader(stage.here.find(turn))
+        async with asyncio.timeout(20):
+            while not stage.connections:
+                await asyncio.sleep(0)
+        there = stage.take_up(turn, Delta("Now"))
+        await reader.until(Delta("Now"))
+        await stage.settle(there, "Now")
+        assert await reader.end() == [Delta("Now"), Done("Now")]
+
+
+async def test_a_broken_connection_goes_on_where_it_was(stage: Stage) -> None:
+    proxy = stage.proxy
+    stage.directory.member = stage.member(f"http://127.0.0.1:{proxy.port}")
+    turn = await stage.accept()
+    there = stage.take_up(turn, Delta("one "))
+    reader = Reader(stage.here.find(turn))
+    await reader.until(Delta("one "))
+    proxy.lose()
+    there.emit(Delta("two "))
+    proxy.is_gone = False
+    await reader.until(Delta("one two "))
+    await stage.settle(there, "one two three")
+    assert await reader.end() == [Delta("one two "), Done("one two three")]
+
+
+async def test_after_another_process_took_over_the_text_begins_anew(stage: Stage) -> None:
+    turn = await stage.accept()
+    first = stage.take_up(turn, Queued(1), Delta("half an ans"))
+    reader = Reader(stage.here.find(turn))
+    await reader.until(Delta("half an ans"))
+    stage.gateway.turns.live.let_go(first)
+    second = stage.take_up(turn, Delta("a whole answer"))
+    await reader.until(Reset(), Delta("a whole answer"))
+    await stage.settle(second, "a whole answer")
+    assert await reader.end() == [
+        Queued(1),
+        Delta("half an ans"),
+        Reset(),
+        Delta("a whole answer"),
+        Done("a whole answer"),
+    ]
+
+
+async def test_a_turn_that_comes_here_is_followed_here(stage: Stage) -> None:
+    turn = await stage.accept()
+    first = stage.take_up(turn, Delta("there"))
+    reader = Reader(stage.here.find(turn))
+    await reader.until(Delta("there"))
+    here = stage.here.open(turn)
+    here.emit(Delta("here"))
+    stage.gateway.turns.live.let_go(first)
+    await reader.until(Reset(), Delta("here"))
+    stage.here.settle(here, await stage.gateway.store.settle(turn.id, TurnEnd(TurnState.DONE, "here")))
+    assert await reader.end() == [Delta("there"), Reset(), Delta("here"), Done("here")]
+
+
+@pytest.mark.parametrize("is_reachable", [True, False])
+async def test_a_turn_that_ends_between_two_looks_has_its_end(stage: Stage, is_reachable: bool) -> None:
+    """Nobody has it, or the member that has it cannot be reached."""
+    if not is_reachable:
+        stage.directory.member = None
+    turn = await stage.accept()
+    followed = stage.here.find(turn)
+    reader = Reader(followed)
+    await stage.gateway.store.settle(turn.id, TurnEnd(TurnState.DONE, "over"))
+    assert await reader.end() == [Done("over")]
+
+
+async def test_a_member_that_is_silent_is_left(stage: Stage) -> None:
+    """As one that was stopped: its connections are open, and nothing comes."""
+
+    async def hold(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await is_over.wait()
+        return answer
+
+    is_over = asyncio.Event()
+    turn = await stage.accept()
+    async with stranger(hold) as url:
+        stage.directory.member = stage.member(url)
+        reader = Reader(stage.here.find(turn))
+        async with asyncio.timeout(20):
+            while THERE not in stage.peers.unreachable:
+                await asyncio.sleep(0.01)
+        assert "in time" in stage.peers.unreachable[THERE]
+        stage.directory.member = stage.member(stage.address)
+        there = stage.take_up(turn, Delta("back"))
+        await reader.until(Delta("back"))
+        await stage.settle(there, "back")
+        assert await reader.end() == [Delta("back"), Done("back")]
+        assert not stage.peers.unreachable
+        is_over.set()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>\n", b'{"type":"head"}\n', b'{"type":"event","number":1,"event":{"type":"delta"}}\n', b"x" * 99],
+)
+async def test_an_answer_that_is_no_stream_ends_nothing(
+    stage: Stage, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passed_events, "MOST_BYTES", 64)
+    calls = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal calls
+        calls += 1
+        return web.Response(body=body)
+
+    turn = await stage.accept()
+    async with stranger(answer) as url:
+        stage.directory.member = stage.member(url)
+        reader = Reader(stage.here.find(turn))
+        async with asyncio.timeout(20):
+            while calls < 2:
+                await asyncio.sleep(0.01)
+        await stage.gateway.store.settle(turn.id, TurnEnd(TurnState.DONE, "over"))
+        assert await reader.end() == [Done("over")]
+
+
+def test_an_event_that_a_newer_version_has_is_left_out() -> None:
+    line = decode_line(b'{"type":"event","number":3,"event":{"type":"song","text":"la"},"more":1}')
+    assert isinstance(line, PassedEvent)
+    assert (line.number, line.decode()) == (3, None)
+
+
+async def test_more_streams_than_allowed_read_the_rows_only(tmp_path: Path) -> None:
+    async with open_stage(tmp_path, peers=PeerClient(SECRET, QUICK, most_streams=1)) as stage:
+        first, second = await stage.accept("one"), await stage.accept("two")
+        live = stage.take_up(first, Delta("a")), stage.take_up(second, Delta("b"))
+        reader = Reader(stage.here.find(first))
+        await reader.until(Delta("a"))
+        other = Reader(stage.here.find(second))
+        await stage.settle(live[1], "b")
+        assert await other.end() == [Done("b")]
+        await stage.settle(live[0], "a")
+        assert await reader.end() == [Delta("a"), Done("a")]
+
+
+async def test_closing_lets_followers_go_and_ends_all_streams(stage: Stage) -> None:
+    turn = await stage.accept()
+    stage.take_up(turn, Delta("a"))
+    followed = stage.here.find(turn)
+    reader = Reader(followed)
+    await reader.until(Delta("a"))
+    await stage.followed.close()
+    assert await reader.end() == [Delta("a")]
+    assert followed.state is LiveState.LET_GO
+    assert len(stage.followed) == 0
+
+
+# -- who is let in, and who gets the token ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "token, role, status",
+    [
+        (SECRET, "read", 404),
+        (SECRET, "", 400),
+        (SECRET, "king", 400),
+        (SECRET[:-1], "read", 401),
+        (TOKEN, "operate", 401),
+        ("", "read", 401),
+    ],
+)
+async def test_only_the_cluster_token_opens_the_cluster(
+    stage: Stage, token: str, role: str, status: int
+) -> None:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    headers |= {ROLE_HEADER: role} if role else {}
+    async with aiohttp.ClientSession(headers=headers) as client:
+        for path in ("/cluster/turns/turn_0/events", "/cluster/nothing"):
+            async with client.get(stage.address + path) as answer:
+                assert answer.status == status
+                assert SECRET not in await answer.text()
+
+
+async def test_the_cluster_token_opens_nothing_else(stage: Stage) -> None:
+    headers = {"authorization": f"Bearer {SECRET}", ROLE_HEADER: "operate"}
+    async with aiohttp.ClientSession(headers=headers) as client:
+        for path in ("/api/status", "/api/turns", "/clusters", "/cluster"):
+            async with client.get(stage.address + path) as answer:
+                assert answer.status == 401
+
+
+async def test_the_token_follows_no_redirect_and_is_in_no_log(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str | None] = []
+
+    async def note(request: web.Request) -> web.Response:
+        seen.append(request.headers.get("authorization"))
+        return web.Response()
+
+    async def redirect(request: web.Request) -> web.Response:
+        raise web.HTTPFound(f"{elsewhere}/")
+
+    turn = await stage.accept()
+    async with stranger(note) as elsewhere, stranger(redirect) as url:
+        stage.directory.member = stage.member(url)
+        reader = Reader(stage.here.find(turn))
+        async with asyncio.timeout(20):
+            while THERE not in stage.peers.unreachable:
+                await asyncio.sleep(0.01)
+        await stage.gateway.store.settle(turn.id, TurnEnd(TurnState.DONE, "over"))
+        await reader.end()
+    assert not seen
+    assert "status 302" in caplog.text
+    assert SECRET not in caplog.text and SECRET not in repr(ClusterAccess(SECRET))
+
+
+async def test_a_member_passes_nothing_on(stage: Stage) -> None:
+    """What another member has asked for, and is not here, is not looked for at a third one."""
+    turn = await stage.accept()
+    stage.gateway.turns.use_followed(stage.followed)
+    headers = {"authorization": f"Bearer {SECRET}", ROLE_HEADER: "read"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as client,
+        client.get(f"{stage.address}/cluster/turns/{turn.id}/events") as answer,
+    ):
+        assert answer.status == 404
+    assert len(stage.followed) == 0
+
+
+@asynccontextmanager
+async def stranger(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """A server that is no gateway. Gives its address."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
