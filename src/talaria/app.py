@@ -26,6 +26,7 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people
 from talaria.cluster.leases import LeaseKeeper, LeaseTiming
+from talaria.cluster.membership import Membership, join_cluster
 from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -79,6 +80,7 @@ from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
 from talaria.workspace.network import SessionNetworks
+from talaria.workspace.process_files import boot_id
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits
 from talaria.workspace.sent_files import read_sent
@@ -131,6 +133,15 @@ class _Start:
             store, self.clock, self.timing, limits=limits, metrics=metrics, health=health, blame=blame
         )
 
+    async def join(
+        self, store: StoreEngine, keeper: LeaseKeeper, scopes: AsyncExitStack
+    ) -> Membership | None:
+        """Join the gateways on the same database, until the scopes are left. None if there can be none."""
+        if not self.serves or is_file(self.settings.store.url):
+            return None
+        known = (store, self.clock, keeper, self.settings.cluster, self.home.path)
+        return await scopes.enter_async_context(join_cluster(*known, boot=boot_id()))
+
     @property
     def zone(self) -> ZoneInfo | None:
         name = self.settings.agent.timezone
@@ -178,7 +189,7 @@ async def open_gateway(
         starting: asyncio.Task[None] | None = None
         try:
             gateway.turns.hold()
-            await gateway.turns.recover(takes_up, is_alone=is_alone, home=home.path if serves else None)
+            await gateway.turns.recover(takes_up, is_alone=is_alone)
             pause = await guard.seconds()
             if not pause:
                 await guard.enter()
@@ -363,9 +374,16 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
         sessions = _make_lifecycle(start, store, workspaces, agents)
         scopes.push_async_callback(sessions.drain)
         keeper, watch = await scopes.enter_async_context(start.leases(store))
+        cluster = await start.join(store, keeper, scopes)
         uploads = Uploads(folders.files, folders, clock, workers.threads, workers.quota)
         hosts, load = _host_questions(start), watch.load
-        turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, hosts=hosts, uploads=uploads)
+        turns = Turns(
+            *(store, keeper, agents, sessions, turn_settings),
+            load=load,
+            hosts=hosts,
+            uploads=uploads,
+            cluster=cluster,
+        )
         networks.use_asker(turns.hosts)
         delivery = _make_delivery(start, store, turns, folders)
         sender.use(turns.live, delivery.written)
@@ -401,6 +419,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
             started_at=clock.now(),
             parts=start.parts,
             tool_runner=agents.tool_runner,
+            cluster=cluster,
         )
         await _open_services(scopes, gateway, serves=start.serves)
         yield gateway

@@ -21,6 +21,7 @@ from talaria.workspace.chat_folders import ChatFolders
 if TYPE_CHECKING:
     from talaria.access.budgets import Budgets
     from talaria.access.people import People
+    from talaria.cluster.membership import Membership
     from talaria.cluster.overview import Overview
     from talaria.cluster.roles import Roles
     from talaria.commands.command_types import ExtraCommand
@@ -186,6 +187,7 @@ class Gateway:
     tool_runner: ToolRunner
     parts: Parts = ()
     overview: Overview | None = None
+    cluster: Membership | None = None
     channels: dict[str, OpenChannel] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from contracts.store_orders import (
     ending,
     said,
 )
-from talaria.core.cluster import Here, Member, MemberFigures
+from talaria.core.cluster import Here, Member, MemberFigures, Wake
 from talaria.core.errors import TurnElsewhere
 from talaria.core.ids import OwnerId, PlaceId
 from talaria.core.ledger import Accept, Begin
@@ -85,3 +86,18 @@ class StoreClusterSuite:
         assert (await store.begin(Begin(second.turn.id, ME, LEASE, said("second")))).attempts == 1
         found = await store.cluster.member_of(CHAT)
         assert found is not None and found.owner == ME
+
+    # -- wake-ups
+
+    async def test_a_wake_up_reaches_its_member_or_all(self, store: StoreEngine) -> None:
+        mine, theirs = asyncio.Queue[Wake](), asyncio.Queue[Wake]()
+        async with (
+            store.cluster.listen(ME, mine.put_nowait),
+            store.cluster.listen(RIVAL, theirs.put_nowait),
+        ):
+            await store.cluster.wake(Wake.TURNS, RIVAL)
+            assert await theirs.get() is Wake.TURNS
+            await store.cluster.wake(Wake.MEMBERS)
+            assert (await mine.get(), await theirs.get()) == (Wake.MEMBERS, Wake.MEMBERS)
+        await store.cluster.wake(Wake.TURNS, ME)
+        assert mine.empty() and theirs.empty()

@@ -35,7 +35,9 @@ def test_a_trouble_makes_it_unready_until_it_is_well_again() -> None:
     for name in ("store", "http"):
         health.watch(name, lambda name=name: troubles.get(name))  # type: ignore[misc]
 
-    assert health.readiness() == Readiness(False, GatewayPhase.READY, ("store: the disk is full",))
+    assert health.readiness() == Readiness(
+        False, GatewayPhase.READY, ("store: the disk is full",), ("store",)
+    )
     troubles.clear()
     assert health.readiness().is_ready
 

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from contracts.store_orders import ME, HandClock
+from postgres_server import PostgresServer
 from store.cutting_proxy import Cut, CuttingProxy, cutting_proxy
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
@@ -291,3 +292,48 @@ async def test_a_server_that_only_reads_by_now_is_left_for_the_one_that_writes(
         await store.threads.write(order)
         assert len(set(servers)) == 2
         assert await store.threads.read(read_count) == 1
+
+
+async def test_a_server_without_free_connections_delays_orders_and_refuses_none(
+    postgres: PostgresServer, postgres_database: str, clock: HandClock
+) -> None:
+    postgres.execute("CREATE ROLE guest LOGIN CONNECTION LIMIT 3")
+    with psycopg.connect(postgres_database, autocommit=True) as owner:
+        owner.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO guest")
+    url = postgres_database.replace("talaria@", "guest@")
+    async with await PostgresStore.open(url, clock, connections=8) as store:
+        await store.look()
+        await asyncio.gather(*(store.threads.write(add_one) for _ in range(50)))
+        assert await store.threads.read(read_count) == 50
+        assert store.trouble is None
+        await asyncio.to_thread(store.from_thread.renew, ME, [], 30.0, 5.0)
+        store.threads.writers.queue_seconds = 0.0
+        with pytest.raises(StoreError, match="too slow"):
+            await asyncio.gather(*(store.threads.write(add_one) for _ in range(50)))
+
+
+async def test_a_lease_that_cannot_be_renewed_in_time_is_told_of_in_time(
+    proxied: tuple[CuttingProxy, PostgresStore],
+) -> None:
+    """Also if the commit was cut off, and the database does not come back."""
+    proxy, store = proxied
+    await asyncio.to_thread(store.from_thread.renew, ME, [], 30.0, 5.0)
+
+    def order(tx: Transaction) -> None:
+        add_one(tx)
+        proxy.cut, proxy.is_gone = Cut.AFTER, True
+
+    with pytest.raises(StoreError, match="not known"):
+        await asyncio.to_thread(store.threads.write_from_thread, order, 0.2)
+    proxy.is_gone = False
+    await asyncio.to_thread(store.from_thread.renew, ME, [], 30.0, 5.0)
+    assert await store.threads.read(read_count) == 1
+
+
+async def test_the_status_is_told_while_queries_hang(postgres_url: str, clock: HandClock) -> None:
+    async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
+        await store.stats()
+        store.stats_seconds = 0.01
+        with psycopg.connect(postgres_url) as other:
+            other.execute("LOCK TABLE counts")
+            assert "a query has been waiting" in (await store.stats()).trouble

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from threading import Event, Thread
+from typing import Protocol
 
 import msgspec
 
@@ -33,6 +34,25 @@ class _Held(msgspec.Struct):
     on_lost: Callable[[], None]
 
 
+class MemberTime(Protocol):
+    """The time of this process as a member of a cluster, which is renewed with its leases."""
+
+    @property
+    def is_out(self) -> bool: ...
+
+    async def wait_until_in(self) -> None: ...
+
+    async def renew(self) -> None: ...
+
+    def renew_from_thread(self, store: ThreadStore, timeout: float) -> bool:
+        """Return whether the database carried the renewal out. Called in a thread."""
+        ...
+
+    def watch(self) -> None:
+        """Look whether the time has run out. Called on the event loop, more often than renewals."""
+        ...
+
+
 class LeaseKeeper:
     """Renews every held lease each third of its length.
 
@@ -48,15 +68,31 @@ class LeaseKeeper:
         self._store = store
         self._clock = clock
         self._held: dict[SessionId, _Held] = {}
+        self._member: MemberTime | None = None
         self.owner = owner
         self.lease_seconds = lease_seconds
 
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def is_out(self) -> bool:
+        """Whether this process is a member of a cluster whose time could not be renewed. It must begin
+        nothing then."""
+        return self._member is not None and self._member.is_out
+
+    async def wait_until_in(self) -> None:
+        """Wait while `is_out`."""
+        if self._member is not None:
+            await self._member.wait_until_in()
+
     def now(self) -> float:
         """Return the time at which a request for a lease begins, to pass to `hold`."""
         return self._clock.elapsed()
+
+    def accompany(self, member: MemberTime) -> None:
+        """Renew this too, from now on."""
+        self._member = member
 
     def hold(self, session_id: SessionId, fence: Fence, asked_at: float, on_lost: Callable[[], None]) -> None:
         self._held[session_id] = _Held(fence, asked_at, on_lost)
@@ -75,7 +111,7 @@ class LeaseKeeper:
     async def run(self) -> None:
         """Renew and watch until cancelled. The watch does not wait for a renewal that hangs."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._every(self.lease_seconds / 3, self.renew), name="lease-renewal")
+            tasks.create_task(self._every(self.lease_seconds / 3, self._renew_all), name="lease-renewal")
             tasks.create_task(self._watch(), name="lease-watch")
 
     async def run_beside(self, store: ThreadStore, is_alive: Callable[[], bool]) -> None:
@@ -88,7 +124,8 @@ class LeaseKeeper:
         def renew_until_stopped() -> None:
             pause = self.lease_seconds / 3
             while not stop.wait(pause) and is_alive():
-                is_done = self._renew_from_thread(store, loop)
+                is_done = self._renew_member(store)
+                is_done = self._renew_from_thread(store, loop) and is_done
                 pause = self.lease_seconds / (3 if is_done else 12)
             _call(loop, ended.set)
 
@@ -104,7 +141,17 @@ class LeaseKeeper:
                 _log.warning("the last renewal of the leases still waits for the database")
 
     async def _watch(self) -> None:
-        await self._every(self.lease_seconds / 12, self.expire)
+        await self._every(self.lease_seconds / 12, self._look)
+
+    async def _look(self) -> None:
+        await self.expire()
+        if self._member is not None:
+            self._member.watch()
+
+    async def _renew_all(self) -> None:
+        await self.renew()
+        if self._member is not None:
+            await self._member.renew()
 
     async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -148,7 +195,7 @@ class LeaseKeeper:
         if not renewals:
             return True
         try:
-            lost = store.renew(self.owner, renewals, self.lease_seconds, self.lease_seconds / 3)
+            lost = store.renew(self.owner, renewals, self.lease_seconds, self._timeout)
         except StoreError as error:
             _log.warning("leases were not renewed: %s", error)
             return False
@@ -159,6 +206,19 @@ class LeaseKeeper:
         if lost:
             _call(loop, self._lose, renewals, lost)
         return True
+
+    def _renew_member(self, store: ThreadStore) -> bool:
+        """Return whether the database carried the renewal out."""
+        try:
+            return self._member is None or self._member.renew_from_thread(store, self._timeout)
+        except Exception:  # the thread's boundary, as above
+            _log.exception("the time of this member was not renewed")
+            return False
+
+    @property
+    def _timeout(self) -> float:
+        """The seconds for a renewal in the thread. In a cluster there are two."""
+        return self.lease_seconds / (3 if self._member is None else 6)
 
     def _plan(self) -> tuple[float, list[Renewal]]:
         """Return the present time, and the leases that can still be renewed."""

@@ -68,8 +68,8 @@ class ClusterStore(Protocol):
     async def roles(self) -> Sequence[LeasedRole]: ...
 
     async def wake(self, what: Wake, owner: OwnerId | None = None) -> None:
-        """Ask a member, or all others, to look at something now. A hint: it is lost if nobody listens, and
-        a failure is no error."""
+        """Ask a member, or all, to look at something now. A hint: it is lost if nobody listens, and a failure
+        is no error. Call it after the order that it is about has returned."""
         ...
 
     def listen(self, owner: OwnerId, heard: Callable[[Wake], None]) -> AbstractAsyncContextManager[None]:

@@ -211,6 +211,7 @@ class CommandRunner:
             return await self._store.settle(turn.id, end)
         order = Begin(turn.id, keeper.owner, keeper.lease_seconds)
         for pause in Backoff(0.1, keeper.lease_seconds / 3).pauses():
+            await keeper.wait_until_in()
             try:
                 began = await self._store.begin(order)
                 break

@@ -105,6 +105,15 @@ class Decisions:
         """
         return await finish(self._record(question_id, decision))
 
+    async def catch_up(self, live: LiveTurn) -> None:
+        """Let a turn go on after decisions that other processes recorded. Raises `StoreError`."""
+        for question in await self._store.questions(live.turn.id):
+            if (decision := question.decision) is None or live.knows_decision(question.id):
+                continue
+            if question.id in live.questions:
+                live.emit(QuestionDecided(question.id, decision.text, decision.span, decision.by))
+            live.decide(question.id)
+
     async def _record(self, question_id: QuestionId, decision: Decision) -> Turn:
         asked = [live.questions[question_id] for live in self._live if question_id in live.questions]
         if any(not question.is_open(decision.decided_at) for question in asked):

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.membership import Membership
 from talaria.commands.command_types import Command
 from talaria.commands.slash import canonical, find_session
-from talaria.core.entries import EntryBody
+from talaria.core.cluster import Wake
 from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
 from talaria.core.events import Queued
 from talaria.core.ids import (
@@ -28,21 +29,20 @@ from talaria.core.ids import (
     new_turn_id,
 )
 from talaria.core.jobs import SlotClaim
-from talaria.core.ledger import Accept, Begin, Binding, BranchPoint, Fresh, MessageName
+from talaria.core.ledger import Accept, Accepted, Begin, Binding, Fresh, MessageName
 from talaria.core.message_redaction import M, redact_messages, weigh_message
 from talaria.core.messages import Message, Text, UserMessage
 from talaria.core.questions import QuestionKind
 from talaria.core.responses import ChainPlace, NewResponse
-from talaria.core.sessions import Session
-from talaria.core.shown import settled_bodies
 from talaria.core.specs import PinnedSpec
 from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.loop_watch import Load
 from talaria.turns.agents import Agents
+from talaria.turns.branching import Branching
 from talaria.turns.command_turns import ANSWER
-from talaria.turns.histories import SentExchange, after_commands, known_exchanges, locate, messages_of
+from talaria.turns.histories import SentExchange
 from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn
@@ -50,7 +50,6 @@ from talaria.turns.long_inputs import LongInputs
 from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.settings import Busy, TurnSettings
 
-_ENTRIES_OF_MESSAGE = 4  # are looked at for each message that a history may have
 _LONG_TEXT = 64 << 10  # characters are searched for secrets in less than a millisecond
 _LONG_BYTES = 256 << 10  # are hashed in about a millisecond
 
@@ -112,8 +111,10 @@ class Intake:
         settings: TurnSettings,
         load: Load,
         inputs: LongInputs | None = None,
+        cluster: Membership | None = None,
     ) -> None:
         self._store = store
+        self._cluster = cluster
         self._keeper = keeper
         self._agents = agents
         self._sessions = sessions
@@ -122,11 +123,13 @@ class Intake:
         self._load = load
         self._inputs = inputs
         self._limits = load.limits
+        self._branches = Branching(store, agents, load.limits)
         self._limits.watch("chat_queue", lambda: max((len(lane) - 1 for lane in lanes), default=0))
         self._live = lanes.live
         self.requests = RecentRequests(store, agents.clock)
         self._is_open = False
         self._arriving: dict[ChatKey, int] = {}  # how many messages of the chat are being accepted now
+        self.accepting: set[TurnId] = set()  # turns that may be in the store and are not live yet
 
     def open(self) -> None:
         self._is_open = True
@@ -189,7 +192,7 @@ class Intake:
             inbound, command = _with_text(inbound, command.args), None
         elif command is not None and (text := extra.message_of(command)) is not None:
             inbound, command, busy = _with_text(inbound, text), None, self._settings.busy
-        elif command is None and self._answers(inbound):
+        elif command is None and self.answers(inbound):
             busy, command = Busy.QUEUE, Command(ANSWER)
         turn_id = new_turn_id()
         if self._inputs is not None and (command is None or command.name == ANSWER):
@@ -198,11 +201,11 @@ class Intake:
         fresh = Fresh(new_session_id(), self._resolve(inbound))
         binding, resume = await self._bind(inbound, command)
         if command is not None and command.name == "branch":
-            fresh = await self._copy(inbound.chat_key, fresh)
+            fresh = await self._branches.copy(inbound.chat_key, fresh)
         elif command is None and history is not None:
             redactor = self._agents.secrets.redactor
             sent = [exchange.without_secrets(redactor) for exchange in history]
-            fresh, binding = await self._follow(inbound.chat_key, sent, fresh)
+            fresh, binding = await self._branches.follow(inbound.chat_key, sent, fresh)
         if resume is not None:
             inbound = msgspec.structs.replace(inbound, parts=(Text(f"/resume {resume}"),))
         order = Accept(
@@ -271,7 +274,7 @@ class Intake:
         self._check_open()
         return await finish(self._accept_in_turn(order, Busy.QUEUE, is_explicit=False))
 
-    def _answers(self, inbound: Inbound) -> bool:
+    def answers(self, inbound: Inbound) -> bool:
         """Return whether the message answers a question that a parked turn of its sender has put."""
         parked = self._live.running_in(inbound.chat_key)
         if parked is None or parked.turn.inbound.sender.id != inbound.sender.id or not inbound.text.strip():
@@ -351,6 +354,8 @@ class Intake:
             order = msgspec.structs.replace(order, steers=running.turn.id)
         if not self._agents.commands.is_control(order.command):
             self._check_room(order, ahead, running)
+        if self._cluster is not None:
+            order = msgspec.structs.replace(order, here=self._cluster.here, busy=busy)
         self._arriving[key] = ahead + 1
         try:
             live = await self._accept(order, NO_OPTIONS, may_begin=not ahead)
@@ -387,14 +392,17 @@ class Intake:
         is_message = not order.command and order.steers is None
         has_lane = may_begin and is_message and self._lanes.claim(key)
         must_wait = order.inbound.gives_way and self._load.runs_wait()
-        if has_lane and not must_wait and not self._agents.pending.is_any:
+        if has_lane and not must_wait and not self._agents.pending.is_any and not self._keeper.is_out:
             order = msgspec.structs.replace(order, begin=self._begin(order))
+        self.accepting.add(order.turn_id)
         try:
             accepted = await self._store.accept(order)
         except BaseException:
             if has_lane:
                 self._lanes.unclaim(key)
             raise
+        finally:
+            self.accepting.discard(order.turn_id)
         turn = accepted.turn
         if accepted.ended is not None:
             self._sessions.ended(accepted.ended)
@@ -404,6 +412,10 @@ class Intake:
             live = self._live.find(turn)
             live.repeats += 1
             return live
+        if accepted.elsewhere is not None or accepted.waits_for_place is not None:
+            if has_lane:
+                self._lanes.unclaim(key)
+            return self._pass_on(accepted)
         live = self._live.accept(turn, options, accepted.began, asked_at)
         if turn.merged_into is None:
             self._lanes.put(live, is_claimed=has_lane)
@@ -413,6 +425,12 @@ class Intake:
         else:
             self._lanes.put_freed(live)
         return live
+
+    def _pass_on(self, accepted: Accepted) -> LiveTurn:
+        """Let another member of the cluster have the turn. It finds the turn by itself too."""
+        if accepted.elsewhere is not None and self._cluster is not None:
+            self._cluster.wake(Wake.TURNS, accepted.elsewhere)
+        return self._live.accept_elsewhere(accepted.turn)
 
     def _begin(self, order: Accept) -> Begin:
         inbound, now = order.inbound, self._agents.clock.now()
@@ -425,48 +443,6 @@ class Intake:
             return self._agents.specs.resolve(inbound.chat_key, inbound.model, inbound.tools)
         except NoModel:
             return None
-
-    async def _copy(self, chat_key: ChatKey, fresh: Fresh) -> Fresh:
-        """Return a session that begins with what the model sees of the chat's current session."""
-        current = await self._store.current_session(chat_key)
-        if current is None:
-            return fresh
-        spec, log = await self._spec_of(current, fresh), await self._store.shown_log(current.id)
-        context = settled_bodies(current.id, log, _first_seq(spec))
-        place = BranchPoint(current.id, current.revision.seq)
-        return Fresh(fresh.session_id, spec, context, parent=place)
-
-    async def _spec_of(self, session: Session, fresh: Fresh) -> PinnedSpec | None:
-        return await self._agents.builder.pinned(session.spec_id) if session.spec_id else fresh.spec
-
-    async def _follow(
-        self, chat_key: ChatKey, history: Sequence[SentExchange], fresh: Fresh
-    ) -> tuple[Fresh, Binding]:
-        """Return the session for the next message of a chat that a front end keeps, and how it is bound.
-
-        If the chat has no session, a new one begins with the history.
-        """
-        sent, is_rewritten = after_commands(history, self._agents.commands)
-        imported = Fresh(fresh.session_id, fresh.spec, messages_of(sent))
-        current = await self._store.current_session(chat_key)
-        if is_rewritten or current is None or current.ended_at is not None:
-            return imported, Binding.CURRENT
-        most = self._limits.now.completion_messages * _ENTRIES_OF_MESSAGE
-        entries = await self._store.spoken(current.id, most)
-        known = known_exchanges(entries)
-        place = await locate(sent, known, is_from_start=len(entries) < most)
-        if (place.kept, place.taken) == (len(known), len(sent)):
-            return imported, Binding.CURRENT
-        context: tuple[EntryBody, ...] = ()
-        parent, spec = None, await self._spec_of(current, fresh)
-        if place.kept:
-            parent = BranchPoint(current.id, known[place.kept - 1].last)
-            log = await self._store.shown_log(current.id)
-            if not log or log[0].seq > parent.seq:  # a summary stands for the place
-                log = await self._store.log(current.id, 0)
-            context = settled_bodies(current.id, log, _first_seq(spec), parent.seq)
-        context = (*context, *messages_of(sent[place.taken :]))
-        return Fresh(fresh.session_id, spec, context, parent=parent), Binding.NEW
 
     async def _bind(self, inbound: Inbound, command: Command | None) -> tuple[Binding, SessionId | None]:
         """Return which session the turn belongs to. A `/resume` of an unknown session stays in the current
@@ -481,11 +457,6 @@ class Intake:
             if found is not None:
                 return Binding.RESUME, found.id
         return Binding.CURRENT, None
-
-
-def _first_seq(spec: PinnedSpec | None) -> int:
-    """Return the number of the first entry of a session's context, which stands behind the spec."""
-    return 1 if spec is None else 2
 
 
 def _with_text(inbound: Inbound, text: str) -> Inbound:

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET
 
 from talaria.commands.slash import is_control
 from talaria.core.events import Queued
-from talaria.core.ids import ChatKey
+from talaria.core.ids import ChatKey, TurnId
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.runner import Runner
 from talaria.turns.states import LiveState
+
+
+class Placing(Protocol):
+    """Finds the turns that other members of a cluster accepted before a turn of this one."""
+
+    def is_placed(self, live: LiveTurn) -> bool:
+        """Return whether all turns are known that were accepted before this one, so that it may begin."""
+        ...
+
+    async def place(self, live: LiveTurn) -> None:
+        """Find them, and `arrange` the lanes."""
+        ...
 
 
 class Lanes:
@@ -31,6 +43,7 @@ class Lanes:
         self._lanes: dict[ChatKey, deque[LiveTurn]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_draining = False
+        self._placing: Placing | None = None
 
     def __iter__(self) -> Iterator[Sequence[LiveTurn]]:
         return iter(list(self._lanes.values()))
@@ -38,6 +51,14 @@ class Lanes:
     def turns_of(self, key: ChatKey) -> Sequence[LiveTurn]:
         """Return the turns in a chat's lane: the running one, then those that wait."""
         return self._lanes.get(key, ())
+
+    def use_placing(self, placing: Placing) -> None:
+        """Start no turn from now on before it is placed."""
+        self._placing = placing
+
+    @property
+    def is_held(self) -> bool:
+        return self._runner.is_held
 
     def hold(self) -> None:
         """Begin no turns until `release`. The first turn of each lane is STARTING meanwhile."""
@@ -121,6 +142,29 @@ class Lanes:
         lane.remove(live)
         return True
 
+    def stop(self, live: LiveTurn) -> None:
+        """Stop the turn because a person wants it. A turn that has not started is ended at once."""
+        is_queued = not live.turn.attempts and self.withdraw(live)
+        live.stop()
+        if is_queued:
+            self.put_beside(live)
+
+    def arrange(self, order: Mapping[TurnId, int]) -> None:
+        """Put the turns that have not started into the order of their acceptance, which `order` has for those
+        that were accepted so far. Begun turns come first, scheduled ones last."""
+
+        def place(live: LiveTurn) -> tuple[bool, bool, float]:
+            turn = live.turn
+            return not turn.attempts, turn.inbound.gives_way, order.get(turn.id, float("inf"))
+
+        for lane in self._lanes.values():
+            first = 1 if lane and (lane[0].state is not LiveState.QUEUED or lane[0].began) else 0
+            if len(lane) > first + 1:
+                waiting = sorted(list(lane)[first:], key=place)
+                while len(lane) > first:
+                    lane.pop()
+                lane.extend(waiting)
+
     async def drain(self, deadline: float) -> int:
         """Start no more turns, let running ones finish for `deadline` seconds, then cancel them resumably.
 
@@ -147,6 +191,9 @@ class Lanes:
     async def _work(self, key: ChatKey, lane: deque[LiveTurn]) -> None:
         try:
             while lane and not self._is_draining:
+                if self._placing is not None and not self._placing.is_placed(lane[0]):
+                    await self._placing.place(lane[0])
+                    continue
                 await self._run(lane[0])
                 lane.popleft()
         finally:

@@ -204,6 +204,14 @@ class LiveTurn:
         if not any(question.is_open(now) for question in undecided):
             self._move(LiveState.STARTING)
 
+    @property
+    def decisions(self) -> int:
+        """How many decisions about its questions this process knows."""
+        return len(self._decided)
+
+    def knows_decision(self, question_id: QuestionId) -> bool:
+        return question_id in self._decided
+
     def open_questions(self) -> list[Question]:
         """Return the questions that a parked turn waits for and that can be decided now."""
         if self._state is not LiveState.PARKED:
@@ -393,6 +401,12 @@ class LiveTurns:
         if self._hooks is not None:
             self._hooks.turn_accepted(turn)
         return self.open(turn, options, began, asked_at)
+
+    def accept_elsewhere(self, turn: Turn) -> LiveTurn:
+        """Return a turn that was accepted by this process just now, for another one."""
+        if self._hooks is not None:
+            self._hooks.turn_accepted(turn)
+        return self.find(turn)
 
     def open(
         self,

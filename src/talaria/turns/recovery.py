@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from talaria.agent.journal import Journal
 from talaria.cluster.leases import LeaseKeeper
-from talaria.cluster.owner_file import exchange_owner
 from talaria.core.clock import Clock
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Begin, TurnEnd
@@ -47,19 +45,16 @@ class Recovery:
         takes_up: Callable[[Turn], bool] = _any_turn,
         *,
         is_alone: bool = True,
-        home: Path | None = None,
     ) -> int:
         """Take up what earlier processes left unsettled and return how many turns that are.
 
         Turns for which `takes_up` is False are left alone. Only the holder of the home's lock may call this.
-        With `is_alone` False other gateways may serve the same database, as on PostgreSQL. Then only what the
-        process before this one in the same `home` had begun is taken up now.
+        With `is_alone` False other gateways may serve the same database, as on PostgreSQL, and nothing is
+        taken up yet.
         """
         self._takes_up, count = takes_up, 0
         if is_alone:
             count = await self._take_up(await self._store.reclaim(self._keeper.owner))
-        elif home is not None and (dead := exchange_owner(home, self._keeper.owner)) is not None:
-            count = await self._take_up(await self._store.bury(dead))
         self._has_recovered = True
         return count
 
@@ -92,11 +87,10 @@ class Recovery:
             if self._lanes.live.get(turn.id) is not None:
                 continue
             if is_ephemeral(turn):
-                await self._cancel(turn)
+                await self.cancel(turn)
                 continue
-            if turn.inbound.order is not None and turn.inbound.order.deadline:
-                questions = await self._store.questions(turn.id)
-                self._ran[turn.id] = ran_before(turn, questions, self._clock.now())
+            if seconds := await self.ran_before(turn):
+                self._ran[turn.id] = seconds
             if self._takes_up(turn):
                 ours.append(turn)
             else:
@@ -124,7 +118,13 @@ class Recovery:
             _log.info("resuming what another process left unsettled: %d", count)
         return count
 
-    async def _cancel(self, turn: Turn) -> None:
+    async def ran_before(self, turn: Turn) -> float:
+        """Return for how many seconds a turn with a deadline of its own ran before; 0 for others."""
+        if turn.inbound.order is None or not turn.inbound.order.deadline:
+            return 0.0
+        return ran_before(turn, await self._store.questions(turn.id), self._clock.now())
+
+    async def cancel(self, turn: Turn) -> None:
         """Cancel a stateless call: its caller is gone."""
         end = TurnEnd(TurnState.CANCELLED)
         if turn.state is TurnState.ACCEPTED:

@@ -27,6 +27,7 @@ from talaria.core.errors import (
     StaleFence,
     StoreError,
     TalariaError,
+    TurnElsewhere,
 )
 from talaria.core.events import QuestionAsked, Reset
 from talaria.core.failpoints import Failpoint, hit
@@ -160,6 +161,9 @@ class Runner:
                 live.hold_task(None)
             if live.state in ENDING:
                 await self._close(attempt)
+        except TurnElsewhere as error:
+            _log.info("turn %s goes on elsewhere: %s", live.turn.id, error)
+            self._live.let_go(live)
         except (StaleFence, LeaseHeld, IllegalMove) as error:
             _log.warning("turn %s stopped: another owner has its session (%s)", live.turn.id, error)
             self._live.let_go(live)
@@ -221,6 +225,9 @@ class Runner:
             return
         again = await self._find_retried(live.turn)
         if live.turn.command and again is None and live.turn.command != COMPACT:
+            if self._keeper.is_out:  # another member may have it; it is found again if none has
+                self._live.let_go(live)
+                return
             live.hold_task(None)  # a command is brief, and is not interrupted
             await self._commands.run(live)
             return
@@ -334,6 +341,7 @@ class Runner:
                 is_forgiven=live.begins > 0 and live.losses <= _FREE_LOSSES,
             )
             for pause in Backoff(0.1, keeper.lease_seconds / 3).pauses():
+                await keeper.wait_until_in()
                 try:
                     await finish(self._take(attempt, order))
                     break

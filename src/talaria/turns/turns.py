@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from pathlib import Path
 
 from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.membership import Membership
 from talaria.core.errors import NotFound, StoreError
 from talaria.core.events import Event
 from talaria.core.ids import ChatKey, OwnerId, QuestionId, SessionId, TurnId
@@ -35,6 +35,7 @@ from talaria.turns.runner import Runner
 from talaria.turns.settings import TurnSettings
 from talaria.turns.states import LiveState
 from talaria.turns.titles import Titles
+from talaria.turns.turns_here import TurnsHere
 
 _log = logging.getLogger("talaria.turns")
 _WATCH_SECONDS = 5.0
@@ -59,10 +60,13 @@ class Turns:
         load: Load | None = None,
         hosts: Callable[..., HostQuestions] = HostQuestions,
         uploads: MessageKeeper | None = None,
+        cluster: Membership | None = None,
     ) -> None:
         """`hosts` makes the questions about hosts, of a store, live turns and a clock. `uploads` keep
-        messages that are too long for a model; without them such messages are sent whole."""
+        messages that are too long for a model; without them such messages are sent whole. `cluster` is given
+        if other gateways serve the same chats."""
         self._store = store
+        self._cluster = cluster
         self._keeper = keeper
         self._pending = agents.pending
         self.memories = agents.memories
@@ -96,8 +100,13 @@ class Turns:
             settings=settings,
             load=load or Load(),
             inputs=inputs,
+            cluster=cluster,
         )
         self._recovery = Recovery(store, agents.clock, keeper, self._lanes)
+        self._here: TurnsHere | None = None
+        if cluster is not None:
+            self._here = TurnsHere(cluster, self._lanes, self._intake, self.decisions, self._recovery)
+            self._lanes.use_placing(self._here)
         self.followed: FollowedTurns | None = None
 
     def use_followed(self, followed: FollowedTurns) -> None:
@@ -123,14 +132,15 @@ class Turns:
         takes_up: Callable[[Turn], bool] = lambda turn: True,
         *,
         is_alone: bool = True,
-        home: Path | None = None,
     ) -> int:
         """Take up what earlier processes left unsettled, then accept messages. Return how many were taken up.
 
         Stateless calls are cancelled instead, because their callers are gone. Turns for which `takes_up` is
         False are left alone until their chat is spoken to.
         """
-        count = await self._recovery.recover(takes_up, is_alone=is_alone, home=home)
+        count = await self._recovery.recover(takes_up, is_alone=is_alone)
+        if self._here is not None:
+            self._here.open()
         await self.requests.load()
         self._intake.open()
         return count
@@ -141,7 +151,7 @@ class Turns:
 
     async def watch_orphans(self) -> None:
         """Adopt regularly, until cancelled."""
-        await self._recovery.run()
+        await (self._recovery if self._here is None else self._here).run()
 
     async def drain(self, deadline: float) -> int:
         """Refuse new messages, let running turns finish for `deadline` seconds, and let the rest go.
@@ -149,6 +159,8 @@ class Turns:
         Return how many did not finish; they are resumable.
         """
         self._intake.close()
+        if self._cluster is not None:
+            await self._cluster.drain()
         self._recovery.drain()
         self._pending.let_go()
         self._runner.let_go_held()
@@ -241,11 +253,8 @@ class Turns:
         if isinstance(live, FollowedTurn):
             if not live.state.is_over and self.followed is not None:
                 await self.followed.stop(live.turn.id, "")
-            return await self.wait(live)
-        is_queued = not live.turn.attempts and self._lanes.withdraw(live)
-        live.stop()
-        if is_queued:
-            self._lanes.put_beside(live)
+        else:
+            self._lanes.stop(live)
         return await self.wait(live)
 
     async def decide(self, question_id: QuestionId, text: str, by: str) -> Turn:

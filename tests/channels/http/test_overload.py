@@ -24,7 +24,7 @@ async def test_a_lagging_loop_is_told_with_a_time_to_try_again(api: Api) -> None
                 assert error["type"] == "overloaded"
                 assert 'limits.loop_lag = "2s"' in error["hint"]
     ready = await api.get("/readyz", 503)
-    assert ready == {"ready": False, "phase": "ready", "loop_lag_seconds": 60}
+    assert ready == {"ready": False, "phase": "ready", "loop_lag_seconds": 60, "troubles": ["loop"]}
     status = await api.get("/api/status")
     assert status["reasons"] == ["loop: it was held for 60.0 s"]
     assert status["limits"]["loop_lag"]["refused"] == 4

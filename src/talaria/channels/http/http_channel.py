@@ -65,6 +65,8 @@ async def open_http(
         await server.start()
         info = GatewayInfo(os.getpid(), server.address, this_version(), gateway.started_at)
         await asyncio.to_thread(gateway.home.write_gateway, info)
+        if gateway.cluster is not None:
+            await gateway.cluster.advertise(server.address)
         yield HttpChannel(server, logins, gateway.health)
     finally:
         gateway.health.enter(GatewayPhase.DRAINING)

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from talaria.core.errors import StoreError
-from talaria.store.postgres.faults import unprepared, unreachable
+from talaria.store.postgres.faults import server_full, unprepared, unreachable
 from talaria.store.postgres.pipeline import ConnectionCut, Pipe
 
 CONNECT_SECONDS = 5
@@ -38,6 +38,7 @@ SELECT set_config('synchronous_commit', 'local', false) WHERE current_setting('s
 # A start waits for the migration of another gateway, and its own may take long.
 _MIGRATION = {"default_transaction_read_only": "off", "lock_timeout": "60s", "statement_timeout": "0"}
 _PASSING = ("terminating connection", "closed the connection", "is starting up", "recovery mode")
+_FULL = ("too many clients", "too many connections", "connection slots are reserved")
 _SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
 _PLANS = {"plan_cache_mode": "force_generic_plan"}  # made once for each statement
 
@@ -45,7 +46,8 @@ _PLANS = {"plan_cache_mode": "force_generic_plan"}  # made once for each stateme
 def connect(url: str) -> psycopg.Connection[Any]:
     """Return a connection as libpq makes it.
 
-    Raises `StoreError` if there is no server, `ConnectionCut` if there is one that is about to serve again.
+    Raises `StoreError` if there is no server, `ServerFull` if it takes no more connections, `ConnectionCut`
+    if it is about to serve again.
     """
     try:
         return psycopg.connect(
@@ -69,6 +71,8 @@ def connect(url: str) -> psycopg.Connection[Any]:
     except psycopg.Error as error:
         if any(words in str(error) for words in _PASSING):
             raise ConnectionCut(str(error)) from error
+        if any(words in str(error) for words in _FULL):
+            raise server_full(error) from error
         raise unreachable(error) from error
 
 

@@ -101,11 +101,24 @@ def unprepared(error: psycopg.Error) -> StoreError:
     return StoreError(f"The tables of the database cannot be read or made: {text_of(error)}.", hint)
 
 
+class ServerFull(StoreError):
+    """The server takes no more connections. Nothing was written."""
+
+
+def server_full(error: Exception) -> ServerFull:
+    failure = ServerFull(
+        f"The database has no free connection: {text_of(error)}.",
+        "Lower store.connections of the gateways, or raise max_connections of the server.",
+    )
+    failure.__cause__ = error
+    return failure
+
+
 def in_doubt() -> StoreError:
     return StoreError(
-        "The database was lost in the middle of a commit, and the store was closed before it came back: "
-        "whether the last write was carried out is not known.",
-        "The next start reads what there is.",
+        "The database was lost in the middle of a commit and is not back: whether the last write was carried "
+        "out is not known.",
+        "The gateway reads what there is when the database is back.",
     )
 
 
@@ -117,8 +130,8 @@ def no_connection(seconds: float, connections: int) -> StoreError:
     )
 
 
-def hanging(seconds: float) -> StoreError:
+def hanging(seconds: float, what: str = "a write") -> StoreError:
     return StoreError(
-        f"The database does not answer: a write has been waiting for {seconds:.0f} s.",
+        f"The database does not answer: {what} has been waiting for {seconds:.0f} s.",
         "Look at the load and the locks of PostgreSQL; the gateway goes on by itself when it answers.",
     )

@@ -15,6 +15,7 @@ a fail-over to a standby that did not have them. The connection then begins to c
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +36,7 @@ from talaria.store.sql.executor import Connection, Transaction
 MOST_RUNS = {OrderFault.CUT: 8, OrderFault.FORGOTTEN: 2, OrderFault.AGAIN: 20, OrderFault.TAKEN: 3}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.5
 _LEAVE_SECONDS = 2.0
+_LEAST_SECONDS = 0.05
 _LONGEST_RETRY = 0.5  # between attempts to reach a database that is gone
 
 # Fails, and the whole order with it, unless the number is the one of the order before.
@@ -92,7 +94,7 @@ class PostgresLink:
 
     @property
     def pipe(self) -> Pipe:
-        """The connection, made if there is none. Raises `StoreError`."""
+        """The connection, made if there is none. Raises `StoreError` and `ConnectionCut`."""
         if self._pipe is None:
             self._pipe = self._connect()
         return self._pipe
@@ -102,18 +104,19 @@ class PostgresLink:
             self._pipe.close()
             self._pipe = None
 
-    def write(self, order: Callable[[Transaction], T], seconds: float = ANSWER_SECONDS) -> T:
-        """Run an order and commit it. Raises `TalariaError`; nothing was written then."""
+    def write(self, order: Callable[[Transaction], T], until: float = math.inf) -> T:
+        """Run an order and commit it. Raises `TalariaError`; nothing was written then, but for an order that
+        is in doubt `until` this time of `monotonic`, or when the store closes."""
         for run in count(1):
             try:
-                return self._write_once(order, seconds)
+                return self._write_once(order, until)
             except TalariaError:
                 raise
             except Exception as error:
                 kind = kind_of(error)
                 if kind is OrderFault.CUT:
                     self.close()
-                if run >= MOST_RUNS.get(kind, 0):
+                if run >= MOST_RUNS.get(kind, 0) or time.monotonic() >= until:
                     raise failed(error) from error
                 if kind is OrderFault.FORGOTTEN:
                     _log.error("the database has lost an order of this gateway that it had confirmed")
@@ -150,8 +153,9 @@ class PostgresLink:
         pipe.end_reading()
         return result
 
-    def _write_once(self, order: Callable[[Transaction], T], seconds: float) -> T:
+    def _write_once(self, order: Callable[[Transaction], T], until: float) -> T:
         pipe = self.pipe
+        seconds = min(ANSWER_SECONDS, max(_LEAST_SECONDS, until - time.monotonic()))
         transaction = LockingTransaction(pipe.execute)
         transaction.now = self._clock.now()
         self._number += 1
@@ -171,7 +175,7 @@ class PostgresLink:
                 self._clear(pipe)
                 raise
             self.close()
-            if not self._was_committed():
+            if not self._was_committed(until):
                 raise error from None
         else:
             self._committed = self._number
@@ -184,11 +188,11 @@ class PostgresLink:
         except (ConnectionCut, psycopg.Error):
             self.close()
 
-    def _was_committed(self) -> bool:
+    def _was_committed(self, until: float) -> bool:
         """Read back whether the last order was carried out, as soon as the database can be reached."""
         order, pause = self._number, _FIRST_PAUSE
         self._number += 1
-        while not self._is_closing():
+        while not self._is_closing() and time.monotonic() < until:
             try:
                 self._committed = self._read_mark(order)
             except (StoreError, ConnectionCut, psycopg.Error):
@@ -197,6 +201,7 @@ class PostgresLink:
                 pause = min(2 * pause, _LONGEST_RETRY)
             else:
                 return self._committed == order
+        self._begin_to_count()
         raise in_doubt()
 
     def _read_mark(self, order: int) -> int:

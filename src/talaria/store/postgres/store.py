@@ -15,14 +15,16 @@ from talaria.core.errors import StoreError
 from talaria.core.ledger import Integrity, StoreStats
 from talaria.core.turns import TurnState
 from talaria.store.postgres.connections import open_pipe, preparing, version_of
+from talaria.store.postgres.faults import hanging
 from talaria.store.postgres.schema import migrate
 from talaria.store.postgres.server_clock import ServerClock
 from talaria.store.postgres.threads import PostgresThreadOrders, PostgresThreads
+from talaria.store.postgres.wakes import PostgresWakes
 from talaria.store.sql.executor import Connection
 from talaria.store.sql.store import SqlStore
 
 CONNECTIONS = 8
-_STATS_SECONDS = 2.0
+STATS_SECONDS = 2.0
 TIME = "SELECT CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
 SIZE = "SELECT pg_database_size(current_database())"
 _OLD_MARKS = "DELETE FROM order_marks WHERE at < extract(epoch FROM clock_timestamp()) - 7 * 86400"
@@ -35,13 +37,15 @@ class PostgresStore(SqlStore):
     database has said whether it was carried out. With the system's clock, times are the database's.
     """
 
-    def __init__(self, threads: PostgresThreads, clock: Clock) -> None:
+    def __init__(self, threads: PostgresThreads, clock: Clock, wakes: PostgresWakes) -> None:
         self._threads = threads
+        self._wakes = wakes
         self._server_clock = clock if isinstance(clock, ServerClock) else None
         no_turns = {str(state): 0 for state in TurnState}
         self._counted = StoreStats(threads.engine, threads.schema, 0, 0, 0, no_turns, 0, 0)
+        self.stats_seconds = STATS_SECONDS
         self.from_thread = PostgresThreadOrders(threads)
-        super().__init__(threads, clock)
+        super().__init__(threads, clock, wakes)
 
     @classmethod
     async def open(cls, url: str, clock: Clock, *, connections: int = CONNECTIONS) -> PostgresStore:
@@ -56,7 +60,8 @@ class PostgresStore(SqlStore):
             schema=schema,
             most=connections,
         )
-        return cls(threads, times)
+        await asyncio.to_thread(threads.reserve_side)
+        return cls(threads, times, PostgresWakes(partial(open_pipe, url)))
 
     async def __aenter__(self) -> PostgresStore:
         return self
@@ -67,6 +72,7 @@ class PostgresStore(SqlStore):
         await self.close()
 
     async def close(self) -> None:
+        await self._wakes.close()
         await self._threads.close()
 
     @property
@@ -107,16 +113,20 @@ class PostgresStore(SqlStore):
     async def stats(self) -> StoreStats:
         """See `Store.stats`. The counts are those of the last time if the database does not answer now."""
         self._threads.check_open()
+        trouble: StoreError | None = None
         try:
-            async with asyncio.timeout(_STATS_SECONDS):
+            async with asyncio.timeout(self.stats_seconds):
                 counted = await super().stats()
                 size = await self._threads.read(lambda db: db.execute(SIZE).fetchone()[0])
                 self._counted = msgspec.structs.replace(counted, size_bytes=size)
-        except (StoreError, TimeoutError):
+        except TimeoutError:
+            trouble = hanging(self.stats_seconds, "a query")
+        except StoreError:
             if self.trouble is None:
                 raise
-        trouble = "" if self.trouble is None else self.trouble.user_text
-        return msgspec.structs.replace(self._counted, integrity=self.integrity.value, trouble=trouble)
+        trouble = self.trouble or trouble
+        told = "" if trouble is None else trouble.user_text
+        return msgspec.structs.replace(self._counted, integrity=self.integrity.value, trouble=told)
 
 
 def _read_time(db: Connection) -> float:

@@ -7,6 +7,7 @@ order that waited too long for a connection is refused.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
@@ -22,7 +23,7 @@ from talaria.core.ids import OwnerId, SessionId, TurnId
 from talaria.core.ledger import Renewal
 from talaria.core.tasks import Uncancellable
 from talaria.store.postgres.connections import Connect
-from talaria.store.postgres.faults import failed, hanging, no_connection
+from talaria.store.postgres.faults import ServerFull, failed, hanging, no_connection
 from talaria.store.postgres.link import PostgresLink
 from talaria.store.postgres.pipeline import ConnectionCut
 from talaria.store.sql import cluster, leases, rules
@@ -30,6 +31,7 @@ from talaria.store.sql.executor import Connection, Transaction
 
 QUEUE_SECONDS = 10.0
 SLOW_SECONDS = 3.0
+_FULL_PAUSE = 0.1  # of a thread for which the server has no connection
 
 T = TypeVar("T")
 
@@ -54,7 +56,8 @@ class Crew:
         self._queue: SimpleQueue[_Task | None] = SimpleQueue()
         self._threads: list[Thread] = []
         self._links: list[PostgresLink] = []
-        self._free = 0  # threads that wait; counted by themselves
+        self._unfinished = 0  # tasks that wait or are run
+        self._is_stopping = False
         self._busy: dict[int, float] = {}  # since when each thread runs a task
         self._ended: list[Uncancellable[None]] = []
         self._lock = Lock()
@@ -71,7 +74,7 @@ class Crew:
 
     def submit(self, run: Callable[[PostgresLink], Any], result: asyncio.Future[Any]) -> None:
         self._queue.put(_Task(run, result, monotonic()))
-        if self._queue.qsize() > self._free and len(self._threads) < self.most:
+        if self._count(1) > len(self._threads) and len(self._threads) < self.most:
             self._start()
 
     def refuse_old(self) -> None:
@@ -84,10 +87,17 @@ class Crew:
             if task is None or monotonic() - task.at <= self.queue_seconds:
                 self._queue.put(task)
             else:
+                self._count(-1)
                 _deliver(task.result, None, no_connection(monotonic() - task.at, self.most))
+
+    def _count(self, by: int) -> int:
+        with self._lock:
+            self._unfinished += by
+            return self._unfinished
 
     async def stop(self) -> None:
         """Run what was submitted, then close. Nothing may be submitted afterwards."""
+        self._is_stopping = True
         for _ in self._threads:
             self._queue.put(None)
         for ended in self._ended:
@@ -99,9 +109,9 @@ class Crew:
         ended: Uncancellable[None] = Uncancellable(loop=self._loop)
         name = f"talaria-store-{self._name}-{len(self._threads) + 1}"
         thread = Thread(target=self._run, args=(ended,), name=name, daemon=False)
+        thread.start()
         self._ended.append(ended)
         self._threads.append(thread)
-        thread.start()
 
     # -- in the threads
 
@@ -109,45 +119,39 @@ class Crew:
         link, me = self._make(), id(ended)
         self._links.append(link)
         try:
-            while (task := self._next()) is not None:
+            while (task := self._queue.get()) is not None:
                 self._busy[me] = monotonic()
-                self._carry_out(link, task)
+                if not self._carry_out(link, task):
+                    self._queue.put(task)
+                    time.sleep(_FULL_PAUSE)
                 del self._busy[me]
                 del task  # not kept until the next one comes: results can be large
         finally:
             link.leave()
             self._post(ended, None, None)
 
-    def _next(self) -> _Task | None:
-        with self._lock:
-            self._free += 1
-        try:
-            return self._queue.get()
-        finally:
-            with self._lock:
-                self._free -= 1
-
-    def _carry_out(self, link: PostgresLink, task: _Task) -> None:
-        if task.result.cancelled():
-            return
+    def _carry_out(self, link: PostgresLink, task: _Task) -> bool:
+        """Return False for a task that found the server full. Threads with a connection get it for a time."""
+        result: Any = None
+        failure: TalariaError | None = None
         waited = monotonic() - task.at
-        if waited > self.queue_seconds:
-            failure = no_connection(waited, self.most)
-            self._on_end(failure)
-            self._post(task.result, None, failure)
-            return
         try:
-            result = task.run(link)
+            if task.result.cancelled():
+                pass
+            elif waited > self.queue_seconds:
+                failure = no_connection(waited, self.most)
+            else:
+                result = task.run(link)
         except TalariaError as error:
-            self._on_end(error)
-            self._post(task.result, None, error)
+            if isinstance(error, ServerFull) and not self._is_stopping:
+                return False
+            failure = error
         except BaseException as error:  # the thread's boundary: the caller gets it
             failure = failed(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-            self._on_end(failure)
-            self._post(task.result, None, failure)
-        else:
-            self._on_end(None)
-            self._post(task.result, result, None)
+        self._on_end(failure)
+        self._count(-1)
+        self._post(task.result, result, failure)
+        return True
 
     def _post(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         try:
@@ -221,13 +225,17 @@ class PostgresThreads:
     def write_from_thread(self, order: Callable[[Transaction], T], seconds: float) -> T:
         """Run an order in the calling thread, by a connection of its own: it does not wait behind others."""
         self.check_open()
-        began = monotonic()
+        until = monotonic() + seconds
         if not self._side_lock.acquire(timeout=seconds):
             raise hanging(seconds)
         try:
-            return self._side.write(order, max(0.05, seconds - (monotonic() - began)))
+            return self._side.write(order, until)
         finally:
             self._side_lock.release()
+
+    def reserve_side(self) -> None:
+        """Connect for `write_from_thread` before the server may be full. Raises `StoreError`."""
+        self._side.write(lambda tx: None)
 
     async def close(self) -> None:
         """Finish what was submitted, then close. Goes on when its caller is cancelled."""
@@ -239,10 +247,13 @@ class PostgresThreads:
         self._is_over = True
         await self.readers.stop()
         await self.writers.stop()
-        with self._side_lock:
-            self._side.leave()
+        await asyncio.to_thread(self._leave_side)
 
     # -- in the threads
+
+    def _leave_side(self) -> None:
+        with self._side_lock:
+            self._side.leave()
 
     def _note_write(self, error: TalariaError | None) -> None:
         if error is None:

@@ -1,0 +1,263 @@
+"""This gateway as a member of a cluster: it joins, renews its time, drains and leaves, and hears wake-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.place_file import find_place
+from talaria.cluster.settings import ClusterSettings
+from talaria.core.clock import Clock
+from talaria.core.cluster import Here, Member, MemberFigures, Wake
+from talaria.core.cluster_port import ClusterStore
+from talaria.core.errors import StoreError
+from talaria.core.ids import OwnerId
+from talaria.core.store_ports import StoreEngine, ThreadStore
+from talaria.core.version import this_version
+
+_log = logging.getLogger("talaria.cluster")
+_LEAVE_SECONDS = 5.0
+
+
+class Membership:
+    """The membership of this process. Its id is the owner of the process's leases.
+
+    The member's time is renewed with the leases, each third of their length, by the same thread. A member
+    that could not renew it for two thirds of that length, counted from when the last successful renewal
+    began, is *out*: it begins no turns and has no roles, because others are about to take its chats. `is_out`
+    is right in any thread and at any moment, also if the process was stopped. A member that was out is in
+    again after a renewal, or after it has joined again.
+
+    `on_wake`, `on_out` and `on_in` take functions that are called on the event loop; they must not block.
+    """
+
+    def __init__(
+        self,
+        store: ClusterStore,
+        clock: Clock,
+        keeper: LeaseKeeper,
+        me: Member,
+        here: Here,
+        *,
+        figures: Callable[[], MemberFigures] = MemberFigures,
+    ) -> None:
+        """`figures` is called in any thread, at each renewal."""
+        self.store = store
+        self.me = me
+        self.here = here
+        self.lease_seconds = keeper.lease_seconds
+        self.is_draining = False
+        self._clock = clock
+        self._figures = figures
+        self._fresh_at = float("-inf")  # `Clock.elapsed` when the last successful renewal *began*
+        self._is_in = False  # as told on the loop
+        self._is_lost = False  # its time had run out, so it has to join again
+        self._is_joining = False
+        self._has_left = False
+        self._changed = asyncio.Event()
+        self._wakes: dict[Wake, list[Callable[[], object]]] = {what: [] for what in Wake}
+        self._outs: list[Callable[[], object]] = []
+        self._ins: list[Callable[[], object]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        keeper.accompany(self)
+
+    @property
+    def owner(self) -> OwnerId:
+        return self.me.owner
+
+    @property
+    def is_out(self) -> bool:
+        return self._is_lost or self._clock.elapsed() >= self.counts_until()
+
+    def counts_until(self) -> float:
+        """Return the moment of `Clock.elapsed` from which the member is out, unless it is renewed."""
+        return self._fresh_at + self.lease_seconds * 2 / 3
+
+    def on_wake(self, what: Wake, heard: Callable[[], object]) -> None:
+        self._wakes[what].append(heard)
+
+    def on_out(self, tell: Callable[[], object]) -> None:
+        self._outs.append(tell)
+
+    def on_in(self, tell: Callable[[], object]) -> None:
+        """Call `tell` whenever the member is in again after it was out, not at the first time."""
+        self._ins.append(tell)
+
+    async def members(self) -> Sequence[Member]:
+        return await self.store.members()
+
+    def wake(self, what: Wake, owner: OwnerId | None = None) -> None:
+        """Ask a member, or all others, to look at something. A hint, which is sent beside the caller."""
+        if owner == self.owner:
+            self._hear(what)
+        else:
+            self._spawn(self.store.wake(what, owner), f"wake-up {what}")
+
+    async def wait_until_in(self) -> None:
+        """Return at once unless this member is out. Waits until it is in again."""
+        while self.is_out:
+            self._changed.clear()
+            await self._changed.wait()
+
+    # -- coming and going -----------------------------------------------------------------------------------
+
+    async def join(self) -> Sequence[Member]:
+        """Join the cluster, and return the members that are alive, this one too. The member before this one
+        in the same place ends. Raises `StoreError`."""
+        began = self._clock.elapsed()
+        found = await self.store.join(self.me, self.lease_seconds)
+        self._fresh_at, self._is_lost, self._is_in = began, False, True
+        return found
+
+    async def advertise(self, url: str) -> None:
+        """Tell the others how they reach this member, unless a setting says so."""
+        if not self.me.url:
+            self.me = msgspec.structs.replace(self.me, url=url)
+            await self.join()
+
+    async def drain(self) -> None:
+        """Let others have the new turns of this member's chats, and the turns that it has not begun."""
+        if self.is_draining:
+            return
+        self.is_draining = True
+        try:
+            await self.store.drain_member(self.owner)
+            await self.store.wake(Wake.MEMBERS)
+        except StoreError as error:
+            _log.warning("others do not know that this member drains: %s", error)
+
+    async def leave(self) -> None:
+        """Let the others go on with what this member has not finished."""
+        self._has_left = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self.store.leave(self.owner)
+                await self.store.wake(Wake.MEMBERS)
+        except (StoreError, TimeoutError) as error:
+            _log.warning("others go on after this member's time, since it could not leave: %s", error)
+
+    @asynccontextmanager
+    async def open(
+        self, check: Callable[[Sequence[Member]], object] = lambda members: None
+    ) -> AsyncIterator[None]:
+        """Be a member while the context is open. `check` is called with all members, and may refuse by
+        raising. Leaving it ends the member's time."""
+        try:
+            check(await self.join())
+            async with self.store.listen(self.owner, self._hear):
+                yield
+        finally:
+            await self.leave()
+
+    def _hear(self, what: Wake) -> None:
+        for heard in self._wakes[what]:
+            heard()
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- its time: called by the keeper of leases -----------------------------------------------------------
+
+    async def renew(self) -> None:
+        """Renew on the event loop."""
+        if not self._must_renew():
+            return
+        began = self._clock.elapsed()
+        try:
+            is_renewed = await self.store.renew_member(self.owner, self._figures(), self.lease_seconds)
+        except StoreError as error:
+            _log.warning("the time of this member was not renewed: %s", error)
+        else:
+            self._note(began, is_renewed=is_renewed)
+
+    def renew_from_thread(self, store: ThreadStore, timeout: float) -> bool:
+        """Renew in a thread. Return whether the database carried it out."""
+        if not self._must_renew():
+            return True
+        began = self._clock.elapsed()
+        try:
+            is_renewed = store.renew_member(self.owner, self._figures(), self.lease_seconds, timeout)
+        except StoreError as error:
+            _log.warning("the time of this member was not renewed: %s", error)
+            return False
+        self._note(began, is_renewed=is_renewed)
+        return True
+
+    def watch(self) -> None:
+        """Tell when this member is out and when it is in again. Join again if its time had run out."""
+        if self._fresh_at == float("-inf") or self._has_left:
+            return
+        if self._is_in and self.is_out:
+            self._is_in = False
+            _log.warning("this member is out: its time could not be renewed, so it begins no turns")
+            for tell in self._outs:
+                tell()
+        if self._is_lost:
+            if not self._is_joining:
+                self._is_joining = True
+                self._spawn(self._join_again(), "join")
+        elif not self._is_in and not self.is_out:
+            self._come_in()
+
+    async def _join_again(self) -> None:
+        try:
+            await self.join()
+            if self.is_draining:
+                await self.store.drain_member(self.owner)
+            self._come_in()
+        except StoreError as error:
+            _log.warning("this member could not join again: %s", error)
+        finally:
+            self._is_joining = False
+
+    def _come_in(self) -> None:
+        self._is_in = True
+        self._changed.set()
+        _log.info("this member is in again")
+        for tell in self._ins:
+            tell()
+
+    def _must_renew(self) -> bool:
+        return self._fresh_at != float("-inf") and not self._is_lost and not self._has_left
+
+    def _note(self, began: float, *, is_renewed: bool) -> None:
+        if is_renewed:
+            self._fresh_at = max(began, self._fresh_at)
+        elif began >= self._fresh_at:  # it has not joined again meanwhile
+            self._is_lost = True
+
+
+@asynccontextmanager
+async def join_cluster(
+    store: StoreEngine, clock: Clock, keeper: LeaseKeeper, settings: ClusterSettings, home: Path, *, boot: str
+) -> AsyncIterator[Membership]:
+    """Be a member of the cluster of this database while the context is open. `boot` is the id of the
+    machine's boot. The caller has the home's lock."""
+    owner, place = keeper.owner, find_place(home)
+    me = Member(
+        owner=owner,
+        place=place,
+        boot=boot,
+        host=socket.gethostname(),
+        url=settings.advertise_url,
+        version=this_version(),
+        schema=(await store.stats()).schema,
+        started_at=clock.now(),
+    )
+    here = Here(owner, place, takeover_seconds=settings.takeover_after.total_seconds())
+    membership = Membership(store.cluster, clock, keeper, me, here)
+    async with membership.open():
+        yield membership

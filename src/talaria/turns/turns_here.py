@@ -1,0 +1,176 @@
+"""The turns that are for this member of a cluster: finds them, puts them into lanes, and takes up those of
+dead members.
+
+A turn may have been accepted by another member, which then sends a wake-up. The rows count, not the wake-up:
+they are looked at each second too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from talaria.cluster.membership import Membership
+from talaria.core.cluster import Waiting, Wake
+from talaria.core.errors import StoreError
+from talaria.core.ids import TurnId
+from talaria.core.tasks import sleep_until_woken
+from talaria.core.turns import Turn
+from talaria.turns.command_turns import ANSWER
+from talaria.turns.decisions import Decisions
+from talaria.turns.intake import Intake, is_ephemeral
+from talaria.turns.lanes import Lanes
+from talaria.turns.live import LiveTurn
+from talaria.turns.recovery import Recovery
+from talaria.turns.states import LiveState
+
+_log = logging.getLogger("talaria.turns")
+LOOK_SECONDS = 1.0
+_RETRY_SECONDS = 0.2
+
+
+class TurnsHere:
+    """The rows of the turns that are for this member, compared with the live turns again and again.
+
+    - An unknown turn is opened and put into its lane, in the order of acceptance. A message that joined a
+      turn joins it here; one that answers a parked turn's question is passed on as the answer.
+    - A turn that a person wants stopped is stopped, and a parked turn goes on when its questions are decided.
+    - A turn that waits here although it is for another member now is let go.
+
+    Chats of dead members are adopted. Nothing is looked at while this member is out, or drains.
+    """
+
+    def __init__(
+        self,
+        cluster: Membership,
+        lanes: Lanes,
+        intake: Intake,
+        decisions: Decisions,
+        recovery: Recovery,
+    ) -> None:
+        self._cluster = cluster
+        self._lanes = lanes
+        self._live = lanes.live
+        self._intake = intake
+        self._decisions = decisions
+        self._recovery = recovery
+        self._clock = lanes.live.clock
+        self._looking = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._is_open = False
+        self._opened: set[TurnId] = set()  # since the current look began
+        self._unplaced: set[TurnId] = set()  # opened since the last look began, so older ones may be unknown
+        self._live.observe(self._note_opened)
+        for what in (Wake.TURNS, Wake.MEMBERS):
+            cluster.on_wake(what, self._woken.set)
+        cluster.on_in(self._woken.set)
+
+    def _note_opened(self, live: LiveTurn) -> None:
+        self._opened.add(live.turn.id)
+        self._unplaced.add(live.turn.id)
+
+    # -- looking --------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin to look."""
+        self._is_open = True
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Look and adopt each second and when woken, until cancelled."""
+        while True:
+            self._woken.clear()
+            if self._is_open and not self._cluster.is_out and not self._cluster.is_draining:
+                try:
+                    await self._adopt()
+                    await self.look()
+                except StoreError as error:
+                    _log.debug("the turns for this member were not looked at: %s", error)
+            await sleep_until_woken(self._clock, LOOK_SECONDS, self._woken)
+
+    def is_placed(self, live: LiveTurn) -> bool:
+        """Return whether all turns are known that were accepted before this one, so that it may begin."""
+        return live.began is not None or live.turn.id not in self._unplaced or is_ephemeral(live.turn)
+
+    async def place(self, live: LiveTurn) -> None:
+        """Find the turns that were accepted before this one. Waits while the store fails."""
+        while not self.is_placed(live):
+            try:
+                await self.look()
+            except StoreError as error:
+                _log.debug("turn %s waits for a look at the turns before it: %s", live.turn.id, error)
+                await self._clock.sleep(_RETRY_SECONDS)
+
+    async def look(self) -> int:
+        """Compare the rows with the live turns, and return how many were taken up. Raises `StoreError`."""
+        async with self._looking:
+            known = {live.turn.id for live in self._live}
+            self._opened, unplaced = set(), self._unplaced
+            self._unplaced = set()
+            try:
+                rows = await self._cluster.store.waiting_here(self._cluster.owner)
+            except BaseException:
+                self._unplaced |= unplaced
+                raise
+            return await self._compare(rows, known)
+
+    async def _compare(self, rows: Sequence[Waiting], known: set[TurnId]) -> int:
+        """`known` are the turns that were live before the rows were read."""
+        self._let_go({row.turn.id for row in rows}, known)
+        skipped = known | self._opened | self._intake.accepting
+        fresh = [row.turn for row in rows if row.turn.id not in skipped]
+        for turn in fresh:
+            await self._take_up(turn)
+        if fresh:
+            _log.info("taken up turns that others accepted or left: %d", len(fresh))
+        self._unplaced -= {turn.id for turn in fresh}
+        self._lanes.arrange({row.turn.id: place for place, row in enumerate(rows)})
+        for row in rows:
+            if (live := self._live.get(row.turn.id)) is not None:
+                await self._heed(live, row)
+        return len(fresh)
+
+    def _let_go(self, here: set[TurnId], known: set[TurnId]) -> None:
+        """Let go of turns that wait here and are not for this member any more, or are over."""
+        for turn_id in known - here:
+            live = self._live.get(turn_id)
+            if live is None or is_ephemeral(live.turn):
+                continue
+            if self._lanes.withdraw(live) or live.state is LiveState.PARKED:
+                _log.info("turn %s is not for this member any more", turn_id)
+                self._live.let_go(live)
+
+    async def _take_up(self, turn: Turn) -> None:
+        if is_ephemeral(turn):
+            await self._recovery.cancel(turn)
+            return
+        if turn.merged_into is not None:
+            live = self._live.open(turn)
+            host = self._live.get(turn.merged_into)
+            if host is not None and not host.state.is_over:
+                host.steer(live)
+            else:
+                self._lanes.put_freed(live)
+            return
+        if not turn.command and not turn.attempts and self._intake.answers(turn.inbound):
+            turn = msgspec.structs.replace(turn, command=ANSWER)
+        ran_seconds = await self._recovery.ran_before(turn)
+        live = self._live.open(turn)
+        live.add_seconds(ran_seconds)
+        self._lanes.put(live)
+
+    async def _heed(self, live: LiveTurn, row: Waiting) -> None:
+        if row.stop_asked:
+            self._lanes.stop(live)
+        elif row.decided > live.decisions:
+            await self._decisions.catch_up(live)
+
+    # -- adopting -------------------------------------------------------------------------------------------
+
+    async def _adopt(self) -> None:
+        """Take the chats of dead members over. Their turns are found by the next look."""
+        if not self._lanes.is_held:
+            await self._cluster.store.adopt(self._cluster.here)

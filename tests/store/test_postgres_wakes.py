@@ -1,0 +1,51 @@
+"""Wake-ups between two gateways on one database of PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from contracts.store_orders import ME, HandClock
+from talaria.core.cluster import Wake
+from talaria.store.postgres.store import PostgresStore
+
+Stores = tuple[PostgresStore, PostgresStore]
+CUT_ALL = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'talaria'
+"""
+
+
+@pytest.fixture
+async def stores(postgres_url: str, clock: HandClock) -> AsyncIterator[Stores]:
+    async with (
+        await PostgresStore.open(postgres_url, clock, connections=2) as one,
+        await PostgresStore.open(postgres_url, clock, connections=2) as two,
+    ):
+        yield one, two
+
+
+async def test_a_listener_whose_connection_was_cut_looks_at_everything_and_hears_again(
+    stores: Stores, postgres_url: str
+) -> None:
+    heard = asyncio.Queue[Wake]()
+    async with stores[0].cluster.listen(ME, heard.put_nowait):
+        await stores[1].cluster.wake(Wake.TURNS, ME)
+        assert await heard.get() is Wake.TURNS
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+            admin.execute(CUT_ALL)
+        assert {await heard.get() for _ in Wake} == set(Wake)
+        await stores[1].cluster.wake(Wake.OUTBOX)
+        assert await heard.get() is Wake.OUTBOX
+
+
+async def test_what_was_sent_last_goes_out_before_the_store_is_closed(stores: Stores) -> None:
+    heard = asyncio.Queue[Wake]()
+    async with stores[0].cluster.listen(ME, heard.put_nowait):
+        for what in Wake:
+            await stores[1].cluster.wake(what, ME)
+        await stores[1].close()
+        assert {await heard.get() for _ in Wake} == set(Wake)
