@@ -19,7 +19,7 @@ from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
 from talaria.gateway import Gateway
 from talaria.parts import PARTS
-from talaria.store.settings import find_database, usable_url
+from talaria.store.settings import find_database, shown_url, usable_url
 from talaria.testing.model_server import ModelServer
 
 MESSAGE = Inbound(ChatAddress("main", "http", "api", "one").key(), Sender("u1"), (Text("[[hang]]"),))
@@ -96,3 +96,9 @@ def test_url_of_a_server_is_refused_if_its_password_would_be_taken_for_something
         assert usable_url(f"postgresql://{good}") is None, good
     for bad in ("h", "u:a@b@h/d", "u:a/b@h/d", "u:a?b@h/d", "u:a%zb@h/d", "u:a@[::1/d", "u@h/d?password=a"):
         assert usable_url(f"postgresql://{bad}") is not None, bad
+
+
+def test_url_is_shown_without_its_password() -> None:
+    assert shown_url("postgresql://u:a%40b:c@h:1,i:2/d") == "postgresql://u:PASSWORD@h:1,i:2/d"
+    for plain in ("", "sqlite:///a:b@c.db", "postgresql://u@h:1/d", "postgresql://h:1/d"):
+        assert shown_url(plain) == plain

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from contracts.store_orders import (
@@ -19,11 +20,16 @@ from contracts.store_orders import (
     pinned,
     said,
 )
+from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
+from talaria.core.gateway_part import StorePart, StoreScope
 from talaria.core.ledger import Begin
 from talaria.core.messages import AssistantMessage
-from talaria.store.copying import MARK, StoreCopy, copied_tables, copy_store
+from talaria.store.copying import PAGE, CopyResult, StoreCopy, copied_tables, copy_store
+from talaria.store.part import POSTGRES, SQLITE
 from talaria.store.postgres.store import PostgresStore
+from talaria.store.settings import UNFINISHED_COPY, StoreSettings
+from talaria.store.sql.executor import Transaction
 from talaria.store.sqlite.store import SqliteStore
 
 LATER = 5_000_000.0  # all leases have run out
@@ -48,9 +54,9 @@ async def test_a_store_is_copied_to_postgresql_and_back(
             await PostgresStore.open(postgres_url, clock) as server,
             await SqliteStore.open(back_path, clock) as back,
         ):
-            rows = await StoreCopy(file.threads, server.threads).run(LATER)
-            assert rows > 250
-            assert await StoreCopy(server.threads, back.threads).run(LATER) == rows
+            copied = await StoreCopy(file.threads, server.threads).run(LATER)
+            assert copied.rows > 250 and not copied.replaced
+            assert await StoreCopy(server.threads, back.threads).run(LATER) == copied
             assert (await server.stats()).turns == (await file.stats()).turns == (await back.stats()).turns
             for table in copied_tables():
                 assert await _rows(back, table) == await _rows(file, table)
@@ -81,13 +87,13 @@ async def test_an_interrupted_copy_is_begun_again_and_follows_its_source(
 
         with pytest.raises(KeyError):
             await StoreCopy(file.threads, server.threads, stop).run(LATER)
-        assert await server.cursor(MARK) is not None
+        assert await server.cursor(UNFINISHED_COPY) is not None
         await file.set_cursor("cursor 7", "changed since")
         drop = "DELETE FROM cursors WHERE name = 'cursor 9'"
         await file.threads.write(lambda tx: tx.execute(drop).rowcount)
         await StoreCopy(file.threads, server.threads).run(LATER)
         assert (await server.cursor("cursor 7"), await server.cursor("cursor 9")) == ("changed since", None)
-        assert await server.cursor(MARK) is None
+        assert await server.cursor(UNFINISHED_COPY) is None
         with pytest.raises(StoreError, match="already"):
             await StoreCopy(file.threads, server.threads).run(LATER)
 
@@ -107,10 +113,93 @@ async def test_a_row_that_differs_is_found(path: Path, clock: HandClock, postgre
         await SqliteStore.open(path, clock) as file,
         await PostgresStore.open(postgres_url, clock) as server,
     ):
-        await file.set_cursor("zero", "a\0b")  # PostgreSQL has no such text
+        await file.set_cursor("one", "1")
+
+        def change(table: str, rows: int) -> None:
+            if table == "usage":
+                with psycopg.connect(postgres_url) as other:
+                    other.execute("UPDATE cursors SET value = '2' WHERE name = 'one'")
+
         with pytest.raises(StoreError, match="table cursors differs"):
+            await StoreCopy(file.threads, server.threads, change).run(LATER)
+
+
+async def test_zero_characters_are_replaced_and_told_of(
+    path: Path, clock: HandClock, postgres_url: str
+) -> None:
+    async with (
+        await SqliteStore.open(path, clock) as file,
+        await PostgresStore.open(postgres_url, clock) as server,
+    ):
+        await file.set_cursor("zero", "a\0b")
+        assert await StoreCopy(file.threads, server.threads).run(LATER) == CopyResult(1, 1)
+        assert await server.cursor("zero") == "a\ufffdb"
+
+
+async def test_a_copy_goes_on_although_unique_values_have_moved(
+    path: Path, clock: HandClock, postgres_url: str
+) -> None:
+    async with (
+        await SqliteStore.open(path, clock) as file,
+        await PostgresStore.open(postgres_url, clock) as server,
+    ):
+        token = "INSERT INTO tokens (name, hash, role, created_at) VALUES (?, ?, 'read', 0)"
+
+        def add_tokens(tx: Transaction) -> None:
+            for n in range(PAGE + 10):
+                tx.execute(token, (f"t{n:04}", f"h{n:04}"))
+
+        await file.threads.write(add_tokens)
+
+        def stop(table: str, rows: int) -> None:
+            if table == "turns":
+                raise KeyError("interrupted")
+
+        with pytest.raises(KeyError):
+            await StoreCopy(file.threads, server.threads, stop).run(LATER)
+        drop = "DELETE FROM tokens WHERE name = ?"
+        await file.threads.write(lambda tx: tx.execute(drop, (f"t{PAGE + 5:04}",)))
+        await file.threads.write(lambda tx: tx.execute(token, ("t", f"h{PAGE + 5:04}")))
+        assert (await StoreCopy(file.threads, server.threads).run(LATER)).rows == PAGE + 10
+
+
+async def test_a_target_with_anything_in_it_is_left_alone(
+    path: Path, clock: HandClock, postgres_url: str
+) -> None:
+    async with (
+        await SqliteStore.open(path, clock) as file,
+        await PostgresStore.open(postgres_url, clock) as server,
+    ):
+        await server.set_cursor("mine", "1")
+        with pytest.raises(StoreError, match="has rows in cursors already"):
             await StoreCopy(file.threads, server.threads).run(LATER)
+        assert await server.cursor("mine") == "1"
+
+
+def _tell(table: str, rows: int) -> None:
+    pass
 
 
 async def test_databases_are_named_by_their_urls(tmp_path: Path, postgres_url: str) -> None:
-    assert await copy_store("", postgres_url, tmp_path / "talaria.db", lambda table, rows: None) == 0
+    assert await copy_store("", postgres_url, tmp_path / "talaria.db", _tell) == CopyResult(0, 0)
+
+
+async def test_a_gateway_without_work_is_seen_at_the_server(tmp_path: Path, postgres_url: str) -> None:
+    path = tmp_path / "talaria.db"
+    async with await PostgresStore.open(postgres_url, SystemClock()):
+        for source, target in (("", postgres_url), (postgres_url, f"sqlite:{tmp_path}/back.db")):
+            with pytest.raises(StoreError, match="A gateway works on the database"):
+                await copy_store(source, target, path, _tell)
+
+
+@pytest.mark.parametrize("part", [SQLITE, POSTGRES], ids=lambda part: part.name)
+async def test_no_gateway_starts_on_a_copy_that_is_not_finished(
+    part: StorePart[StoreSettings], path: Path, postgres_url: str
+) -> None:
+    settings = StoreSettings(postgres_url if part is POSTGRES else "")
+    scope = StoreScope(path, SystemClock(), is_suspect=False)
+    async with part.open(scope, settings) as store:
+        await store.set_cursor(UNFINISHED_COPY, "")
+    with pytest.raises(StoreError, match="not finished"):
+        async with part.open(scope, settings):
+            pass

@@ -15,7 +15,7 @@ from talaria.config.load import load
 from talaria.core.errors import BadRequest
 from talaria.parts import PARTS
 from talaria.store.home_lock import HomeLock, lock_database
-from talaria.store.settings import find_database, is_file, usable_url
+from talaria.store.settings import find_database, is_file, shown_url, usable_url
 
 
 @group("store", "talaria store copy --to postgresql://talaria@db.example/talaria")
@@ -37,7 +37,7 @@ def _copy(invocation: Invocation, target: str) -> None:
     home = invocation.read_home()
     source = load(home.path, os.environ, PARTS).settings.store.url
     if (expected := usable_url(target)) is not None or not target:
-        raise BadRequest(f"{target!r} is no address of a database.", f"Name one: {expected or 'a URL'}.")
+        raise BadRequest("--to is no address of a database.", f"Name one: {expected or 'a URL'}.")
     are_files = is_file(source) and is_file(target)
     if source == target or (are_files and _path(home, source) == _path(home, target)):
         raise BadRequest("The home has its database there already.", "Name another with --to.")
@@ -47,10 +47,12 @@ def _copy(invocation: Invocation, target: str) -> None:
         for url in (source, target):
             if is_file(url):
                 locks.enter_context(lock_database(_path(home, url), home.path))
-        rows = run_loop(copy_store(source, target, home.database, _tell))
+        copied = run_loop(copy_store(source, target, home.database, _tell))
     _tell("", 0)
-    click.echo(f"Copied {rows} rows, and compared each of them.")
-    click.echo(f'To use the copy, set in {home.config}:\n  [store]\n  url = "{target}"')
+    click.echo(f"Copied {copied.rows} rows, and compared each of them.")
+    if copied.replaced:
+        click.echo(f"Zero characters, which PostgreSQL cannot hold, were replaced in {copied.replaced} rows.")
+    click.echo(f'To use the copy, set in {home.config}:\n  [store]\n  url = "{shown_url(target)}"')
 
 
 def _path(home: Home, url: str) -> Path:

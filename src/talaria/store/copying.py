@@ -3,40 +3,54 @@
 Both sides are read in the order of each table's key, page by page. Rows that the target lacks, or has
 otherwise, are written; rows that only the target has are deleted. So a copy that was interrupted is simply
 begun again. At the end both sides are read once more and compared. The target must be empty, or the copy that
-was begun: it has a mark until the comparison was good.
+was begun: it has a mark until the comparison was good, and no gateway starts on it before. Zero characters,
+which PostgreSQL's text cannot hold, become U+FFFD there, as in all that is stored.
 """
 
 # ruff: noqa: S608 (statements are put together from the names of tables and columns only)
 
 from __future__ import annotations
 
+import operator
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
-from talaria.store.settings import find_database, is_postgres
+from talaria.store.settings import UNFINISHED_COPY, find_database, is_postgres
 from talaria.store.sql.executor import Connection, Executor, Transaction
 from talaria.store.sqlite.database import open_memory
 from talaria.store.sqlite.store import SqliteStore
 
 PAGE = 200
-MARK = "copying"
-_IS_LEASED = "SELECT 1 FROM sessions WHERE lease_expires > ? LIMIT 1"
-_HAS_ROWS = ("SELECT 1 FROM sessions LIMIT 1", "SELECT 1 FROM turns LIMIT 1", "SELECT 1 FROM jobs LIMIT 1")
-_FIND_MARK = f"SELECT 1 FROM cursors WHERE name = '{MARK}'"
-_SET_MARK = f"INSERT INTO cursors (name, value) VALUES ('{MARK}', '') ON CONFLICT (name) DO NOTHING"
-_NO_MARK = f"name <> '{MARK}'"
-_DROP_MARK = f"DELETE FROM cursors WHERE name = '{MARK}'"
+_IS_LEASED = """
+SELECT 1 FROM sessions WHERE lease_expires > ? UNION ALL SELECT 1 FROM members WHERE expires_at > ? LIMIT 1
+"""
+_FIND_MARK = f"SELECT 1 FROM cursors WHERE name = '{UNFINISHED_COPY}'"
+_SET_MARK = (
+    f"INSERT INTO cursors (name, value) VALUES ('{UNFINISHED_COPY}', '') ON CONFLICT (name) DO NOTHING"
+)
+_NO_MARK = f"name <> '{UNFINISHED_COPY}'"
+_DROP_MARK = f"DELETE FROM cursors WHERE name = '{UNFINISHED_COPY}'"
 _SUM_COUNTS = "SELECT name, CAST(coalesce(sum(n), 0) AS BIGINT) FROM counts GROUP BY name ORDER BY name"
 _DROP_COUNTS = "DELETE FROM counts"
 
+# The counts are added up; the others tell which gateways are there now.
+_NOT_COPIED = {"counts", "members", "roles"}
+
 Tell = Callable[[str, int], None]
+
+
+class CopyResult(NamedTuple):
+    """The rows that were copied, and in how many of them zero characters were replaced."""
+
+    rows: int
+    replaced: int
 
 
 class CopiedTable(msgspec.Struct, frozen=True):
@@ -56,10 +70,12 @@ class CopiedTable(msgspec.Struct, frozen=True):
     def _where(self, comparison: str) -> str:
         return f"({self._key}) {comparison} ({', '.join('?' for _ in self.key)})"
 
-    def read(self, db: Connection | Transaction, after: tuple[Any, ...] | None) -> list[tuple[Any, ...]]:
+    def read(
+        self, db: Connection | Transaction, after: tuple[Any, ...] | None, limit: int = PAGE
+    ) -> list[tuple[Any, ...]]:
         conditions = [self._where(">")] * (after is not None) + [_NO_MARK] * (self.name == "cursors")
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        sql = f"SELECT {', '.join(self.columns)} FROM {self.name} {where} ORDER BY {self._key} LIMIT {PAGE}"
+        sql = f"SELECT {', '.join(self.columns)} FROM {self.name} {where} ORDER BY {self._key} LIMIT {limit}"
         return [tuple(row) for row in db.execute(sql, after or ()).fetchall()]
 
     def delete(self, tx: Transaction, row: Sequence[Any]) -> None:
@@ -71,10 +87,10 @@ class CopiedTable(msgspec.Struct, frozen=True):
 
 
 def copied_tables() -> list[CopiedTable]:
-    """Return all tables of the schema but the counts, which are added up."""
+    """Return the tables of the schema whose rows are copied as they are."""
     db, found = open_memory(), []
     for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall():
-        if name.startswith("sqlite_") or name == "counts":
+        if name.startswith("sqlite_") or name in _NOT_COPIED:
             continue
         rows = db.execute(f"PRAGMA table_info({name})").fetchall()
         key = sorted((row for row in rows if row[5]), key=lambda row: row[5])
@@ -92,53 +108,67 @@ class StoreCopy:
         self._target = target
         self._tell = tell
         self._tables = copied_tables()
+        self._is_server = target.engine.startswith("postgresql")
+        self._replaced = 0
 
-    async def run(self, now: float) -> int:
-        """Copy and compare, and return the number of rows. Raises `StoreError`; then begin again."""
-        await self._check(now)
+    async def run(self, now: float) -> CopyResult:
+        """Copy and compare. Raises `StoreError`; then begin again."""
+        is_begun = await self._check(now)
         await self._target.write(partial(_run, sql=_SET_MARK), is_durable=True)
         for table in self._tables:
+            if is_begun:  # old rows go first: one of them may have a unique value that another has by now
+                await self._copy(table, drops_only=True)
             await self._copy(table)
         counts = await self._source.read(lambda db: db.execute(_SUM_COUNTS).fetchall())
-        is_server = self._target.engine.startswith("postgresql")
-        await self._target.write(lambda tx: _finish(tx, counts, is_server=is_server), is_durable=True)
+        await self._target.write(lambda tx: _finish(tx, counts, is_server=self._is_server), is_durable=True)
         total = sum([await self._compare(table) for table in self._tables])
         if await self._target.read(lambda db: db.execute(_SUM_COUNTS).fetchall()) != counts:
             raise _differs("counts")
         await self._target.write(partial(_run, sql=_DROP_MARK), is_durable=True)
-        return total
+        return CopyResult(total, self._replaced)
 
-    async def _check(self, now: float) -> None:
+    async def _check(self, now: float) -> bool:
+        """Return whether the target is a copy that was begun."""
         for side, name in ((self._source, "database"), (self._target, "target")):
-            if await side.read(lambda db: db.execute(_IS_LEASED, (now,)).fetchone()) is not None:
+            if await side.read(lambda db: db.execute(_IS_LEASED, (now, now)).fetchone()) is not None:
                 raise StoreError(
                     f"A gateway works on the {name}: it has leases.",
                     "Stop it, wait half a minute, then try again.",
                 )
         is_begun = await self._target.read(lambda db: db.execute(_FIND_MARK).fetchone()) is not None
-        has_rows = await self._target.read(lambda db: any(db.execute(sql).fetchone() for sql in _HAS_ROWS))
-        if has_rows and not is_begun:
-            raise StoreError("The target has sessions, turns or jobs already.", "Name an empty database.")
+        if not is_begun and (held := await self._target.read(self._find_rows)) is not None:
+            raise StoreError(f"The target has rows in {held} already.", "Name an empty database.")
+        return is_begun
 
-    async def _copy(self, table: CopiedTable) -> None:
+    def _find_rows(self, db: Connection) -> str | None:
+        return next((table.name for table in self._tables if table.read(db, None, 1)), None)
+
+    async def _copy(self, table: CopiedTable, *, drops_only: bool = False) -> None:
         after: tuple[Any, ...] | None = None
         copied = 0
         while True:
             rows = await self._source.read(partial(table.read, after=after))
-            await self._target.write(partial(_sync, table=table, after=after, rows=rows), is_durable=True)
+            sync = partial(_sync, table=table, after=after, rows=self._storable(rows), drops_only=drops_only)
+            await self._target.write(sync, is_durable=True)
             copied += len(rows)
             self._tell(table.name, copied)
             if not rows:
                 return
             after = table.key_of(rows[-1])
 
+    def _storable(self, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Return the rows as the target holds them."""
+        return [_without_zeros(row) for row in rows] if self._is_server else rows
+
     async def _compare(self, table: CopiedTable) -> int:
         after: tuple[Any, ...] | None = None
         compared = 0
         while True:
             ours = await self._source.read(partial(table.read, after=after))
-            if ours != await self._target.read(partial(table.read, after=after)):
+            storable = self._storable(ours)
+            if storable != await self._target.read(partial(table.read, after=after)):
                 raise _differs(table.name)
+            self._replaced += sum(map(operator.ne, ours, storable))
             if not ours:
                 return compared
             compared += len(ours)
@@ -149,14 +179,26 @@ def _run(tx: Transaction, sql: str) -> None:
     tx.execute(sql)
 
 
+def _without_zeros(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not any("\0" in value for value in row if isinstance(value, str)):
+        return row
+    return tuple(value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in row)
+
+
 def _differs(table: str) -> StoreError:
     return StoreError(f"The copy of the table {table} differs from its source.", "Copy again.")
 
 
 def _sync(
-    tx: Transaction, table: CopiedTable, after: tuple[Any, ...] | None, rows: Sequence[tuple[Any, ...]]
+    tx: Transaction,
+    table: CopiedTable,
+    after: tuple[Any, ...] | None,
+    rows: Sequence[tuple[Any, ...]],
+    *,
+    drops_only: bool,
 ) -> None:
-    """Make the target have these rows behind `after`, and no others up to the last of them."""
+    """Make the target have these rows behind `after`, and no others up to the last of them. With `drops_only`
+    missing rows stay missing."""
     last = table.key_of(rows[-1]) if rows else None
     wanted, there, at = {table.key_of(row): row for row in rows}, dict[Any, Any](), after
     while page := table.read(tx, at):
@@ -167,7 +209,7 @@ def _sync(
     for key, row in there.items():
         if (last is None or key <= last) and wanted.get(key) != row:
             table.delete(tx, row)
-    for key, row in wanted.items():
+    for key, row in () if drops_only else wanted.items():
         if there.get(key) != row:
             table.insert(tx, row)
 
@@ -204,14 +246,16 @@ async def open_executor(url: str, default: Path) -> AsyncIterator[Executor]:
     if is_postgres(url):
         from talaria.store.postgres.store import PostgresStore  # noqa: PLC0415 - psycopg is for this engine only
 
-        async with await PostgresStore.open(url, clock) as store:
+        async with await PostgresStore.open(url, clock, name="talaria store copy") as store:
+            if await store.is_in_use():
+                raise StoreError("A gateway works on the database of the URL.", "Stop it, then try again.")
             yield store.threads
     else:
         async with await SqliteStore.open(find_database(url, default), clock) as file:
             yield file.threads
 
 
-async def copy_store(source: str, target: str, default: Path, tell: Tell) -> int:
-    """Copy the database of one URL to that of another, and return the number of rows. Raises `StoreError`."""
+async def copy_store(source: str, target: str, default: Path, tell: Tell) -> CopyResult:
+    """Copy the database of one URL to that of another. Raises `StoreError`."""
     async with open_executor(source, default) as first, open_executor(target, default) as second:
         return await StoreCopy(first, second, tell).run(SystemClock().now())

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from talaria.core.errors import ConfigError
+from talaria.core.errors import ConfigError, StoreError
 from talaria.core.findings import Finding, install_command, ok, problem, warn
 from talaria.core.gateway_part import Examination, StorePart, StoreScope
-from talaria.store.settings import StoreSettings, find_database, is_file, is_postgres
+from talaria.store.settings import UNFINISHED_COPY, StoreSettings, find_database, is_file, is_postgres
 
 if TYPE_CHECKING:
     from talaria.core.store_ports import StoreEngine
 
 
-def _open(scope: StoreScope, settings: StoreSettings) -> AbstractAsyncContextManager[StoreEngine]:
+@asynccontextmanager
+async def _open(scope: StoreScope, settings: StoreSettings) -> AsyncIterator[StoreEngine]:
     from talaria.store.engines import open_store  # noqa: PLC0415 - heavy
 
     path = find_database(settings.url, scope.default_path)
-    return open_store(path, scope.clock, is_suspect=scope.is_suspect)
+    async with open_store(path, scope.clock, is_suspect=scope.is_suspect) as store:
+        await _check_whole(store)
+        yield store
+
+
+async def _check_whole(store: StoreEngine) -> None:
+    if await store.cursor(UNFINISHED_COPY) is not None:
+        raise StoreError(
+            "The database is a copy that was not finished.",
+            "Finish it with `talaria store copy --to URL` in the home that it comes from.",
+        )
 
 
 async def _examine(examination: Examination[StoreSettings]) -> AsyncIterator[Finding]:
@@ -55,6 +66,7 @@ async def _open_postgres(scope: StoreScope, settings: StoreSettings) -> AsyncIte
     from talaria.store.postgres.store import PostgresStore  # noqa: PLC0415 - psycopg is for this engine only
 
     async with await PostgresStore.open(settings.url, scope.clock, connections=settings.connections) as store:
+        await _check_whole(store)
         yield store
 
 

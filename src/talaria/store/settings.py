@@ -11,6 +11,7 @@ import msgspec
 
 from talaria.core.setting_marks import Check, Unset
 
+UNFINISHED_COPY = "copying"  # the cursor that a database has until `talaria store copy` has compared it
 _SCHEME = "sqlite:"
 _POSTGRES = ("postgresql://", "postgres://")
 
@@ -62,6 +63,11 @@ class StoreSettings(msgspec.Struct, frozen=True):
     def shared(self) -> Path | None:
         """The folder that `files` names."""
         return Path(self.files) if self.files else None
+
+
+def shown_url(url: str) -> str:
+    """Return a usable URL with PASSWORD in place of one."""
+    return re.sub("(?<=[^/]):[^@/]*@", ":PASSWORD@", url) if is_postgres(url) else url
 
 
 def is_postgres(url: str) -> bool:

@@ -13,6 +13,7 @@ from talaria.core.errors import StoreError
 from talaria.store.postgres.faults import server_full, unprepared, unreachable
 from talaria.store.postgres.pipeline import ConnectionCut, Pipe
 
+GATEWAY = "talaria"  # the name of a gateway's connections at the server
 CONNECT_SECONDS = 5
 OLDEST_VERSION = 14
 
@@ -43,7 +44,7 @@ _SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]
 _PLANS = {"plan_cache_mode": "force_generic_plan"}  # made once for each statement
 
 
-def connect(url: str) -> psycopg.Connection[Any]:
+def connect(url: str, name: str = GATEWAY) -> psycopg.Connection[Any]:
     """Return a connection as libpq makes it.
 
     Raises `StoreError` if there is no server, `ServerFull` if it takes no more connections, `ConnectionCut`
@@ -55,7 +56,7 @@ def connect(url: str) -> psycopg.Connection[Any]:
             target_session_attrs=conninfo_to_dict(url).get("target_session_attrs") or "primary",
             autocommit=True,
             connect_timeout=CONNECT_SECONDS,
-            application_name="talaria",
+            application_name=name,
             client_encoding="utf8",
             keepalives_idle=10,
             keepalives_interval=5,
@@ -76,9 +77,9 @@ def connect(url: str) -> psycopg.Connection[Any]:
         raise unreachable(error) from error
 
 
-def open_pipe(url: str, *, is_reader: bool = False) -> Pipe:
+def open_pipe(url: str, *, name: str = GATEWAY, is_reader: bool = False) -> Pipe:
     """Return a connection for orders or for queries. Raises as `connect` does."""
-    connection = connect(url)
+    connection = connect(url, name)
     try:
         settings = _LIMITS | (_READER if is_reader else _WRITER) | _PLANS
         if connection.info.server_version >= 170000:
@@ -99,11 +100,11 @@ def _set(connection: psycopg.Connection[Any], settings: dict[str, str]) -> None:
 
 
 @contextmanager
-def preparing(url: str) -> Iterator[psycopg.Connection[Any]]:
+def preparing(url: str, name: str = GATEWAY) -> Iterator[psycopg.Connection[Any]]:
     """Open a connection that makes and migrates tables. Raises `StoreError`, also for errors of the server in
     the block."""
     try:
-        with connect(url) as connection:
+        with connect(url, name) as connection:
             _set(connection, _MIGRATION)
             yield connection
     except ConnectionCut as cut:

@@ -14,7 +14,7 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import StoreError
 from talaria.core.ledger import Integrity, StoreStats
 from talaria.core.turns import TurnState
-from talaria.store.postgres.connections import open_pipe, preparing, version_of
+from talaria.store.postgres.connections import GATEWAY, open_pipe, preparing, version_of
 from talaria.store.postgres.faults import hanging
 from talaria.store.postgres.schema import migrate
 from talaria.store.postgres.server_clock import ServerClock
@@ -27,6 +27,9 @@ CONNECTIONS = 8
 STATS_SECONDS = 2.0
 TIME = "SELECT CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
 SIZE = "SELECT pg_database_size(current_database())"
+_GATEWAYS = f"""
+SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND application_name = '{GATEWAY}' LIMIT 1
+"""  # noqa: S608 - a constant
 _OLD_MARKS = "DELETE FROM order_marks WHERE at < extract(epoch FROM clock_timestamp()) - 7 * 86400"
 
 
@@ -48,20 +51,25 @@ class PostgresStore(SqlStore):
         super().__init__(threads, clock, wakes)
 
     @classmethod
-    async def open(cls, url: str, clock: Clock, *, connections: int = CONNECTIONS) -> PostgresStore:
-        """Open the database, and make its tables or migrate them. Raises `StoreError`."""
+    async def open(
+        cls, url: str, clock: Clock, *, connections: int = CONNECTIONS, name: str = GATEWAY
+    ) -> PostgresStore:
+        """Open the database, and make its tables or migrate them. Raises `StoreError`.
+
+        The server shows the connections under this name.
+        """
         times: Clock = ServerClock() if isinstance(clock, SystemClock) else clock
-        version, schema = await asyncio.to_thread(_prepare, url, times)
+        version, schema = await asyncio.to_thread(_prepare, url, times, name)
         threads = PostgresThreads(
-            partial(open_pipe, url),
-            partial(open_pipe, url, is_reader=True),
+            partial(open_pipe, url, name=name),
+            partial(open_pipe, url, name=name, is_reader=True),
             times,
             engine=f"postgresql {version}",
             schema=schema,
             most=connections,
         )
         await asyncio.to_thread(threads.reserve_side)
-        return cls(threads, times, PostgresWakes(partial(open_pipe, url)))
+        return cls(threads, times, PostgresWakes(partial(open_pipe, url, name=name)))
 
     async def __aenter__(self) -> PostgresStore:
         return self
@@ -101,6 +109,10 @@ class PostgresStore(SqlStore):
             if self._server_clock is not None:
                 self._server_clock.note(asked_at, told)
 
+    async def is_in_use(self) -> bool:
+        """Return whether a gateway is connected. This store has another name."""
+        return await self._threads.read(lambda db: db.execute(_GATEWAYS).fetchone()) is not None
+
     async def verify(self) -> str | None:
         return None
 
@@ -133,9 +145,9 @@ def _read_time(db: Connection) -> float:
     return float(db.execute(TIME).fetchone()[0])
 
 
-def _prepare(url: str, clock: Clock) -> tuple[str, int]:
+def _prepare(url: str, clock: Clock, name: str) -> tuple[str, int]:
     """Return the server's version and the schema's. Raises `StoreError`."""
-    with preparing(url) as connection:
+    with preparing(url, name) as connection:
         version = version_of(connection)
         schema = migrate(connection)
         connection.execute(_OLD_MARKS)
