@@ -20,12 +20,14 @@ class Cut(Enum):
     POOLER = auto()  # they arrive, and the client gets an error as from a pooler that lost the server
 
 
+_PROCESS, _OTHER_PROCESS = b"K\0\0\0\x0c\0", b"K\0\0\0\x0c\x01"  # the message with its number
 _FIELDS = b"SFATAL\0VFATAL\0C58000\0Merror receiving data from server\0\0"
 _LOST = b"E" + (len(_FIELDS) + 4).to_bytes(4) + _FIELDS + b"Z\0\0\0\5I"  # as of pgcat, which serves on
 
 
 class CuttingProxy:
-    """`cut` is for the next bytes of any client. While `is_gone`, new connections are refused."""
+    """`cut` is for the next bytes of any client. While `is_gone`, new connections are refused. If it
+    `is_pooler`, clients get other numbers for the server's processes, as poolers give them."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
@@ -36,6 +38,7 @@ class CuttingProxy:
         self.port = int(self._listener.getsockname()[1])
         self.cut: Cut | None = None
         self.is_gone = False
+        self.is_pooler = False
         self.refused = 0
         self._threads[0].start()
 
@@ -98,7 +101,7 @@ class CuttingProxy:
                 data = server.recv(1 << 16)
                 if not data:
                     return False
-                client.sendall(data)
+                client.sendall(data.replace(_PROCESS, _OTHER_PROCESS) if self.is_pooler else data)
             if client not in ready:
                 continue
             data = client.recv(1 << 16)

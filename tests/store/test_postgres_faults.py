@@ -13,6 +13,7 @@ from postgres_server import PostgresServer
 from store.cutting_proxy import Cut, CuttingProxy, cutting_proxy
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
+from talaria.store.postgres.connections import open_pipe
 from talaria.store.postgres.server_clock import ServerClock
 from talaria.store.postgres.store import PostgresStore
 from talaria.store.sql.executor import Connection, Transaction
@@ -337,3 +338,38 @@ async def test_the_status_is_told_while_queries_hang(postgres_url: str, clock: H
         with psycopg.connect(postgres_url) as other:
             other.execute("LOCK TABLE counts")
             assert "a query has been waiting" in (await store.stats()).trouble
+
+
+async def test_an_orders_time_is_the_one_at_which_it_got_its_locks(
+    postgres_url: str, clock: HandClock
+) -> None:
+    """Otherwise a lease would be shorter, and a change older, than all that was committed meanwhile."""
+    async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
+        with psycopg.connect(postgres_url) as other:
+            other.execute("SELECT pg_advisory_xact_lock(7)")
+
+            def order(tx: Transaction) -> float:
+                tx.lock("SELECT pg_advisory_xact_lock(7)")
+                tx.execute("SELECT 1").fetchone()
+                return tx.now
+
+            writing = asyncio.ensure_future(store.threads.write(order))
+            waits = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            while await store.threads.read(lambda db: db.execute(waits).fetchone()) is None:
+                await asyncio.sleep(0)
+            clock.forward(9.0)
+        assert await writing == clock.now()
+
+
+def test_a_prepared_statement_has_the_same_name_on_all_connections(postgres_url: str) -> None:
+    """A pooler that mixes sessions up must not run one statement for another."""
+    texts, known = ("SELECT 1", "SELECT 2"), "SELECT statement, name FROM pg_prepared_statements"
+    names = []
+    for order in (texts, texts[::-1]):
+        pipe = open_pipe(postgres_url)
+        pipe.begin_reading()
+        for text in order:
+            pipe.execute(text)
+        names.append({text: name for text, name in pipe.execute(known).fetchall() if text in texts})
+        pipe.close()
+    assert names[0] == names[1] and len(names[0]) == 2

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from postgres_server import PostgresServer, running_server
+from store.cutting_proxy import cutting_proxy
 from store.sql_statements import STATEMENTS
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ForeignDatabase, StoreError
@@ -160,6 +161,13 @@ def test_doctor_looks_at_the_database(postgres: PostgresServer, postgres_url: st
     assert "cannot be reached" in gone.text
     (missing,) = check_postgres(postgres.url("nowhere"), 8)
     assert "does not exist" in missing.text
+
+
+def test_doctor_tells_of_a_pooler(postgres_url: str) -> None:
+    with cutting_proxy(postgres_url) as (proxy, url):
+        assert not any("pooler" in finding.text for finding in check_postgres(url, 8))
+        proxy.is_pooler = True
+        assert any("pooler" in finding.text for finding in check_postgres(url, 8))
 
 
 async def test_a_database_that_cannot_serve_is_refused_in_plain_words(postgres: PostgresServer) -> None:

@@ -38,6 +38,7 @@ def check_postgres(url: str, connections: int) -> Iterator[Finding]:
     with connection:
         try:
             yield ok(_NAME, f"PostgreSQL {version_of(connection)}, {_describe_schema(connection)}.")
+            yield from _check_pooler(connection)
             yield from _check_rights(connection)
             yield from _check_clock(connection)
             yield from _check_settings(connection, connections)
@@ -54,6 +55,13 @@ def _describe_schema(connection: psycopg.Connection[Any]) -> str:
     return f"schema {current}" + (
         "" if current == latest else f", to be upgraded to {latest} at the next start"
     )
+
+
+def _check_pooler(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+    """A pooler gives its clients other numbers than those of the server's processes."""
+    if _row(connection, "SELECT pg_backend_pid()")[0] != connection.info.backend_pid:
+        text = "A pooler such as pgbouncer stands before the database; Talaria needs its session mode."
+        yield warn(_NAME, text, "Set pool_mode = session for this database, or name the server itself.")
 
 
 def _check_rights(connection: psycopg.Connection[Any]) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ from talaria.core.errors import StoreError, TalariaError
 from talaria.store.postgres.connections import Connect
 from talaria.store.postgres.faults import OrderFault, ends_session, failed, in_doubt, kind_of
 from talaria.store.postgres.pipeline import ANSWER_SECONDS, ConnectionCut, Pipe
-from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.executor import Connection, Cursor, Transaction
 
 MOST_RUNS = {OrderFault.CUT: 8, OrderFault.FORGOTTEN: 2, OrderFault.AGAIN: 20, OrderFault.TAKEN: 3}
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.5
@@ -58,9 +58,21 @@ _log = logging.getLogger("talaria.store")
 
 
 class LockingTransaction(Transaction):
-    """The transaction of an order beside others."""
+    """The transaction of an order beside others. Its time is that of its first look at the clock, which is
+    after it has waited for its locks."""
 
-    __slots__ = ()
+    __slots__ = ("_clock", "_now")
+
+    def __init__(self, execute: Callable[..., Cursor], clock: Clock) -> None:
+        self.execute = execute
+        self._clock = clock
+        self._now: float | None = None
+
+    @property
+    def now(self) -> float:  # type: ignore[override]  # orders only read it
+        if self._now is None:
+            self._now = self._clock.now()
+        return self._now
 
     def lock(self, sql: str, parameters: Sequence[Any] = ()) -> bool:
         self.execute(sql, parameters)
@@ -156,8 +168,7 @@ class PostgresLink:
     def _write_once(self, order: Callable[[Transaction], T], until: float) -> T:
         pipe = self.pipe
         seconds = min(ANSWER_SECONDS, max(_LEAST_SECONDS, until - time.monotonic()))
-        transaction = LockingTransaction(pipe.execute)
-        transaction.now = self._clock.now()
+        transaction = LockingTransaction(pipe.execute, self._clock)
         self._number += 1
         try:
             pipe.begin(seconds)

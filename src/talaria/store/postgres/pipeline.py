@@ -11,6 +11,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import psycopg
@@ -111,7 +112,6 @@ class Pipe:
         self._poll.register(self._socket, select.POLLIN)
         self._loader = Transformer(connection)
         self._names: dict[str, bytes] = {}
-        self._prepared = 0
         self._pending: deque[PipeCursor] = deque()
         self._arriving: PGresult | None = None
         self._failed: PGresult | None = None
@@ -239,8 +239,9 @@ class Pipe:
         return self._loader.load_rows(0, result.ntuples, tuple)
 
     def _prepare(self, sql: str) -> bytes:
-        self._prepared += 1
-        name = b"t%d" % self._prepared
+        """A name stands for the same text on all connections: behind a pooler that mixes them up, a statement
+        may be unknown, but it is never another one."""
+        name = b"t" + blake2b(sql.encode(), digest_size=15).hexdigest().encode()
         self._pg.send_prepare(name, numbered(sql).encode())
         self._pending.append(_Preparation(self, sql))
         self._names[sql] = name
