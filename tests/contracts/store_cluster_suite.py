@@ -87,6 +87,21 @@ class StoreClusterSuite:
         found = await store.cluster.member_of(CHAT)
         assert found is not None and found.owner == ME
 
+    async def test_a_message_joins_or_stops_the_turn_that_runs_elsewhere(self, store: StoreEngine) -> None:
+        await both_join(store)
+        host = await store.accept(at(HERE))
+        steer = await store.accept(at(THERE, "more", busy="steer"))
+        assert steer.turn.merged_into == host.turn.id
+        await store.accept(at(THERE, "queued", busy="queue"))
+        behind = await store.accept(at(THERE, "behind", busy="steer"))
+        assert behind.turn.merged_into is None, "another message waits before it"
+        passing = await store.accept(replace(at(THERE, "now", busy="steer"), passes=True))
+        assert passing.turn.merged_into == host.turn.id
+        assert not any(each.stop_asked for each in await store.cluster.waiting_here(ME))
+        await store.accept(at(THERE, "instead", busy="interrupt"))
+        asked = [each.turn.id for each in await store.cluster.waiting_here(ME) if each.stop_asked]
+        assert asked == [host.turn.id]
+
     # -- wake-ups
 
     async def test_a_wake_up_reaches_its_member_or_all(self, store: StoreEngine) -> None:

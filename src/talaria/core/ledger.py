@@ -89,7 +89,8 @@ class Accept(msgspec.Struct, frozen=True):
     - With `response` a row is written by which the response can be found; see `core.responses`.
     - With `here` the gateway is one of a cluster. The turn is for the member that has the chat, and the chat
       is this member's from now on if no other has it; see `Accepted`. A turn for another member is not begun.
-      With `busy` "steer" it joins the running turn there, with "interrupt" that turn is asked to stop.
+      With `busy` "steer" it joins the running turn there, unless other messages wait behind that and it does
+      not pass them. With "interrupt" that turn is asked to stop.
     """
 
     turn_id: TurnId
@@ -111,6 +112,7 @@ class Accept(msgspec.Struct, frozen=True):
     names: tuple[MessageName, ...] = ()
     here: Here | None = None
     busy: str = ""
+    passes: bool = False
 
 
 class Accepted(msgspec.Struct, frozen=True):

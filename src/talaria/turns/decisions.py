@@ -105,15 +105,6 @@ class Decisions:
         """
         return await finish(self._record(question_id, decision))
 
-    async def catch_up(self, live: LiveTurn) -> None:
-        """Let a turn go on after decisions that other processes recorded. Raises `StoreError`."""
-        for question in await self._store.questions(live.turn.id):
-            if (decision := question.decision) is None or live.knows_decision(question.id):
-                continue
-            if question.id in live.questions:
-                live.emit(QuestionDecided(question.id, decision.text, decision.span, decision.by))
-            live.decide(question.id)
-
     async def _record(self, question_id: QuestionId, decision: Decision) -> Turn:
         asked = [live.questions[question_id] for live in self._live if question_id in live.questions]
         if any(not question.is_open(decision.decided_at) for question in asked):
@@ -127,10 +118,14 @@ class Decisions:
             await self._followed.nudge(turn.chat_key)
         return turn
 
-    async def take_in(self, live: LiveTurn) -> None:
-        """Let a turn of this process go on after decisions that other members have recorded."""
+    async def take_in(self, live: LiveTurn, *, is_news: bool = True) -> None:
+        """Let a turn of this process go on after decisions that other members have recorded. Unless
+        `is_news`, nobody is told: they were recorded before this process had the turn."""
         for question in await self._store.questions(live.turn.id):
             if (decision := question.decision) is None or live.has_decided(question.id):
+                continue
+            if not is_news:
+                live.decide(question.id)
                 continue
             _tell(live, question.id, decision)
             if question.kind is QuestionKind.HOST:

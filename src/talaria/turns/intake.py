@@ -355,7 +355,7 @@ class Intake:
         if not self._agents.commands.is_control(order.command):
             self._check_room(order, ahead, running)
         if self._cluster is not None:
-            order = msgspec.structs.replace(order, here=self._cluster.here, busy=busy)
+            order = msgspec.structs.replace(order, here=self._cluster.here, busy=busy, passes=is_explicit)
         self._arriving[key] = ahead + 1
         try:
             live = await self._accept(order, NO_OPTIONS, may_begin=not ahead)

@@ -209,9 +209,6 @@ class LiveTurn:
         """How many decisions about its questions this process knows."""
         return len(self._decided)
 
-    def knows_decision(self, question_id: QuestionId) -> bool:
-        return question_id in self._decided
-
     def open_questions(self) -> list[Question]:
         """Return the questions that a parked turn waits for and that can be decided now."""
         if self._state is not LiveState.PARKED:

@@ -128,9 +128,10 @@ class TurnsHere:
             _log.info("taken up turns that others accepted or left: %d", len(fresh))
         self._unplaced -= {turn.id for turn in fresh}
         self._lanes.arrange({row.turn.id: place for place, row in enumerate(rows)})
+        old = {turn.id for turn in fresh}
         for row in rows:
             if (live := self._live.get(row.turn.id)) is not None:
-                await self._heed(live, row)
+                await self._heed(live, row, is_fresh=row.turn.id in old)
         return len(fresh)
 
     def _let_go(self, here: set[TurnId], known: set[TurnId]) -> None:
@@ -162,11 +163,12 @@ class TurnsHere:
         live.add_seconds(ran_seconds)
         self._lanes.put(live)
 
-    async def _heed(self, live: LiveTurn, row: Waiting) -> None:
+    async def _heed(self, live: LiveTurn, row: Waiting, *, is_fresh: bool) -> None:
+        """Stop the turn, or let it go on, as people want. Decisions that a turn brings along are old."""
         if row.stop_asked:
             self._lanes.stop(live)
         elif row.decided > live.decisions:
-            await self._decisions.catch_up(live)
+            await self._decisions.take_in(live, is_news=not is_fresh)
 
     # -- adopting -------------------------------------------------------------------------------------------
 

@@ -46,7 +46,8 @@ WHERE t.session_id = ? AND t.member = ? AND t.state = 'running' AND t.merged_int
 """
 IS_QUEUED = """
 SELECT 1 FROM turns t
-WHERE t.session_id = ? AND t.state = 'accepted' AND t.merged_into IS NULL AND t.command = '' LIMIT 1
+WHERE t.session_id = ? AND t.state = 'accepted' AND t.merged_into IS NULL AND t.command = '' AND t.id <> ?
+LIMIT 1
 """
 ASK_STOP = """
 UPDATE turns SET stop_asked_at = ?, stop_asked_by = ? WHERE id = ? AND stop_asked_at IS NULL
@@ -151,4 +152,5 @@ def join_running(tx: Transaction, order: Accept, session_id: SessionId, member: 
     if order.busy == INTERRUPT:
         tx.execute(ASK_STOP, (tx.now, order.inbound.sender.id, row[0]))
         return None
-    return None if tx.execute(IS_QUEUED, (session_id,)).fetchone() else TurnId(row[0])
+    is_queued = not order.passes and tx.execute(IS_QUEUED, (session_id, order.turn_id)).fetchone()
+    return None if is_queued else TurnId(row[0])
