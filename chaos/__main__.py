@@ -29,11 +29,23 @@ from chaos.planted import Cluster, Commands, Kills, Pauses, Retries, Tests
 from chaos.processes import ProcessKillRun
 from chaos.proxy_attacks import ProxyAttackRun, all_proxy_attacks
 from chaos.retries import RetryRun, has_node
+from chaos.start_kills import StartKillRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from chaos.webhooks import WebhookRun
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
-PARTS = ("kills", "processes", "jobs", "retries", "nonces", "pauses", "cancels", "sigterm", "poison")
+PARTS = (
+    "kills",
+    "processes",
+    "starts",
+    "jobs",
+    "retries",
+    "nonces",
+    "pauses",
+    "cancels",
+    "sigterm",
+    "poison",
+)
 # Attacks from outside, with a page of their own.
 OUTSIDE = ("hostile", "http", "webhooks", "schema", "addresses", "proxy", "disk", "sandbox")
 
@@ -111,6 +123,10 @@ async def _run(options: argparse.Namespace, progress: Progress) -> tuple[list[Fi
         figures += await beside.run()
         found = beside.results
         print(*found.untold, *found.repeated, *found.left, sep="\n")
+    if "starts" in parts:
+        starts = StartKillRun(times(3000), options.seed)
+        figures += await starts.run()
+        print(*starts.left, sep="\n")
     if "jobs" in parts:
         jobs = JobKillRun(times(200), progress, options.seed)
         figures += await jobs.run()
@@ -213,6 +229,8 @@ small version to watch.
   the gateway is killed, also between a record, a start, a note or a turn and what follows it. A fifth of
   the kills hits a shim too. Every process that ended must have been told to its session exactly once, as
   ended or as lost; no command may have run twice; after `/new` no process and no folder is left.
+- *Kills while a sandbox starts*: gateways are killed at random moments between the start of bubblewrap and
+  that of the command, or while the network of a session is made. No process may be left.
 - *Retries*: clients ask sessions for a tool call with an effect. Their connections are cut, their time limits
   are shorter than most turns, and the gateway is killed. openai-python and openai-node number their
   retries; the AI SDK and a plain client just send the request again. (The clients for node take part where

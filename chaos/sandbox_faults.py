@@ -25,6 +25,24 @@ def _hole(name: str, why: str, caught_by: Commands, *edits: Edit) -> Mutant:
 
 
 SANDBOX_FAULTS = (
+    Mutant(
+        "bubblewrap: no guard",
+        "a gateway that is killed while a command starts leaves it running, or a process that waits for ever",
+        (Edit(_BUBBLEWRAP, ', ("/bin/sh", "-c", guard, "sh"))\n', ")\n"),),
+        Tests("tests/chaos/test_start_kills.py::test_a_kill_while_a_sandbox_starts_leaves_no_process"),
+    ),
+    Mutant(
+        "bubblewrap: its guard is not reaped",
+        "a gateway that is the first process of a container keeps a zombie of each command",
+        (
+            Edit(
+                "workspace/sandbox/process.py",
+                "        if self._launch.guard:\n            await self._reap_group()\n",
+                "",
+            ),
+        ),
+        Tests("tests/chaos/test_start_kills.py::test_a_gateway_that_inherits_processes_reaps_them"),
+    ),
     _hole(
         "bubblewrap: no namespace of the network",
         "a command reaches servers on this machine",

@@ -167,12 +167,14 @@ def _start(
     program, machine = shutil.which("bwrap", path=PATH), MACHINES.get(os.uname().machine)
     if program is None or machine is None:
         raise SandboxError("bubblewrap is not installed.", "Install the package bubblewrap.")
-    info, told = os.pipe()
+    # A file, not a pipe: if this process dies, bubblewrap must not die of SIGPIPE. Its second process would
+    # wait for the first one without end.
+    info = open_data("info", b"")
     ready, says = os.pipe()
     lock = os.open(folder / _USERS, os.O_RDONLY | os.O_CLOEXEC)
     rules = open_data("filter", build_filter(machine, has_namespaces=True, shares_uid=False))
-    given = (told, says, lock, rules)
-    argv = [program, *_options(folder, user, hidden), "--info-fd", str(told), "--seccomp", str(rules), "--"]
+    given = (info, says, lock, rules)
+    argv = [program, *_options(folder, user, hidden), "--info-fd", str(info), "--seccomp", str(rules), "--"]
     argv += [*_program(user), str(lock), str(says)]
     argv += [str(PROXY_PORT), f"{_INSIDE}/{FOREGROUND}", str(BACKGROUND_PORT), f"{_INSIDE}/{BACKGROUND}"]
     try:
@@ -185,22 +187,27 @@ def _start(
             os.close(fd)
         raise SandboxError(f"bubblewrap cannot be started: {error.strerror}.") from error
     finally:
-        for fd in given:
+        for fd in (says, lock, rules):
             os.close(fd)
     try:
         pid = _first_process(info, ready)
     except BaseException:
-        child.kill()
-        child.communicate()
+        _kill_group(child)
         raise
     if pid:
         assert child.stderr is not None
         child.stderr.close()
         return child, pid
-    child.kill()
-    _, said = child.communicate()
+    said = _kill_group(child)
     why = said.decode(errors="replace").strip()[-300:] or "it said nothing"
     raise SandboxError(f"The network of the session cannot be made: {why}.", "Run `talaria doctor`.")
+
+
+def _kill_group(child: subprocess.Popen[bytes]) -> bytes:
+    """Kill bubblewrap and the processes that it has made, and return what they said."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    return child.communicate()[1]
 
 
 def _first_process(info: int, ready: int) -> int:
@@ -210,6 +217,7 @@ def _first_process(info: int, ready: int) -> int:
         if not _is_readable(ready, _PATIENCE) or ready_file.read() != b"ready":
             return 0
         try:
+            info_file.seek(0)
             return int(json.loads(info_file.read())["child-pid"])
         except (ValueError, KeyError):
             return 0

@@ -132,9 +132,9 @@ def _prctl(option: int, value: int) -> None:
 
 
 class Shim:
-    """A background command. The order has the `Launch` of its sandbox: `argv`, `fds`, `status`, `ends_all`;
-    the process's `folder`, the size of the `ring`, the seconds of `grace`, and the `facts` of the record as
-    the inside of a JSON object."""
+    """A background command. The order has the `Launch` of its sandbox: `argv`, `fds`, `status`, `ends_all`,
+    `guard`; the process's `folder`, the size of the `ring`, the seconds of `grace`, and the `facts` of the
+    record as the inside of a JSON object."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
@@ -156,6 +156,8 @@ class Shim:
             signal.signal(number, lambda *_: None)  # the number arrives at the descriptor
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
+        heard, self._alive = os.pipe()
+        os.close(heard)  # the guard opens it anew
         self._launch = 0
         self._launched_at = 0
         self._first = 0
@@ -192,7 +194,10 @@ class Shim:
             os.dup2(os.open(f"{self._folder}/{INPUT}", os.O_RDONLY), 0)
             os.dup2(self._sink, 1)
             os.dup2(self._sink, 2)
-            os.execve(self._order["argv"][0], self._order["argv"], {})  # noqa: S606 - what it is for
+            argv = self._order["argv"]
+            if guard := self._order["guard"]:  # as `Launch.guarded` does it
+                argv = (*guard, str(parent), f"/proc/{parent}/fd/{self._alive}", *argv)
+            os.execve(argv[0], argv, {})  # noqa: S606 - what it is for
         except OSError as error:
             os.write(2, f"The sandbox cannot be started: {error.strerror}.\n".encode())
         os._exit(_NOT_RUN)
@@ -293,6 +298,8 @@ class Shim:
     def _stop(self) -> None:
         self._stops += 1
         own = {self._launch, self._first}
+        if self._order["guard"]:
+            own |= {pid for pid, parent in _parents().items() if parent == self._launch}
         command = [pid for pid in _below(self._launch) if pid not in own]
         if self._stops > 1 or not command:
             self._force()
@@ -303,7 +310,8 @@ class Shim:
 
     def _force(self) -> None:
         self._force_at = 0.0
-        _kill(self._launch, self._order["ends_all"])
+        # With a guard, the whole process group: the launcher may be starting the others just now.
+        _kill(-self._launch if self._order["guard"] else self._launch, self._order["ends_all"])
 
     def _end_rest(self) -> None:
         """The launcher has ended, and the kernel may still be emptying its namespace. As a subreaper this

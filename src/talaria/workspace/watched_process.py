@@ -147,6 +147,7 @@ class StartingShim:
             "fds": launch.fds,
             "status": launch.status,
             "ends_all": int(launch.ends_all),
+            "guard": launch.guard,
             "folder": str(folder),
             "ring": RING_BYTES,
             "grace": _GRACE,

@@ -38,6 +38,19 @@ echo 1000 2>/dev/null >/proc/self/oom_score_adj
 exec "$@"
 """
 
+# `--die-with-parent` does not hold while bubblewrap starts. Its first process of the namespaces waits for the
+# outer one without end, and asks to die with it only when the command is about to run; if the outer one is
+# killed before, both stay. They are all in one process group, to which a signal is sent as a whole: a process
+# that is being made gets it too. The guard sends it when its input ends.
+_GUARD = """\
+[ "$PPID" = "$1" ] || exit 125
+exec {fd}<"$2" || exit 125
+{{ read -r _ <&{fd}; kill -9 0; }} </dev/null >/dev/null 2>&1 &
+shift 2
+exec "$@" {fd}<&-
+"""
+_DIGITS = range(3, 10)  # the descriptors that a shell can name; more than those that bubblewrap is given
+
 
 @dataclass(frozen=True, slots=True)
 class BubblewrapSandbox:
@@ -87,7 +100,8 @@ class BubblewrapSandbox:
         inner += ["/bin/sh", "-c", _script(command.limits), "sh", *command.argv]
         join = command.network.join if command.network is not None else ()
         argv = (*join, program, *arguments, "--json-status-fd", str(told), "--", *inner)
-        return Launch(argv, tuple(fds), status, ends_all=signal.SIGKILL)
+        guard = _GUARD.format(fd=next(fd for fd in _DIGITS if fd not in fds))
+        return Launch(argv, tuple(fds), status, signal.SIGKILL, ("/bin/sh", "-c", guard, "sh"))
 
 
 def _namespaces(*, is_root: bool) -> list[str]:

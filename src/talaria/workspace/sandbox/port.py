@@ -143,12 +143,23 @@ class Launch:
     `fds` are inherited by it under their own numbers and closed here once it has started. `status` is the
     reading end of a pipe that tells, as JSON, the exit code of the command or the `error` that kept it from
     running. `ends_all` is the signal upon which the program ends every process of the command, then itself.
+    `guard` are the words before `argv` of a program that may leave processes behind if it is killed while it
+    starts: see `guarded`.
     """
 
     argv: tuple[str, ...]
     fds: tuple[int, ...]
     status: int
     ends_all: int
+    guard: tuple[str, ...] = ()
+
+    def guarded(self, owner: int, alive: int) -> tuple[str, ...]:
+        """Return the words to start. If there is a guard, it ends every process of the command when nobody
+        holds the descriptor `alive` any more, which is the writing end of a pipe that the process `owner`
+        keeps to itself. The program has to be the leader of a process group."""
+        if not self.guard:
+            return self.argv
+        return (*self.guard, str(owner), f"/proc/{owner}/fd/{alive}", *self.argv)
 
     def close(self) -> None:
         for fd in (*self.fds, self.status):

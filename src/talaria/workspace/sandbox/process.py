@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from talaria.workspace.sandbox.port import Launch, Sandbox, SandboxCommand, SandboxError
@@ -24,7 +23,6 @@ _PIECE = 64 << 10
 _PIECES = 4  # of output that wait to be read, before the command has to wait
 _PATIENCE = 5.0  # seconds until a supervisor that does not end is killed itself
 _MAX_STATUS = 64 << 10
-_STOPPING = 1000  # milliseconds until a process has stopped
 _SCREEN = (24, 80)  # lines and columns of a terminal
 
 
@@ -70,11 +68,18 @@ class SandboxedProcess:
     """A command that runs. `open_process` makes it and cleans up after it."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], launch: Launch, seconds: float, terminal: int | None = None
+        self,
+        process: subprocess.Popen[bytes],
+        alive: int,
+        launch: Launch,
+        seconds: float,
+        terminal: int | None = None,
     ) -> None:
-        """`terminal` is the gateway's end of the command's terminal, if it has one."""
+        """`alive` is open as long as the command may run. `terminal` is the gateway's end of the command's
+        terminal, if it has one."""
         loop = asyncio.get_running_loop()
         self._process = process
+        self._alive = alive
         self._launch = launch
         self._terminal = terminal
         self._deadline = loop.time() + seconds
@@ -193,20 +198,35 @@ class SandboxedProcess:
         """End every process of the command. Returns when they are gone."""
         if self._ended.is_set():
             return
-        if self._launch.ends_all == signal.SIGKILL:
-            await self._end_children()
-        self._process.send_signal(self._launch.ends_all)  # nothing happens if it has been reaped
+        if self._launch.guard:
+            self._kill_group()
+        else:
+            self._process.send_signal(self._launch.ends_all)  # nothing happens if it has been reaped
         try:
             async with asyncio.timeout(_PATIENCE):
                 await self._ended.wait()
         except TimeoutError:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill_group()
             await self._ended.wait()
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _reap_group(self) -> None:
+        """Reap the guard, and the first process of a namespace, if this process inherits them: it is the
+        first one of a container, or a subreaper."""
+        with suppress(ChildProcessError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                while True:
+                    if os.waitpid(-self._process.pid, os.WNOHANG) == (0, 0):  # noqa: ASYNC222 - WNOHANG
+                        await asyncio.sleep(0.001)
 
     async def close(self) -> None:
         """End the command if it runs, and give back its pipes."""
         await self.kill()
+        if self._launch.guard:
+            await self._reap_group()
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
@@ -229,6 +249,7 @@ class SandboxedProcess:
         os.close(fd)
         self._running.remove(fd)
         if not self._running:
+            os.close(self._alive)  # the guard ends
             self._ended.set()
 
     def _hear(self) -> None:
@@ -245,29 +266,6 @@ class SandboxedProcess:
             with suppress(ProcessLookupError):
                 self._running.add(fd := os.pidfd_open(first))
                 loop.add_reader(fd, self._reap, fd)
-
-    async def _end_children(self) -> None:
-        """Kill what the launcher has started, and keep it from starting more.
-
-        The first process of a namespace dies with the launcher only once it has asked the kernel for that.
-        Before, it waits for the launcher, and would wait for ever if that was killed.
-        """
-        self._process.send_signal(signal.SIGSTOP)
-        stat, children = (Path(f"/proc/{self.pid}/{name}") for name in ("stat", f"task/{self.pid}/children"))
-        for _ in range(_STOPPING):
-            if (
-                self._process.returncode is not None
-                or stat.read_text().rpartition(")")[2].split()[0] in "TtZ"
-            ):
-                break
-            await asyncio.sleep(0.001)
-        if self._process.returncode is None:
-            with suppress(OSError):  # a kernel without this file
-                for child in children.read_text().split():
-                    os.kill(int(child), signal.SIGKILL)
-        for fd in self._running:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
 
     def _status(self) -> dict[str, Any]:
         """Return what the launcher told about the command: documents of JSON, one after the other."""
@@ -318,7 +316,7 @@ async def open_process(sandbox: Sandbox, command: SandboxCommand) -> AsyncIterat
     terminal: tuple[int, int] | None = None
     try:
         terminal = _open_terminal(command) if command.tty else None
-        process = _start(launch, terminal, has_input=command.has_input)
+        process, alive = _start(launch, terminal, has_input=command.has_input)
     except OSError as error:
         os.close(launch.status)
         if terminal is not None:
@@ -328,7 +326,7 @@ async def open_process(sandbox: Sandbox, command: SandboxCommand) -> AsyncIterat
     finally:
         for fd in (*launch.fds, *(terminal or ())[1:]):
             os.close(fd)
-    running = SandboxedProcess(process, launch, command.limits.seconds, terminal and terminal[0])
+    running = SandboxedProcess(process, alive, launch, command.limits.seconds, terminal and terminal[0])
     try:
         await _whole(running.connect())  # in the middle of it, nobody would know who closes the pipes
         yield running
@@ -354,25 +352,33 @@ def _open_terminal(command: SandboxCommand) -> tuple[int, int]:
 
 def _start(
     launch: Launch, terminal: tuple[int, int] | None, *, has_input: bool = False
-) -> subprocess.Popen[bytes]:
-    """Start the launcher from this thread, whose end it would notice as the gateway's.
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the launcher from this thread, whose end it would notice as the gateway's. Return it and the
+    descriptor whose end its guard would notice.
 
     Not with asyncio: on uvloop, descriptors of the gateway that others left inheritable would reach it.
     """
-    process = subprocess.Popen(  # noqa: S603 - what it is for
-        launch.argv,
-        stdin=terminal[1] if terminal else subprocess.PIPE if has_input else subprocess.DEVNULL,
-        stdout=terminal[1] if terminal else subprocess.PIPE,
-        stderr=terminal[1] if terminal else subprocess.PIPE,
-        bufsize=0,
-        cwd="/",
-        env={},
-        pass_fds=launch.fds,
-        start_new_session=True,
-    )
+    heard, alive = os.pipe()
+    try:
+        process = subprocess.Popen(  # noqa: S603 - what it is for
+            launch.guarded(os.getpid(), alive),
+            stdin=terminal[1] if terminal else subprocess.PIPE if has_input else subprocess.DEVNULL,
+            stdout=terminal[1] if terminal else subprocess.PIPE,
+            stderr=terminal[1] if terminal else subprocess.PIPE,
+            bufsize=0,
+            cwd="/",
+            env={},
+            pass_fds=launch.fds,
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(alive)
+        raise
+    finally:
+        os.close(heard)  # the guard opens it anew
     if process.stdin is not None:
         os.set_blocking(process.stdin.fileno(), False)
-    return process
+    return process, alive
 
 
 async def _whole(work: Coroutine[Any, Any, None]) -> None:
