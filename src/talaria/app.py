@@ -25,6 +25,7 @@ from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people
+from talaria.cluster.following import PeerClient
 from talaria.cluster.leases import LeaseKeeper, LeaseTiming
 from talaria.cluster.membership import Membership, join_cluster
 from talaria.commands.extra import ExtraCommands
@@ -68,6 +69,7 @@ from talaria.turns.agents import Agents, NoteSources
 from talaria.turns.crashes import RestartGuard
 from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
+from talaria.turns.followed import FollowedTurns
 from talaria.turns.host_questions import HostQuestions
 from talaria.turns.lease_watch import keep_leases
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
@@ -141,6 +143,12 @@ class _Start:
             return None
         known = (store, self.clock, keeper, self.settings.cluster, self.home.path)
         return await scopes.enter_async_context(join_cluster(*known, boot=boot_id()))
+
+    def reach_peers(self, cluster: Membership, turns: Turns, store: Store) -> PeerClient:
+        """Let the turns of other members be followed. `Turns.drain` closes the client."""
+        peers = PeerClient(self.environ.get(self.settings.cluster.token_env, "").strip())
+        turns.use_followed(FollowedTurns(store, cluster.store, turns.live, peers, cluster.owner))
+        return peers
 
     @property
     def zone(self) -> ZoneInfo | None:
@@ -384,6 +392,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
             uploads=uploads,
             cluster=cluster,
         )
+        peers = None if cluster is None else start.reach_peers(cluster, turns, store)
         networks.use_asker(turns.hosts)
         delivery = _make_delivery(start, store, turns, folders)
         sender.use(turns.live, delivery.written)
@@ -420,6 +429,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
             parts=start.parts,
             tool_runner=agents.tool_runner,
             cluster=cluster,
+            peers=peers,
         )
         await _open_services(scopes, gateway, serves=start.serves)
         yield gateway

@@ -21,6 +21,7 @@ from talaria.workspace.chat_folders import ChatFolders
 if TYPE_CHECKING:
     from talaria.access.budgets import Budgets
     from talaria.access.people import People
+    from talaria.cluster.following import PeerClient
     from talaria.cluster.membership import Membership
     from talaria.cluster.overview import Overview
     from talaria.cluster.roles import Roles
@@ -154,7 +155,7 @@ class Gateway:
 
     `settings` are those of the start; `reloader.live.settings` are the current ones. `channels` are the open
     channels by name. A channel registers the `webhooks` that its platform calls, by path. The
-    `overview` is there in a cluster only.
+    `overview`, `cluster` and `peers` are there in a cluster only.
     """
 
     home: Home
@@ -188,6 +189,7 @@ class Gateway:
     parts: Parts = ()
     overview: Overview | None = None
     cluster: Membership | None = None
+    peers: PeerClient | None = None
     channels: dict[str, OpenChannel] = field(default_factory=dict)
     webhooks: dict[str, Webhook] = field(default_factory=dict)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from channels.http.gateway import TOKEN, run_gateway
 from rig import inbound
 from store.cutting_proxy import CuttingProxy
 from talaria.access.logins import Logins
-from talaria.channels.http.cluster_api import ClusterAccess
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING
 from talaria.channels.http.routes import create_app
@@ -26,7 +26,7 @@ from talaria.cluster.following import PeerClient, PeerTiming
 from talaria.cluster.passed_events import ROLE_HEADER, PassedEvent, decode_line
 from talaria.core.cluster import Member, StopAsked, Wake
 from talaria.core.events import Delta, Done, Event, Queued, Reset, ToolOutput, ToolStarted
-from talaria.core.ids import ChatKey, OwnerId, PlaceId, TurnId, new_session_id, new_turn_id
+from talaria.core.ids import OwnerId, PlaceId, TurnId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Fresh, TurnEnd
 from talaria.core.turns import Turn, TurnState
 from talaria.gateway import Gateway
@@ -48,7 +48,7 @@ class Directory:
         self.asked: list[TurnId] = []
         self.woken: list[OwnerId | None] = []
 
-    async def member_of(self, chat_key: ChatKey) -> Member | None:
+    async def member_of_turn(self, turn_id: TurnId) -> Member | None:
         return self.member
 
     async def ask_stop(self, turn_id: TurnId, by: str) -> StopAsked:
@@ -105,9 +105,8 @@ async def listen(gateway: Gateway, timing: PeerTiming) -> AsyncIterator[tuple[Ht
     bound = bind(settings)
     proxy = CuttingProxy(bound.port)
     hosts = allowed_hosts(settings, bound) | {f"127.0.0.1:{proxy.port}"}
-    access = ClusterAccess(SECRET, timing)
-    logins = Logins(TOKEN, gateway.clock)
-    app = create_app(gateway, settings, logins, hosts, DEFAULT_TIMING, cluster=access)
+    member = replace(gateway, peers=PeerClient(SECRET, timing))
+    app = create_app(member, settings, Logins(TOKEN, gateway.clock), hosts, DEFAULT_TIMING)
     server = HttpServer(app, bound, gateway.limits)
     await server.start()
     try:
@@ -421,7 +420,7 @@ async def test_the_token_follows_no_redirect_and_is_in_no_log(
         await reader.end()
     assert not seen
     assert "status 302" in caplog.text
-    assert SECRET not in caplog.text and SECRET not in repr(ClusterAccess(SECRET))
+    assert SECRET not in caplog.text
 
 
 async def test_a_member_passes_nothing_on(stage: Stage) -> None:

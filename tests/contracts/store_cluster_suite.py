@@ -21,7 +21,7 @@ from contracts.store_orders import (
 )
 from talaria.core.cluster import Here, Member, MemberFigures, Wake
 from talaria.core.errors import TurnElsewhere
-from talaria.core.ids import OwnerId, PlaceId
+from talaria.core.ids import OwnerId, PlaceId, new_turn_id
 from talaria.core.ledger import Accept, Begin
 from talaria.core.store_ports import StoreEngine
 
@@ -86,6 +86,20 @@ class StoreClusterSuite:
         assert (await store.begin(Begin(second.turn.id, ME, LEASE, said("second")))).attempts == 1
         found = await store.cluster.member_of(CHAT)
         assert found is not None and found.owner == ME
+        for turn in (first.turn, second.turn):
+            found = await store.cluster.member_of_turn(turn.id)
+            assert found is not None and found.owner == ME
+
+    async def test_a_turn_is_of_the_member_that_runs_it_as_long_as_that_is_alive(
+        self, store: StoreEngine, clock: HandClock
+    ) -> None:
+        await both_join(store)
+        alone = await store.accept(replace(at(HERE), here=None))  # as a call that brings its whole context
+        found = await store.cluster.member_of_turn(alone.turn.id)
+        assert found is not None and found.owner == ME
+        assert await store.cluster.member_of_turn(new_turn_id()) is None
+        clock.forward(LEASE)
+        assert await store.cluster.member_of_turn(alone.turn.id) is None
 
     async def test_a_message_joins_or_stops_the_turn_that_runs_elsewhere(self, store: StoreEngine) -> None:
         await both_join(store)

@@ -64,7 +64,7 @@ class PeerClient:
     """
 
     def __init__(self, token: str, timing: PeerTiming = USUAL_PEER_TIMING, most_streams: int = 256) -> None:
-        self._token = token
+        self.token = token
         self.timing = timing
         self._most_streams = most_streams
         self._streams: Counter[OwnerId] = Counter()
@@ -123,7 +123,9 @@ class PeerClient:
         """
         import aiohttp  # noqa: PLC0415 - slow to import, and a gateway alone does not need it
 
-        headers = {"authorization": f"Bearer {self._token}", ROLE_HEADER: role, **more.pop("headers", {})}
+        if not self.token:
+            raise PeerUnreachable("There is no cluster token, so no other gateway is called.")
+        headers = {"authorization": f"Bearer {self.token}", ROLE_HEADER: role, **more.pop("headers", {})}
         url = member.url.rstrip("/") + path
         try:
             async with self._http().request(

@@ -39,6 +39,10 @@ class ClusterStore(Protocol):
         """Return the living member that the chat's turns are for; None if there is none."""
         ...
 
+    async def member_of_turn(self, turn_id: TurnId) -> Member | None:
+        """Return the living member that runs the turn or that it is for; None if there is none."""
+        ...
+
     async def waiting_here(self, owner: OwnerId) -> Sequence[Waiting]:
         """Return the unsettled turns of the member's chats, oldest first."""
         ...

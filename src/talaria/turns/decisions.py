@@ -115,7 +115,7 @@ class Decisions:
             if live.turn.session_id == turn.session_id and live.state is not LiveState.QUEUED:
                 _tell(live, question_id, decision)
         if self._followed is not None and self._live.get(turn.id) is None:
-            await self._followed.nudge(turn.chat_key)
+            await self._followed.nudge(turn.id)
         return turn
 
     async def take_in(self, live: LiveTurn, *, is_news: bool = True) -> None:

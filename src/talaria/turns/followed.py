@@ -22,8 +22,9 @@ from talaria.core.cluster import Member, Wake
 from talaria.core.cluster_port import ClusterStore
 from talaria.core.errors import StoreError
 from talaria.core.events import FINAL_EVENTS, Event, Reset
-from talaria.core.ids import ChatKey, OwnerId, TurnId
+from talaria.core.ids import OwnerId, TurnId
 from talaria.core.store_ports import Store
+from talaria.core.tasks import sleep_until_woken
 from talaria.core.turns import Turn, TurnState
 from talaria.turns.live import LiveTurn, LiveTurns
 
@@ -85,6 +86,8 @@ class FollowedTurns:
         self._clock = live.clock
         self._followed: WeakValueDictionary[TurnId, FollowedTurn] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pauses: dict[TurnId, asyncio.Event] = {}
+        live.observe(self._opened)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -116,19 +119,19 @@ class FollowedTurns:
         """Return whether another member has the turn, which is not over."""
         if turn.state.is_final or self._live.get(turn.id) is not None:
             return False
-        return await self._other_member(turn.chat_key) is not None
+        return await self._other_member(turn.id) is not None
 
-    async def nudge(self, chat_key: ChatKey) -> None:
-        """Have the member that has the chat, if it is another one, look at its turns now. A failure costs a
+    async def nudge(self, turn_id: TurnId) -> None:
+        """Have the member that has the turn, if it is another one, look at its turns now. A failure costs a
         second, because members look each second anyway."""
         try:
-            if (member := await self._other_member(chat_key)) is not None:
+            if (member := await self._other_member(turn_id)) is not None:
                 await self._cluster.wake(Wake.TURNS, member.owner)
         except StoreError as error:
-            _log.info("the member that has %s is not told: %s", chat_key, error)
+            _log.info("the member that has turn %s is not told: %s", turn_id, error)
 
-    async def _other_member(self, chat_key: ChatKey) -> Member | None:
-        member = await self._cluster.member_of(chat_key)
+    async def _other_member(self, turn_id: TurnId) -> Member | None:
+        member = await self._cluster.member_of_turn(turn_id)
         return None if member is None or member.owner == self._owner else member
 
     # -- feeding --------------------------------------------------------------------------------------------
@@ -166,7 +169,20 @@ class FollowedTurns:
                 _log.info("turn %s is not followed for now: %s", live.turn.id, error)
                 is_told = False
             if not is_told:
-                await self._clock.sleep(self._peers.timing.look_seconds)
+                await self._pause(live.turn.id)
+
+    async def _pause(self, turn_id: TurnId) -> None:
+        """Wait for the next look, or until this process has the turn."""
+        opened = self._pauses[turn_id] = asyncio.Event()
+        try:
+            if self._live.get(turn_id) is None:
+                await sleep_until_woken(self._clock, self._peers.timing.look_seconds, opened)
+        finally:
+            del self._pauses[turn_id]
+
+    def _opened(self, live: LiveTurn) -> None:
+        if (pause := self._pauses.get(live.turn.id)) is not None:
+            pause.set()
 
     async def _follow_member(self, live: FollowedTurn, place: _Place) -> bool:
         """Feed the turn from the member that has it, as long as that goes. Return whether there may be more
@@ -174,7 +190,7 @@ class FollowedTurns:
         if (here := self._live.get(live.turn.id)) is not None:
             await self._follow_here(live, here, place)
             return True
-        if (member := await self._other_member(live.turn.chat_key)) is None:
+        if (member := await self._other_member(live.turn.id)) is None:
             return False
         try:
             return await self._follow_there(live, member, place)

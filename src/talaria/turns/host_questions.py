@@ -30,6 +30,7 @@ from talaria.turns.states import LiveState
 
 _log = logging.getLogger("talaria.turns")
 
+_Key = TypeVar("_Key")
 _Kept = TypeVar("_Kept")
 
 NETWORK = "network"  # the name of these questions in the place of a tool's
@@ -193,7 +194,7 @@ class HostQuestions:
         return [live for live in turns if live.state is LiveState.RUNNING]
 
 
-def _remember(known: OrderedDict[tuple[TurnId, str], _Kept], key: tuple[TurnId, str], value: _Kept) -> None:
+def _remember(known: OrderedDict[_Key, _Kept], key: _Key, value: _Kept) -> None:
     known[key] = value
     known.move_to_end(key)
     while len(known) > _MOST_REMEMBERED:

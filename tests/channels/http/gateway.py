@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,13 @@ import msgspec
 
 from talaria.access.logins import Logins
 from talaria.app import open_gateway
-from talaria.channels.http.cluster_api import ClusterAccess
 from talaria.channels.http.description import DescribedCall
 from talaria.channels.http.http_channel import open_http
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
 from talaria.channels.http.routes import create_app
 from talaria.channels.http.server import HttpServer
+from talaria.cluster.following import PeerClient
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.settings import settings_type
@@ -77,6 +77,7 @@ async def run_gateway(
     timing: StreamTiming = DEFAULT_TIMING,
     tables: Mapping[str, Any] | None = None,
     parts: Parts = PARTS,
+    environ: Mapping[str, str] | None = None,
     **http: Any,
 ) -> AsyncIterator[Api]:
     """Another life over the same home, each time it is entered."""
@@ -91,8 +92,9 @@ async def run_gateway(
         settings_type(parts),
     )
     settings = msgspec.structs.replace(settings, shutdown=ShutdownSettings(timedelta()))
+    environ = {TOKEN_ENV: TOKEN, **(environ or {})}
     async with (
-        open_gateway(Home(home), Loaded(settings, (), None), {TOKEN_ENV: TOKEN}, parts=parts) as gateway,
+        open_gateway(Home(home), Loaded(settings, (), None), environ, parts=parts) as gateway,
         open_http(gateway, settings.of(HTTP), timing) as channel,
         aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as client,
     ):
@@ -116,9 +118,8 @@ def _documented(gateway: Gateway) -> set[tuple[str, int]]:
     that have left."""
     if not _STATUSES:
         logins = Logins("any token", gateway.clock)
-        access = ClusterAccess("any token")
-        settings = gateway.settings.of(HTTP)
-        app = create_app(gateway, settings, logins, frozenset(), DEFAULT_TIMING, cluster=access)
+        member = replace(gateway, peers=PeerClient("any token"))
+        app = create_app(member, gateway.settings.of(HTTP), logins, frozenset(), DEFAULT_TIMING)
         for path, methods in app.routes.items():
             for method, route in methods.items():
                 described = DescribedCall(path, method, route.access, route.call)

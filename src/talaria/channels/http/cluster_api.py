@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
 
 from talaria.channels.http.request import Request, read_number
 from talaria.channels.http.response import LineStream
 from talaria.channels.http.views import no_such_turn
-from talaria.cluster.following import USUAL_PEER_TIMING, PeerTiming
+from talaria.cluster.following import PeerTiming
 from talaria.cluster.passed_events import StreamEnd, StreamHead, encode_event, encode_line
 from talaria.core.events import FINAL_EVENTS
 from talaria.core.ids import TurnId
@@ -22,14 +21,6 @@ from talaria.gateway import Gateway
 from talaria.turns.live import LiveTurn
 
 _END = encode_line(StreamEnd())
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterAccess:
-    """The token that lets other members in, left out of the repr, and their timing."""
-
-    token: str = field(repr=False)
-    timing: PeerTiming = USUAL_PEER_TIMING
 
 
 class ClusterApi:

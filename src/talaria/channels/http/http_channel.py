@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 from talaria.access.logins import Logins, link
 from talaria.channels.http.auth import ENDED_LOGINS
@@ -42,6 +43,15 @@ class HttpChannel:
         return link(self.server.address, self.logins.new_code())
 
 
+def _advertised(url: str) -> frozenset[str]:
+    """Return the host, with its port, under which other members of the cluster reach this one."""
+    if not url:
+        return frozenset()
+    parts = urlsplit(url)
+    name = parts.netloc.rpartition("@")[2].lower()
+    return frozenset({name if parts.port else f"{name}:{443 if parts.scheme == 'https' else 80}"})
+
+
 @asynccontextmanager
 async def open_http(
     gateway: Gateway, settings: HttpSettings, timing: StreamTiming = DEFAULT_TIMING
@@ -59,7 +69,10 @@ async def open_http(
     logins = Logins(token.value, gateway.clock)
     logins.restore(await gateway.store.cursor(ENDED_LOGINS) or "")
     bound = bind(settings)
-    app = create_app(gateway, settings, logins, allowed_hosts(settings, bound), timing)
+    hosts = allowed_hosts(settings, bound)
+    if gateway.cluster is not None:
+        hosts |= _advertised(gateway.cluster.me.url)
+    app = create_app(gateway, settings, logins, hosts, timing)
     server = HttpServer(app, bound, gateway.limits)
     try:
         await server.start()

@@ -20,7 +20,7 @@ from talaria.channels.http.answer_shapes import (
 from talaria.channels.http.approval_api import ApprovalApi, ApprovalList, DecidedView, DecisionBody
 from talaria.channels.http.auth import Guard, LoginApi, LoginBody, LoginCode, LoginSecret
 from talaria.channels.http.callers import RouteAccess
-from talaria.channels.http.cluster_api import ClusterAccess, ClusterApi
+from talaria.channels.http.cluster_api import ClusterApi
 from talaria.channels.http.description import Call, Field, Link
 from talaria.channels.http.description_api import DescriptionApi
 from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
@@ -147,23 +147,15 @@ _FEED_EVENTS: Final = {
 
 
 def create_app(
-    gateway: Gateway,
-    settings: HttpSettings,
-    logins: Logins,
-    hosts: frozenset[str],
-    timing: StreamTiming,
-    *,
-    cluster: ClusterAccess | None = None,
+    gateway: Gateway, settings: HttpSettings, logins: Logins, hosts: frozenset[str], timing: StreamTiming
 ) -> HttpApp:
-    """Return the API of a gateway. `hosts` are the exact Host headers that are let in. With `cluster`, other
-    members of it may call.
+    """Return the API of a gateway. `hosts` are the exact Host headers that are let in. Other members of the
+    gateway's cluster may call if it has a token.
 
     Patterns are tried in this order, so the busy ones come first.
     """
     routes: Table = {
-        **_turn_routes(
-            TurnApi(gateway, settings, timing, is_member=cluster is not None), FeedApi(gateway, timing)
-        ),
+        **_turn_routes(TurnApi(gateway, settings, timing), FeedApi(gateway, timing)),
         **_openai_routes(
             OpenAiApi(gateway, settings, timing),
             ResponseApi(gateway, settings, timing),
@@ -180,12 +172,12 @@ def create_app(
         **_operator_routes(OperatorApi(gateway)),
     }
     routes |= _page_routes(PageFiles(), DescriptionApi(routes))
-    token = ""
-    if cluster is not None:
-        token = cluster.token
-        routes |= _cluster_routes(ClusterApi(gateway, cluster.timing))
+    peers, cluster_token = gateway.peers, ""
+    if peers is not None and peers.token:
+        cluster_token = peers.token
+        routes |= _cluster_routes(ClusterApi(gateway, peers.timing))
     tokens = TokenChecker(gateway.store.tokens, gateway.clock)
-    guard = Guard(hosts, settings.origins, logins, tokens, token)
+    guard = Guard(hosts, settings.origins, logins, tokens, cluster_token)
     return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
 
 

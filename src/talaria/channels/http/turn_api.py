@@ -53,12 +53,9 @@ class MessageBody(msgspec.Struct):
 
 
 class TurnApi:
-    def __init__(
-        self, gateway: Gateway, settings: HttpSettings, timing: StreamTiming, *, is_member: bool = False
-    ) -> None:
-        """`is_member`: the gateway is one of a cluster."""
+    def __init__(self, gateway: Gateway, settings: HttpSettings, timing: StreamTiming) -> None:
         self._gateway = gateway
-        self._is_member = is_member
+        self._is_member = gateway.peers is not None
         self._turns = gateway.turns
         self._max_body = settings.max_body
         self._keep_alive = timing.keep_alive

@@ -58,6 +58,12 @@ ON CASE c.place WHEN '' THEN m.owner = c.member ELSE m.place = c.place END
 WHERE c.chat_key = ? AND m.expires_at > ? ORDER BY m.expires_at DESC LIMIT 1
 """
 
+FIND_MEMBER_OF_TURN = f"""
+SELECT {prefixed("m", MEMBER_COLUMNS)} FROM turns t JOIN sessions s ON s.id = t.session_id JOIN members m
+ON m.owner = CASE WHEN t.state = 'running' AND s.lease_expires > ? THEN s.lease_owner ELSE t.member END
+WHERE t.id = ? AND m.expires_at > ?
+"""
+
 
 def _member_from(row: Any) -> Member:
     owner, place, boot, host, url, version, schema, started_at, expires_at, *rest = row
@@ -101,6 +107,11 @@ def members(db: Connection | Transaction, since: float) -> Sequence[Member]:
 
 def member_of(db: Connection, now: float, chat_key: ChatKey) -> Member | None:
     row = db.execute(FIND_MEMBER_OF, (chat_key, now)).fetchone()
+    return None if row is None else _member_from(row)
+
+
+def member_of_turn(db: Connection, now: float, turn_id: TurnId) -> Member | None:
+    row = db.execute(FIND_MEMBER_OF_TURN, (now, turn_id, now)).fetchone()
     return None if row is None else _member_from(row)
 
 

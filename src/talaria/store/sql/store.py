@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from talaria.core.clock import Clock
 from talaria.core.cluster import Adopted, Here, Member, Waiting, Wake
 from talaria.core.delivery import OutboxRow
-from talaria.core.ids import ChatKey, JobId, OwnerId
+from talaria.core.ids import ChatKey, JobId, OwnerId, TurnId
 from talaria.core.jobs import AddJob, EditJob, Job, JobBell, SettleSlot, Slot
 from talaria.core.ledger import Commit, Committed, Page, QuestionPage, StoreStats
 from talaria.core.turns import Turn
@@ -300,6 +300,7 @@ class SqlCluster(SqlPort):
     roles = reads(cluster.roles)
     _members = reads(cluster.members)
     _member_of = reads(cluster.member_of)
+    _member_of_turn = reads(cluster.member_of_turn)
     _waiting_here = reads(cluster.waiting_here)
     _left_turns = reads(cluster.left_turns)
     _adopt = writes(cluster.adopt, is_durable=True)
@@ -309,6 +310,9 @@ class SqlCluster(SqlPort):
 
     async def member_of(self, chat_key: ChatKey) -> Member | None:
         return await self._member_of(self._clock.now(), chat_key)
+
+    async def member_of_turn(self, turn_id: TurnId) -> Member | None:
+        return await self._member_of_turn(self._clock.now(), turn_id)
 
     async def waiting_here(self, owner: OwnerId) -> Sequence[Waiting]:
         return await self._waiting_here(self._clock.now(), owner)

@@ -1,0 +1,115 @@
+"""Two gateways on one PostgreSQL: clients of one of them follow, stop and decide the turns of the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from asking_tools import Danger, calling
+from channels.http.gateway import Api, run_gateway
+from channels.http.test_approvals import waiting
+from channels.http.test_events import Sse, collect, open_stream, read
+from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from talaria.testing.model_server import ModelServer
+
+SLOW = "[[chunks 8]][[chunk-delay 0.02]][[words 40]]"
+
+
+class Pair(NamedTuple):
+    """Gateway `a` has the chat `one`; `b` is another one."""
+
+    a: Api
+    b: Api
+    model: ModelServer
+    danger: Danger
+
+
+@pytest.fixture
+async def pair(tmp_path: Path, postgres_database: str) -> AsyncIterator[Pair]:  # noqa: F811
+    danger, environ = Danger(), {"TALARIA_CLUSTER_TOKEN": "a-cluster-token-for-tests"}
+    tables = {"store": {"url": postgres_database}}
+    async with (
+        ModelServer() as model,
+        run_gateway(tmp_path / "a", model, tables=tables, parts=danger.parts(), environ=environ) as a,
+        run_gateway(tmp_path / "b", model, tables=tables, parts=danger.parts(), environ=environ) as b,
+    ):
+        assert (await a.say("one", "hello"))["reply"] == "You said: hello"
+        yield Pair(a, b, model, danger)
+
+
+def text_of(events: list[Sse]) -> str:
+    """The text that a client shows, before the last event."""
+    text = ""
+    for _, name, data in events:
+        text = "" if name == "reset" else text + data["text"] if name == "delta" else text
+    return text
+
+
+async def test_every_kind_of_client_of_the_other_gateway_is_served(pair: Pair) -> None:
+    a, b = pair.a, pair.b
+    said = await b.say("one", "second")
+    assert said["reply"] == "You said: second"
+    assert not b.gateway.turns.live and len(b.gateway.pool.stats().agents) == 0, "it ran where the chat is"
+    turn_id = await b.begin("one", SLOW)
+    there, here = await asyncio.gather(collect(a, turn_id), collect(b, turn_id))
+    assert there[-1][2] == here[-1][2]
+    assert text_of(there) == text_of(here) == here[-1][2]["reply"]
+    await _complete(pair)
+
+
+async def _complete(pair: Pair) -> None:
+    """OpenAI's chat completions, whole and streamed."""
+    a, b = pair.a, pair.b
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "third"}]}
+    headers = {"X-Talaria-Session": "one"}
+    whole = await b.post("/v1/chat/completions", body, headers=headers)
+    assert whole["choices"][0]["message"]["content"] == "You said: third"
+    assert whole["usage"]["total_tokens"] > 0
+    body = {"messages": [{"role": "user", "content": SLOW}], "stream": True}
+    async with b.client.post(f"{b.url}/v1/chat/completions", json=body, headers=headers) as answer:
+        lines = [line.decode() async for line in answer.content if line.startswith(b"data: {")]
+    deltas = [json.loads(line[6:])["choices"][0]["delta"].get("content") or "" for line in lines]
+    assert len(deltas) > 5, "it came in pieces"
+    turn = await a.get(f"/api/turns/{answer.headers['X-Talaria-Turn-Id']}")
+    assert "".join(deltas) == turn["reply"]
+
+
+async def test_stops_and_decisions_reach_the_member_that_has_the_turn(pair: Pair) -> None:
+    a, b, model, danger = pair
+    hanging = await a.begin("one", "[[hang]]")
+    await model.until(lambda: model.requests == 2)
+    assert (await b.post(f"/api/turns/{hanging}/cancel"))["state"] == "cancelled"
+    asking = await a.begin("one", calling("go"))
+    async with open_stream(b, asking) as stream:
+        [asked] = await waiting(b)
+        await b.post(f"/api/approvals/{asked['id']}", {"decision": "approve"})
+        events = [event async for event in read(stream)]
+    names = [name for _, name, _ in events]
+    assert names.count("approval") == names.count("approval.decided") == 1
+    assert (names[-1], danger.ran) == ("done", ["go"])
+
+
+async def test_a_client_goes_on_at_another_gateway_and_has_each_text_once(pair: Pair) -> None:
+    turn_id = await pair.a.begin("one", SLOW)
+    shown: list[Sse] = []
+    last, gateways = None, [pair.a, pair.b, pair.a, pair.b]
+    for number, gateway in enumerate(gateways):
+        async with open_stream(gateway, turn_id, last) as stream:
+            new = 0
+            async for event in read(stream):
+                assert last != event[0]
+                shown.append(event)
+                last, new = event[0], new + (event[1] == "delta")
+                if new == 1 and number < len(gateways) - 1:
+                    break
+    assert [name for _, name, _ in shown].count("reset") == 3
+    assert text_of(shown) == shown[-1][2]["reply"]
+    async with pair.b.client.get(
+        f"{pair.b.url}/api/turns/{turn_id}/events", headers={"Last-Event-ID": str(last)}
+    ) as answer:
+        assert answer.status == 204
