@@ -47,6 +47,8 @@ def describe_process(process: WatchedProcess) -> str:
         return f"{head} is lost. {info.why} {hint}"
     if info.why:
         return f"{head} was not run: {clean_line(info.why, _SHOWN)}. {hint}"
+    if process.end is not None and process.end.is_cut_off:
+        head = f"{head} was ended, because this machine was cut off from the database for too long. It"
     seconds = max(0.0, (info.ended_at or info.started_at) - info.started_at)
     return f"{head} ended with exit code {info.code} after {seconds:.0f} s. {hint}"
 

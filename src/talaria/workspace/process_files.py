@@ -69,9 +69,12 @@ class ProcessRecord(ProcessFacts, frozen=True, kw_only=True):
 
 
 class ProcessExit(msgspec.Struct, frozen=True):
+    """The end of a process. `is_cut_off`: its gateway was without the cluster for too long."""
+
     code: int
     at: float
     error: str = ""
+    is_cut_off: bool = False
 
 
 class RingPart(NamedTuple):

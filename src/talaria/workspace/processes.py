@@ -174,7 +174,7 @@ class BackgroundProcesses:
         sandbox, command = await self._commands.make_background(places, facts.command)
         try:
             make_private(folder)  # not in a thread, which would go on after a cancellation
-            shim = StartingShim(sandbox.prepare(command), folder, facts)
+            shim = StartingShim(sandbox.prepare(command), folder, facts, self._commands.leash)
         except SandboxError as error:
             remove_tree(folder)
             raise ToolError(error.user_text, error.hint) from error

@@ -8,7 +8,7 @@ import secrets
 import shlex
 import stat
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,7 @@ from talaria.workspace.sandbox.process import Ending, SandboxedProcess, open_pro
 from talaria.workspace.shell_state import MAX_STATE_BYTES, compare, load_state, parse_dump, save_state
 
 if TYPE_CHECKING:
+    from talaria.workspace.command_guard import CommandGuard
     from talaria.workspace.network import SessionNetworks
 
 # It has no line break, so that the shell counts the lines of the command from 1. The state is written when
@@ -52,15 +53,23 @@ class SessionCommands:
         threads: FairThreads | None = None,
         *,
         readable: Callable[[], tuple[Path, ...]] = tuple,
+        guard: CommandGuard | None = None,
     ) -> None:
         """`environ` returns the variables that every command gets, and `readable` the folders beyond its own
-        that it may read. Without `networks` none has a network. `threads` run what blocks."""
+        that it may read. Without `networks` none has a network. `threads` run what blocks. `guard` ends
+        commands of a gateway that is cut off from its cluster."""
         self.sandboxes = sandboxes
         self.threads = threads or FairThreads("talaria-shell", lambda: 4)
         self.networks = networks
+        self.guard = guard
         self._environ = environ
         self._readable = readable
         self._limits = limits or ProcessLimits()
+
+    @property
+    def leash(self) -> Path | None:
+        """The leash of this place's processes; None outside of a cluster."""
+        return None if self.guard is None else self.guard.leash
 
     async def make(
         self,
@@ -136,8 +145,10 @@ class SessionShell:
         watch = _Watch(sink)
         note = ""
         try:
+            watching = nullcontext if self._commands.guard is None else self._commands.guard.watching
             async with open_process(sandbox, made) as process:
-                ending = await self._follow(process, watch, is_typed=command.tty)
+                with watching(process):
+                    ending = await self._follow(process, watch, is_typed=command.tty)
         except SandboxError as error:
             text = error.user_text.replace("see its output", watch.said() or "it said nothing")
             raise ToolError(text, error.hint) from error

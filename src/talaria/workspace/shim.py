@@ -10,7 +10,8 @@ on everything is in the process's folder:
     exit     the exit code and the time, once no process of the command is left
 
 SIGTERM ends the command: politely, and by force after some seconds or at the second SIGTERM. SIGUSR1 closes
-its input. If the shim is killed, the launcher ends the command, because its parent has died.
+its input. If the shim is killed, the launcher ends the command, because its parent has died. In a cluster the
+command also ends when the place's leash does (`cluster.leash`), whatever has become of the gateway.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ _EXIT_BYTES = 4096
 _NOT_RUN = 125
 _PDEATHSIG, _SUBREAPER = 1, 36
 _MAX_STATUS = 64 << 10
+COMMANDS_AT, PROCESSES_AT = 0, 8  # in the file of a leash
+_LOOK_SECONDS = 10.0  # a machine that slept does not count the time in `poll`
 _HEARD = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
 _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE)
 
@@ -97,7 +100,7 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _below(top: int) -> list[int]:
+def below(top: int) -> list[int]:
     """Return the descendants of a process."""
     parents = _parents()
     found, ancestors = [], {top}
@@ -107,7 +110,7 @@ def _below(top: int) -> list[int]:
     return found
 
 
-def _kill(pid: int, number: int) -> None:
+def kill(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -118,6 +121,19 @@ def _json(text: str) -> str:
     """Return a JSON string. The module json takes longer to import than all the rest."""
     kept = "".join(each if each.isprintable() else " " for each in text)
     return '"' + kept.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def left_on_leash(path: str, at: int) -> float:
+    """Return the seconds until the number at this offset of a leash, for ever if there is no such file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return float("inf")
+    try:
+        until = int.from_bytes(os.pread(fd, 8, at), "little")
+    finally:
+        os.close(fd)
+    return until / 1e9 - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _prctl(option: int, value: int) -> None:
@@ -133,8 +149,8 @@ def _prctl(option: int, value: int) -> None:
 
 class Shim:
     """A background command. The order has the `Launch` of its sandbox: `argv`, `fds`, `status`, `ends_all`,
-    `guard`; the process's `folder`, the size of the `ring`, the seconds of `grace`, and the `facts` of the
-    record as the inside of a JSON object."""
+    `guard`; the process's `folder`, the size of the `ring`, the seconds of `grace`, the file of the `leash` or
+    an empty text, and the `facts` of the record as the inside of a JSON object."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
@@ -166,6 +182,8 @@ class Shim:
         self._has_ended = False
         self._stops = 0
         self._force_at = 0.0
+        self._leash: str = order["leash"]
+        self._is_cut_off = False
 
     def start(self) -> int:
         """Start the launcher, which waits. Return the descriptor that lets it go."""
@@ -224,7 +242,7 @@ class Shim:
 
     def forget(self) -> None:
         """The command is not to run."""
-        _kill(self._launch, signal.SIGKILL)
+        kill(self._launch, signal.SIGKILL)
         os.unlink(f"{self._folder}/{RECORD}")
 
     def run(self) -> None:
@@ -242,14 +260,20 @@ class Shim:
                     self._hear(poll)
             if self._force_at and time.monotonic() >= self._force_at:
                 self._force()
+            if self._leash and left_on_leash(self._leash, PROCESSES_AT) <= 0:
+                self._leash, self._is_cut_off = "", True
+                self._force()
         self._end_rest()
         self._take_output(None)
         self._write_exit()
 
     def _patience(self) -> float | None:
-        if not self._force_at:
-            return None
-        return max(0.0, self._force_at - time.monotonic()) * 1000
+        seconds = []
+        if self._force_at:
+            seconds.append(self._force_at - time.monotonic())
+        if self._leash:
+            seconds += (_LOOK_SECONDS, left_on_leash(self._leash, PROCESSES_AT))
+        return max(0.0, min(seconds)) * 1000 if seconds else None
 
     def _take_output(self, poll: select.poll | None) -> None:
         """Take what there is: one piece while the command runs, all of it at the end."""
@@ -300,18 +324,18 @@ class Shim:
         own = {self._launch, self._first}
         if self._order["guard"]:
             own |= {pid for pid, parent in _parents().items() if parent == self._launch}
-        command = [pid for pid in _below(self._launch) if pid not in own]
+        command = [pid for pid in below(self._launch) if pid not in own]
         if self._stops > 1 or not command:
             self._force()
             return
         for pid in command:
-            _kill(pid, signal.SIGTERM)
+            kill(pid, signal.SIGTERM)
         self._force_at = time.monotonic() + self._order["grace"]
 
     def _force(self) -> None:
         self._force_at = 0.0
         # With a guard, the whole process group: the launcher may be starting the others just now.
-        _kill(-self._launch if self._order["guard"] else self._launch, self._order["ends_all"])
+        kill(-self._launch if self._order["guard"] else self._launch, self._order["ends_all"])
 
     def _end_rest(self) -> None:
         """The launcher has ended, and the kernel may still be emptying its namespace. As a subreaper this
@@ -320,7 +344,7 @@ class Shim:
             here = os.getpid()
             for pid, parent in _parents().items():
                 if parent == here:
-                    _kill(pid, signal.SIGKILL)
+                    kill(pid, signal.SIGKILL)
             try:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
@@ -335,11 +359,13 @@ class Shim:
                 self._told += heard
         except BlockingIOError:
             pass
-        told = _number_after(self._told, b'"exit-code"')
-        code, error = self._code if told is None else told, ""
-        if told is None and code == _NOT_RUN:
+        exited = _number_after(self._told, b'"exit-code"')
+        code, error = self._code if exited is None else exited, ""
+        if exited is None and code == _NOT_RUN:
             error = self._told.decode(errors="replace")[-500:] or "see its output"
-        content = f'{{"code": {code}, "at": {time.time()}, "error": {_json(error)}}}'.encode()
+        cut_off = "true" if self._is_cut_off else "false"
+        told = f'"code": {code}, "at": {time.time()}, "error": {_json(error)}, "is_cut_off": {cut_off}'
+        content = f"{{{told}}}".encode()
         os.pwrite(self._exit, content, 0)
         os.ftruncate(self._exit, len(content))
         os.fsync(self._exit)

@@ -138,7 +138,7 @@ class WatchedProcess:
 class StartingShim:
     """A shim whose command has not been let go yet. The caller calls `go` or `abandon`."""
 
-    def __init__(self, launch: Launch, folder: Path, facts: ProcessFacts) -> None:
+    def __init__(self, launch: Launch, folder: Path, facts: ProcessFacts, leash: Path | None = None) -> None:
         """Start it; `launch` is closed. Raises `OSError`."""
         self._link, theirs = socket.socketpair()
         self._link.setblocking(False)
@@ -151,6 +151,7 @@ class StartingShim:
             "folder": str(folder),
             "ring": RING_BYTES,
             "grace": _GRACE,
+            "leash": "" if leash is None else str(leash),
             "facts": facts.inside(),
             "link": theirs.fileno(),
         }

@@ -114,6 +114,11 @@ class SandboxedProcess:
         """The process of the gateway's that stands for the whole command."""
         return self._process.pid
 
+    @property
+    def ends_all(self) -> int:
+        """The signal upon which that process ends the whole command."""
+        return self._launch.ends_all
+
     async def output(self) -> AsyncIterator[Output]:
         """Yield the output until the command has ended, or has run out of time and was ended.
 
