@@ -15,6 +15,7 @@ from contracts.store_compaction_suite import StoreCompactionSuite
 from contracts.store_deletion_suite import StoreDeletionSuite
 from contracts.store_delivery_suite import StoreDeliverySuite
 from contracts.store_orders import HandClock
+from contracts.store_places_suite import StorePlacesSuite
 from contracts.store_questions_suite import StoreQuestionsSuite
 from contracts.store_recall_suite import StoreRecallSuite
 from contracts.store_responses_suite import StoreResponsesSuite
@@ -31,7 +32,7 @@ class TestStoreContract(StoreSuite, StoreDeliverySuite, StoreSendingSuite, Store
     pass
 
 
-class TestClusterContract(StoreClusterSuite):
+class TestClusterContract(StoreClusterSuite, StorePlacesSuite):
     pass
 
 

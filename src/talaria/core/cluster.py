@@ -18,13 +18,15 @@ class Here(msgspec.Struct, frozen=True):
     """The member that gives an order, for orders whose result depends on who gives it.
 
     A chat stays with the member that ran its last turn for `warm_seconds`. A place whose last member was
-    seen `takeover_seconds` ago is gone, and others take its chats over.
+    seen `takeover_seconds` ago is gone, and others take its chats over. With `has_shared_files` all members
+    see the files of chats, so files alone tie no chat to a place.
     """
 
     owner: OwnerId
     place: PlaceId
     warm_seconds: float = 900.0
     takeover_seconds: float = 600.0
+    has_shared_files: bool = False
 
 
 class MemberFigures(msgspec.Struct, frozen=True):
@@ -77,6 +79,18 @@ class AbsentPlace(msgspec.Struct, frozen=True):
     place: PlaceId
     host: str
     until: float
+
+
+class ChatPlace(msgspec.Struct, frozen=True):
+    """The place of a chat's files and processes, empty if it has none.
+
+    `lost` names the place that the chat was taken over from, and when, as long as its log does not tell of
+    it. `processes` describes the background processes there.
+    """
+
+    place: PlaceId = PlaceId("")
+    lost: str = ""
+    processes: tuple[str, ...] = ()
 
 
 class Waiting(msgspec.Struct, frozen=True):

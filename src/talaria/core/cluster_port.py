@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from talaria.core.cluster import Adopted, Here, LeasedRole, Member, MemberFigures, StopAsked, Waiting, Wake
+from talaria.core.cluster import (
+    Adopted,
+    ChatPlace,
+    Here,
+    LeasedRole,
+    Member,
+    MemberFigures,
+    StopAsked,
+    Waiting,
+    Wake,
+)
 from talaria.core.ids import ChatKey, OwnerId, PlaceId, TurnId
 
 
@@ -55,7 +65,20 @@ class ClusterStore(Protocol):
 
     async def place_chat(self, chat_key: ChatKey, place: PlaceId) -> PlaceId:
         """Note that files or processes of the chat are in this place, unless they are in another one already.
-        Return where they are."""
+        Return where they are; an empty id, having noted nothing, for a chat that is not known yet."""
+        ...
+
+    async def chat_place(self, chat_key: ChatKey) -> ChatPlace:
+        """Return where the files and processes of a chat are, and what was lost."""
+        ...
+
+    async def note_processes(self, chat_key: ChatKey, place: PlaceId, processes: Sequence[str]) -> None:
+        """Note which background processes the chat has in its place, for the case that the place is lost.
+        Changes nothing if the chat is not in this place."""
+        ...
+
+    async def forget_loss(self, chat_key: ChatKey, lost: str) -> None:
+        """Note that the log of the chat tells of this loss."""
         ...
 
     async def ask_stop(self, turn_id: TurnId, by: str) -> StopAsked:

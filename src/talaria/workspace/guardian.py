@@ -41,7 +41,7 @@ class Guarded:
             return
         now = time.monotonic()
         if self.ends_all == signal.SIGKILL or (self.told_at and now - self.told_at > _PATIENCE):
-            for pid in (*shim.below(self.pid), self.pid):
+            for pid in (*shim.below(self.pid), -self.pid):
                 shim.kill(pid, signal.SIGKILL)
         elif not self.told_at:
             shim.kill(self.pid, self.ends_all)

@@ -149,8 +149,8 @@ def _prctl(option: int, value: int) -> None:
 
 class Shim:
     """A background command. The order has the `Launch` of its sandbox: `argv`, `fds`, `status`, `ends_all`,
-    `guard`; the process's `folder`, the size of the `ring`, the seconds of `grace`, the file of the `leash` or
-    an empty text, and the `facts` of the record as the inside of a JSON object."""
+    `guard`; the process's `folder`, the size of the `ring`, the seconds of `grace`, the file of the `leash`
+    or an empty text, and the `facts` of the record as the inside of a JSON object."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order

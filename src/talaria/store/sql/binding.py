@@ -30,7 +30,7 @@ FIND_TO_RESUME = f"SELECT {SESSION_COLUMNS}, {LEASE_COLUMNS} FROM sessions WHERE
 MOVE_CHAIN = "UPDATE sessions SET updated_at = ?, epoch = ?, seq = ?, spec_id = ? WHERE id = ?"
 REOPEN_SESSION = "UPDATE sessions SET ended_at = NULL, updated_at = ? WHERE id = ?"
 SET_CURRENT = """
-INSERT INTO chats (chat_key, session_id, member) VALUES (?, ?, ?)
+INSERT INTO chats (chat_key, session_id, member, place) VALUES (?, ?, ?, ?)
 ON CONFLICT (chat_key) DO UPDATE SET session_id = excluded.session_id
 """
 INSERT_SESSION = f"""
@@ -100,7 +100,8 @@ def _find_home(tx: Transaction, order: Accept) -> ChatHome | None:
 
 def _set_current(tx: Transaction, order: Accept, session_id: SessionId) -> None:
     member = "" if order.here is None else order.here.owner
-    tx.execute(SET_CURRENT, (order.inbound.chat_key, session_id, member))
+    place = order.here.place if order.here is not None and homes.brings_files(order) else ""
+    tx.execute(SET_CURRENT, (order.inbound.chat_key, session_id, member, place))
 
 
 def _append_to_chain(tx: Transaction, session: Session, order: Accept) -> Session:

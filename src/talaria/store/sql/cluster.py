@@ -9,7 +9,16 @@ from typing import Any
 
 import msgspec
 
-from talaria.core.cluster import Adopted, Here, LeasedRole, Member, MemberFigures, StopAsked, Waiting
+from talaria.core.cluster import (
+    Adopted,
+    ChatPlace,
+    Here,
+    LeasedRole,
+    Member,
+    MemberFigures,
+    StopAsked,
+    Waiting,
+)
 from talaria.core.ids import ChatKey, Fence, OwnerId, PlaceId, TurnId
 from talaria.core.turns import TurnState
 from talaria.store.sql import homes, leases, locks, rules
@@ -18,6 +27,7 @@ from talaria.store.sql.homes import FOR_MEMBER
 from talaria.store.sql.rows import TURN_COLUMNS, UNSETTLED, encode, prefixed, turn_from
 
 _figures = msgspec.json.Decoder(MemberFigures).decode
+_texts = msgspec.json.Decoder(tuple[str, ...]).decode
 
 KEPT_SECONDS = 30 * 86_400.0  # a dead member's row
 SHOWN_SECONDS = 86_400.0
@@ -133,7 +143,6 @@ WHERE m.owner <> ? AND (m.expires_at <= ? OR m.draining = 1) ORDER BY t.position
 """
 FIND_PRESENT_PLACES = "SELECT DISTINCT place FROM members WHERE expires_at > ?"
 IS_WORKING = "SELECT 1 FROM members WHERE owner = ? AND expires_at > ? AND draining = 0"
-ADOPT_CHAT = "UPDATE chats SET member = ?, place = ? WHERE chat_key = ? AND member = ? AND place = ?"
 ADOPT_TURN = f"UPDATE turns AS t SET member = ? WHERE t.id = ? AND t.member = ? AND {FOR_MEMBER}"
 FIND_ASKED = """
 SELECT t.state, t.session_id, t.member, coalesce(m.expires_at, 0), s.lease_owner, s.lease_expires
@@ -200,10 +209,11 @@ def adopt(tx: Transaction, here: Here) -> Adopted:
         first = group[0]
         place = first.place if first.place == here.place else ""
         if not first.is_ephemeral:
-            move = (here.owner, place, first.chat_key, first.member, first.place)
+            loss = None if first.place == place else homes.describe_loss(first.place, tx.now)
+            move = (here.owner, place, loss, first.chat_key, first.member, first.place)
             if (
-                not tx.execute(ADOPT_CHAT, move).rowcount
-                and tx.execute(homes.FIND_HOME, move[2:3]).fetchone()
+                not tx.execute(homes.MOVE_HOME, move).rowcount
+                and tx.execute(homes.FIND_HOME, (first.chat_key,)).fetchone()
             ):
                 continue  # the chat has moved meanwhile
             if first.place != place:
@@ -230,13 +240,34 @@ def ask_stop(tx: Transaction, turn_id: TurnId, by: str) -> StopAsked:
 
 
 PLACE_CHAT = "UPDATE chats SET place = ? WHERE chat_key = ? AND place = ''"
-FIND_PLACE = "SELECT place FROM chats WHERE chat_key = ?"
+FIND_CHAT_PLACE = "SELECT place, lost, processes FROM chats WHERE chat_key = ?"
+NOTE_PROCESSES = "UPDATE chats SET processes = ? WHERE chat_key = ? AND place = ?"
+FORGET_LOSS = """
+UPDATE chats SET lost = '', processes = '' WHERE chat_key = ? AND lost = ?
+"""
 
 
 def place_chat(tx: Transaction, chat_key: ChatKey, place: PlaceId) -> PlaceId:
     tx.execute(PLACE_CHAT, (place, chat_key))
-    row = tx.execute(FIND_PLACE, (chat_key,)).fetchone()
-    return place if row is None else PlaceId(row[0])
+    row = tx.execute(homes.FIND_PLACE, (chat_key,)).fetchone()
+    return PlaceId("") if row is None else PlaceId(row[0])
+
+
+def chat_place(db: Connection, chat_key: ChatKey) -> ChatPlace:
+    row = db.execute(FIND_CHAT_PLACE, (chat_key,)).fetchone()
+    if row is None:
+        return ChatPlace()
+    place, lost, processes = row
+    return ChatPlace(place, lost, _texts(processes) if processes else ())
+
+
+def note_processes(tx: Transaction, chat_key: ChatKey, place: PlaceId, processes: Sequence[str]) -> None:
+    text = msgspec.json.encode(tuple(processes)).decode() if processes else ""
+    tx.execute(NOTE_PROCESSES, (text, chat_key, place))
+
+
+def forget_loss(tx: Transaction, chat_key: ChatKey, lost: str) -> None:
+    tx.execute(FORGET_LOSS, (chat_key, lost))
 
 
 # -- roles ------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from talaria.core.cluster import AbsentPlace, Here
-from talaria.core.ids import ChatKey, OwnerId, PlaceId, SessionId, TurnId
+from talaria.core.ids import ChatKey, OwnerId, PlaceId, SessionId, TurnId, asking_chat
 from talaria.core.ledger import Accept
+from talaria.core.messages import File
 from talaria.store.sql import locks
 from talaria.store.sql.executor import Transaction
 
@@ -32,7 +33,13 @@ FIND_MEMBER = "SELECT expires_at, draining FROM members WHERE owner = ?"
 FIND_LAST_OF_PLACE = """
 SELECT owner, host, expires_at, draining FROM members WHERE place = ? ORDER BY expires_at DESC LIMIT 1
 """
-MOVE_HOME = "UPDATE chats SET member = ?, place = ? WHERE chat_key = ? AND member = ? AND place = ?"
+# `lost` is told to the model by the member that the chat is taken over by.
+MOVE_HOME = """
+UPDATE chats SET member = ?, place = ?, lost = coalesce(?, lost)
+WHERE chat_key = ? AND member = ? AND place = ?
+"""
+FIND_PLACE = "SELECT place FROM chats WHERE chat_key = ?"
+LOSE_PLACE = "UPDATE chats SET place = '', lost = ? WHERE chat_key = ? AND place = ?"
 # A turn that still runs under a lease stays with its member, and so do the messages that steer it.
 MOVE_TURNS = f"""
 UPDATE turns AS t SET member = ?
@@ -102,19 +109,47 @@ def find(tx: Transaction, chat_key: ChatKey) -> ChatHome | None:
     return home
 
 
-def choose(tx: Transaction, here: Here, chat_key: ChatKey, home: ChatHome | None) -> TurnPlace:
-    """Decide which member a turn of this chat is for, and move the chat there."""
+def brings_files(order: Accept) -> bool:
+    """Return whether the message has files that only this place sees."""
+    here = order.here
+    is_tied = here is not None and not here.has_shared_files
+    return is_tied and any(isinstance(part, File) for part in order.inbound.parts)
+
+
+def describe_loss(place: PlaceId, now: float) -> str:
+    """Return the mark of a chat that was taken over from a place. Each loss has a mark of its own."""
+    return f"{place} {now:.3f}"
+
+
+def choose(tx: Transaction, here: Here, order: Accept, home: ChatHome | None) -> TurnPlace:
+    """Decide which member a turn of this chat is for, and move the chat there. A job works on the files of
+    the chat that asked for it, so it runs where they are."""
+    chat_key = order.inbound.chat_key
+    asking = asking_chat(chat_key)
+    if home is None and asking != chat_key:
+        home = ChatHome(here.owner, "", None, None, None, None)  # the row that this order has made
     while home is not None:
-        chosen = _plan(tx, here, home)
+        files = home if asking == chat_key else home._replace(place=_find_place(tx, asking))
+        chosen = _plan(tx, here, files)
+        if chosen.is_here and not chosen.place and brings_files(order):
+            chosen = chosen._replace(place=here.place)
         if (chosen.member, chosen.place) == home[:2]:
             return chosen
-        moved = (chosen.member, chosen.place, chat_key, home.member, home.place)
+        loss = None if chosen.lost is None else describe_loss(chosen.lost, tx.now)
+        moved = (chosen.member, chosen.place, loss, chat_key, home.member, home.place)
         if tx.execute(MOVE_HOME, moved).rowcount:
             if home.owes is not None and chosen.member != home.member:
                 tx.execute(MOVE_TURNS, (chosen.member, home.member, chat_key, tx.now))
+            if chosen.lost is not None and asking != chat_key:
+                tx.execute(LOSE_PLACE, (loss, asking, chosen.lost))
             return chosen
         home = read(tx, chat_key)  # another order moved it meanwhile
     return TurnPlace(here.owner)
+
+
+def _find_place(tx: Transaction, chat_key: ChatKey) -> str:
+    row = tx.execute(FIND_PLACE, (chat_key,)).fetchone()
+    return "" if row is None else str(row[0])
 
 
 def _plan(tx: Transaction, here: Here, home: ChatHome) -> TurnPlace:

@@ -120,7 +120,7 @@ def _choose_member(tx: Transaction, order: Accept, session: Session, home: ChatH
         return TurnPlace()
     if session.ephemeral:
         return TurnPlace(order.here.owner)
-    return homes.choose(tx, order.here, order.inbound.chat_key, home)
+    return homes.choose(tx, order.here, order, home)
 
 
 def _find_known(tx: Transaction, order: Accept) -> Turn | None:
