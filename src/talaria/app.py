@@ -74,6 +74,7 @@ from talaria.turns.host_questions import HostQuestions
 from talaria.turns.lease_watch import keep_leases
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.memories import Memories
+from talaria.turns.other_feeds import OtherFeeds
 from talaria.turns.process_notes import ProcessNotes
 from talaria.turns.sending import ChatSender
 from talaria.turns.settings import TurnSettings
@@ -144,10 +145,11 @@ class _Start:
         known = (store, self.clock, keeper, self.settings.cluster, self.home.path)
         return await scopes.enter_async_context(join_cluster(*known, boot=boot_id()))
 
-    def reach_peers(self, cluster: Membership, turns: Turns, store: Store) -> PeerClient:
+    def reach_peers(self, cluster: Membership, turns: Turns, store: StoreEngine) -> PeerClient:
         """Let the turns of other members be followed. `Turns.drain` closes the client."""
         peers = PeerClient(self.environ.get(self.settings.cluster.token_env, "").strip())
-        turns.use_followed(FollowedTurns(store, cluster.store, turns.live, peers, cluster.owner))
+        followed = FollowedTurns(store, cluster.store, turns.live, peers, cluster.owner)
+        turns.use_followed(followed, OtherFeeds(store, turns.live.feed, peers, cluster.owner))
         return peers
 
     @property

@@ -113,3 +113,31 @@ async def test_a_client_goes_on_at_another_gateway_and_has_each_text_once(pair: 
         f"{pair.b.url}/api/turns/{turn_id}/events", headers={"Last-Event-ID": str(last)}
     ) as answer:
         assert answer.status == 204
+
+
+async def test_the_feed_tells_the_turns_of_all_gateways(pair: Pair) -> None:
+    a, b, model, _ = pair
+    before = await a.begin("one", "[[hang]]")
+    await model.until(lambda: model.requests == 2)
+    seen: list[tuple[str, str]] = []
+    async with b.client.get(f"{b.url}/api/events") as answer:
+        feed = read(answer)
+
+        async def until(turn_id: str, state: str) -> None:
+            async with asyncio.timeout(20):
+                while (turn_id, state) not in seen:
+                    _, name, data = await anext(feed)
+                    seen.append((data.get("id", ""), name))
+
+        await until(before, "running")
+        await a.post(f"/api/turns/{before}/cancel")
+        await until(before, "cancelled")
+        after = (await a.say("one", "hello"))["id"]
+        await until(after, "done")
+        assert len(a.gateway.turns.live.feed.listeners) == 1
+        async with b.client.get(f"{b.url}/api/events"), a.client.get(f"{a.url}/api/events"):
+            assert (await b.say("two", "hello"))["reply"] == "You said: hello"
+        assert all(name != "lagged" for _, name in seen)
+    async with asyncio.timeout(20):
+        while a.gateway.turns.live.feed.listeners:
+            await asyncio.sleep(0.01)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("talaria.cluster")
 _WRONG_TOKEN: Final = (401, 403)
+Line = TypeVar("Line")
 
 
 class PeerTiming(msgspec.Struct, frozen=True):
@@ -94,20 +95,26 @@ class PeerClient:
         """
         path = f"/cluster/turns/{quote(turn_id, safe='')}/events"
         query = {"stream": stream, "after": str(after)} if stream else {}
-        async with self._stream(member, path, query) as pieces:
-            async for line in read_lines(pieces):
-                yield decode_line(line)
+        async with aclosing(self.lines(member, path, decode_line, query)) as lines:
+            async for line in lines:
+                yield line
 
-    @asynccontextmanager
-    async def _stream(
-        self, member: Member, path: str, query: dict[str, str]
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def lines(
+        self,
+        member: Member,
+        path: str,
+        decode: Callable[[bytes], Line],
+        query: Mapping[str, str] | None = None,
+    ) -> AsyncGenerator[Line, None]:
+        """Yield the lines of a stream. Raises `PeerUnreachable`. `decode` raises `BrokenStream` for a line
+        that is none."""
         if self._streams[member.owner] >= self._most_streams:
             raise PeerUnreachable(f"{self._most_streams} streams of {member.host} are read already.")
         self._streams[member.owner] += 1
         try:
             async with self.call(member, "GET", path, "read", params=query) as response:
-                yield response.content.iter_any()
+                async for line in read_lines(response.content.iter_any()):
+                    yield decode(line)
         finally:
             self._streams[member.owner] -= 1
             if not self._streams[member.owner]:

@@ -65,10 +65,12 @@ class TurnChange(msgspec.Struct, frozen=True):
 
 
 class TurnListener:
-    """A listener. Of each turn only the last change waits for it, and of all turns `MOST_WAITING`."""
+    """A listener. Of each turn only the last change waits for it, and of all turns `MOST_WAITING`. Another
+    member of the cluster `is_member`: it is told the changes of this process only."""
 
-    def __init__(self, sees: Callable[[ChatKey], bool]) -> None:
+    def __init__(self, sees: Callable[[ChatKey], bool], *, is_member: bool = False) -> None:
         self.sees = sees
+        self.is_member = is_member
         self.missed = 0  # changes that were dropped since the caller last set this to 0
         self._waiting: dict[TurnId, TurnChange] = {}
         self._is_closed = False
@@ -103,12 +105,13 @@ class TurnListener:
 
 class StateFeed:
     """Tells listeners each new state of a turn. Costs nothing while `listeners` is empty, which callers of
-    `tell` check."""
+    `tell` check. `on_listen` is called when a listener that is no member comes or goes."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._is_closed = False
         self.listeners: dict[TurnListener, None] = {}
+        self.on_listen: Callable[[], None] = lambda: None
 
     def tell(self, live: LiveTurn) -> None:
         change: TurnChange | None = None
@@ -118,26 +121,43 @@ class StateFeed:
                 change = change or TurnChange.of(live.turn, self._now(), live.model, live.spent)
                 listener.put(change)
 
+    def pass_on(self, change: TurnChange) -> None:
+        """Tell the change of a turn that another member of the cluster has."""
+        for listener in self.listeners:
+            if not listener.is_member and listener.sees(change.chat_key):
+                listener.put(change)
+
+    @property
+    def has_own_listeners(self) -> bool:
+        """Whether anybody listens who is no other member of the cluster."""
+        return any(not listener.is_member for listener in self.listeners)
+
     @contextmanager
-    def listen(self, sees: Callable[[ChatKey], bool], limits: Limits) -> Iterator[TurnListener]:
+    def listen(
+        self, sees: Callable[[ChatKey], bool], limits: Limits, *, is_member: bool = False
+    ) -> Iterator[TurnListener]:
         """Yield a listener that gets the changes of the chats for which `sees` is true, from now on.
 
-        Raises `Overloaded` if there are `limits.event_listeners` already.
+        Raises `Overloaded` if there are `limits.event_listeners` already. Members are few, and let in always.
         """
-        if len(self.listeners) >= limits.now.event_listeners:
+        if not is_member and len(self.listeners) >= limits.now.event_listeners:
             raise Overloaded(
                 f"{len(self.listeners)} clients listen to all turns already.",
                 limits.refuse("event_listeners"),
                 retry_after=30.0,
             )
-        listener = TurnListener(sees)
+        listener = TurnListener(sees, is_member=is_member)
         if self._is_closed:
             listener.close()
         self.listeners[listener] = None
+        if not is_member:
+            self.on_listen()
         try:
             yield listener
         finally:
             self.listeners.pop(listener, None)
+            if not is_member:
+                self.on_listen()
 
     def close(self) -> None:
         """End all listeners: this process has no turns any more."""

@@ -29,6 +29,7 @@ from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.long_inputs import LongInputs, MessageKeeper
+from talaria.turns.other_feeds import OtherFeeds
 from talaria.turns.recovery import Recovery
 from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.runner import Runner
@@ -108,11 +109,13 @@ class Turns:
             self._here = TurnsHere(cluster, self._lanes, self._intake, self.decisions, self._recovery)
             self._lanes.use_placing(self._here)
         self.followed: FollowedTurns | None = None
+        self.other_feeds: OtherFeeds | None = None
 
-    def use_followed(self, followed: FollowedTurns) -> None:
+    def use_followed(self, followed: FollowedTurns, feeds: OtherFeeds | None = None) -> None:
         """Follow the turns that other members of the cluster have, and pass on to them what concerns those.
-        `drain` lets them go."""
+        `feeds` has the states of their turns. `drain` lets them go."""
         self.followed = followed
+        self.other_feeds = feeds
         self.live.use_followed(followed.find)
         self.decisions.use_followed(followed)
 
@@ -171,6 +174,8 @@ class Turns:
             await self._yield_turns()
         for live in self.live:
             self.live.let_go(live)
+        if self.other_feeds is not None:
+            await self.other_feeds.close()
         if self.followed is not None:
             await self.followed.close()
         await self.requests.mark()

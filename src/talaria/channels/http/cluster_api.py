@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import msgspec
+
 from talaria.channels.http.request import Request, read_number
 from talaria.channels.http.response import LineStream
 from talaria.channels.http.views import no_such_turn
@@ -18,8 +20,11 @@ from talaria.cluster.passed_events import StreamEnd, StreamHead, encode_event, e
 from talaria.core.events import FINAL_EVENTS
 from talaria.core.ids import TurnId
 from talaria.gateway import Gateway
+from talaria.turns.feed import TurnChange
 from talaria.turns.live import LiveTurn
+from talaria.turns.other_feeds import ChangedTurn, OpenTurns
 
+_encode = msgspec.json.Encoder().encode
 _END = encode_line(StreamEnd())
 
 
@@ -43,6 +48,28 @@ class ClusterApi:
             stream = f"{self._turns.owner}.{live.stream}"
             events = _tell(live, stream, after if query.get("stream") == stream else 0)
         return LineStream(events, keep_alive=self._timing.keep_alive_seconds, metrics=self._gateway.metrics)
+
+    async def feed(self, request: Request) -> LineStream:
+        """The states of the turns of this process: all that are open, then each change. All are told again
+        after changes were left out."""
+        keep_alive = self._timing.keep_alive_seconds
+        return LineStream(self._changes(), keep_alive=keep_alive, metrics=self._gateway.metrics)
+
+    async def _changes(self) -> AsyncGenerator[bytes, None]:
+        feed = self._turns.live.feed
+        with feed.listen(lambda key: True, self._gateway.limits, is_member=True) as listener:
+            yield self._open_turns()
+            while changes := await listener.take():
+                for change in changes:
+                    yield _encode(ChangedTurn(change)) + b"\n"
+                if listener.missed:
+                    listener.missed = 0
+                    yield self._open_turns()
+
+    def _open_turns(self) -> bytes:
+        now = self._gateway.clock.now()
+        turns = (TurnChange.of(each.turn, now, each.model, each.spent) for each in self._turns.live)
+        return _encode(OpenTurns(tuple(turns))) + b"\n"
 
     async def _find(self, turn_id: TurnId) -> LiveTurn | None:
         """Return None for a turn that is over. A turn that this process has not taken up yet, of which it was

@@ -108,6 +108,9 @@ class FeedApi:
                 for each in live
                 if sees(each.turn.chat_key)
             ]
+            known = {change.id for change in open_turns}
+            elsewhere = gateway.turns.other_feeds or ()
+            open_turns += (each for each in elsewhere if each.id not in known and sees(each.chat_key))
             for data in _pages(open_turns):
                 yield data
             yield _event(now, "ready", FeedReady(len(open_turns)))

@@ -478,7 +478,11 @@ def _operator_routes(operator: OperatorApi) -> Table:
 
 def _cluster_routes(cluster: ClusterApi) -> Table:
     events = Call("The events of a turn of this member, for another one.", _LINES, errors=("not_found",))
-    return {"/cluster/turns/{id}/events": {"GET": ApiRoute(cluster.turn_events, _ALL, events)}}
+    feed = Call("The states of the turns of this member, for another one.", _LINES)
+    return {
+        "/cluster/turns/{id}/events": {"GET": ApiRoute(cluster.turn_events, _ALL, events)},
+        "/cluster/events": {"GET": ApiRoute(cluster.feed, _ALL, feed)},
+    }
 
 
 def _page_routes(pages: PageFiles, description: DescriptionApi) -> Table:
