@@ -1,51 +1,40 @@
-"""The store's contract for a cluster: every `core.cluster_port.ClusterStore` passes these."""
+"""The store's contract for a cluster: every `core.cluster_port.ClusterStore` passes these.
+
+This file holds members, and which of them a turn is for; `store_adoption_suite` holds turns that move.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+from contracts.cluster_orders import AWAY, HERE, THERE, at, both_join, member
+from contracts.store_adoption_suite import StoreAdoptionSuite
 from contracts.store_orders import (
     CHAT,
     LEASE,
     ME,
+    OTHER_CHAT,
     RIVAL,
     START,
     HandClock,
     accepting,
+    approved,
     ending,
+    parked,
     said,
 )
-from talaria.core.cluster import Here, Member, MemberFigures, Wake
-from talaria.core.errors import TurnElsewhere
-from talaria.core.ids import OwnerId, PlaceId, new_turn_id
-from talaria.core.ledger import Accept, Begin
+from talaria.core.cluster import MemberFigures, Wake
+from talaria.core.errors import NotFound, TurnElsewhere
+from talaria.core.ids import TurnId, new_turn_id
+from talaria.core.ledger import Begin, Binding, TurnEnd
 from talaria.core.store_ports import StoreEngine
-
-HOME, AWAY = PlaceId("place_home"), PlaceId("place_away")
-HERE, THERE = Here(ME, HOME, 900.0, 600.0), Here(RIVAL, AWAY, 900.0, 600.0)
+from talaria.core.turns import TurnState
 
 
-def member(owner: OwnerId = ME, place: PlaceId = HOME) -> Member:
-    return Member(owner, place, "boot", f"host-{place}", "http://10.0.0.5:8765", "1.0", 22, START)
-
-
-def at(here: Here, text: str = "hello", **more: Any) -> Accept:
-    """A message that this member accepts, and whose turn it would begin."""
-    busy = more.pop("busy", "")
-    begins = more.pop("begins", said(text))
-    return replace(accepting(text, owner=here.owner, begins=begins, **more), here=here, busy=busy)
-
-
-async def both_join(store: StoreEngine) -> None:
-    for here in (HERE, THERE):
-        await store.cluster.join(member(here.owner, here.place), LEASE)
-
-
-class StoreClusterSuite:
+class StoreClusterSuite(StoreAdoptionSuite):
     # -- members
 
     async def test_members_are_alive_until_their_time_is_over(
@@ -86,9 +75,73 @@ class StoreClusterSuite:
         assert (await store.begin(Begin(second.turn.id, ME, LEASE, said("second")))).attempts == 1
         found = await store.cluster.member_of(CHAT)
         assert found is not None and found.owner == ME
-        for turn in (first.turn, second.turn):
-            found = await store.cluster.member_of_turn(turn.id)
-            assert found is not None and found.owner == ME
+
+    async def test_an_idle_chat_goes_to_whoever_accepts_its_next_message(
+        self, store: StoreEngine, clock: HandClock
+    ) -> None:
+        await both_join(store)
+        first = await store.accept(at(HERE))
+        assert first.began is not None
+        await store.commit(ending(first, first.began))
+        hasty = replace(THERE, warm_seconds=1.0)
+        asked = await store.accept(at(hasty))
+        assert asked.elsewhere == ME  # the session was used just now
+        await store.settle(asked.turn.id, TurnEnd(TurnState.CANCELLED))
+        clock.forward(2)
+        taken = await store.accept(at(hasty))
+        assert taken.began is not None and taken.elsewhere is None
+        assert (await store.accept(at(HERE))).elsewhere == RIVAL
+
+    async def test_a_turn_that_waits_for_a_person_keeps_its_chat(
+        self, store: StoreEngine, clock: HandClock
+    ) -> None:
+        await both_join(store)
+        turn, _, (question,) = await parked(store, replace(accepting(), here=HERE))
+        clock.forward(20)
+        assert (await store.accept(at(replace(THERE, warm_seconds=1.0)))).elsewhere == ME
+        await store.decide(question.id, approved(clock.now()))
+        assert (await store.cluster.waiting_here(ME))[0].decided == 1
+        with pytest.raises(TurnElsewhere):
+            await store.begin(Begin(turn.turn.id, RIVAL, LEASE))
+
+    async def test_a_message_that_another_member_accepted_comes_first(self, store: StoreEngine) -> None:
+        """A member does not begin a turn before one that is for it and that it has not seen yet."""
+        await both_join(store)
+        first = await store.accept(at(HERE))
+        assert first.began is not None
+        theirs = await store.accept(at(THERE, "second"))
+        await store.commit(ending(first, first.began))
+        third = await store.accept(at(HERE, "third"))
+        assert third.is_behind and third.began is None
+        seen = [waiting.turn.id for waiting in await store.cluster.waiting_here(ME)]
+        assert seen == [theirs.turn.id, third.turn.id]
+
+    async def test_a_call_without_a_chat_runs_where_it_was_accepted(
+        self, store: StoreEngine, clock: HandClock
+    ) -> None:
+        await both_join(store)
+        for here in (HERE, THERE):
+            call = await store.accept(at(here, ephemeral=True, binding=Binding.NEW))
+            assert call.began is not None
+            assert [each.turn.id for each in await store.cluster.waiting_here(here.owner)] == [call.turn.id]
+            found = await store.cluster.member_of_turn(call.turn.id)
+            assert found is not None and found.owner == here.owner
+        clock.forward(LEASE)
+        await store.cluster.join(member(), LEASE)
+        assert [turn.id for turn in (await store.cluster.adopt(HERE)).turns] == [call.turn.id]
+        assert len(await store.cluster.waiting_here(ME)) == 2
+
+    @pytest.mark.parametrize("binding", [Binding.NEW, Binding.RESUME])
+    async def test_another_session_of_a_chat_is_for_its_member_too(
+        self, store: StoreEngine, binding: Binding
+    ) -> None:
+        await both_join(store)
+        first = await store.accept(at(HERE))
+        order = at(THERE, binding=binding, resume=first.turn.session_id)
+        assert (await store.accept(order)).elsewhere == ME
+        new = await store.accept(at(THERE, chat=OTHER_CHAT, binding=Binding.NEW))
+        assert new.began is not None
+        assert (await store.accept(at(HERE, chat=OTHER_CHAT))).elsewhere == RIVAL
 
     async def test_a_turn_is_of_the_member_that_runs_it_as_long_as_that_is_alive(
         self, store: StoreEngine, clock: HandClock
@@ -115,6 +168,40 @@ class StoreClusterSuite:
         await store.accept(at(THERE, "instead", busy="interrupt"))
         asked = [each.turn.id for each in await store.cluster.waiting_here(ME) if each.stop_asked]
         assert asked == [host.turn.id]
+
+    # -- stops and roles
+
+    async def test_a_stop_is_never_asked_of_a_turn_that_is_over(
+        self, store: StoreEngine, clock: HandClock
+    ) -> None:
+        await both_join(store)
+        running = await store.accept(at(HERE))
+        assert running.began is not None
+        assert (await store.cluster.ask_stop(running.turn.id, "u1")).owner == ME
+        assert (await store.cluster.waiting_here(ME))[0].stop_asked
+        await store.commit(ending(running, running.began))
+        assert (await store.cluster.ask_stop(running.turn.id, "u1")).owner == ""
+        with pytest.raises(NotFound):
+            await store.cluster.ask_stop(TurnId("turn_none"), "u1")
+        queued = await store.accept(at(HERE, begins=None))
+        clock.forward(LEASE)
+        assert (await store.cluster.ask_stop(queued.turn.id, "u1")).owner == ""
+
+    async def test_a_role_has_one_holder_and_a_fence_that_grows(
+        self, store: StoreEngine, clock: HandClock
+    ) -> None:
+        first = await store.cluster.take_role("channel:telegram", ME, LEASE)
+        assert (first.owner, first.fence, first.expires_at) == (ME, 1, START + LEASE)
+        assert await store.cluster.take_role("channel:telegram", RIVAL, LEASE) == first
+        clock.forward(LEASE - 1)
+        assert (await store.cluster.take_role("channel:telegram", ME, LEASE)).fence == 1
+        clock.forward(LEASE)
+        taken = await store.cluster.take_role("channel:telegram", RIVAL, LEASE)
+        assert (taken.owner, taken.fence) == (RIVAL, 2)
+        await store.cluster.give_role("channel:telegram", ME)
+        assert await store.cluster.roles() == (taken,)
+        await store.cluster.give_role("channel:telegram", RIVAL)
+        assert (await store.cluster.take_role("channel:telegram", RIVAL, LEASE)).fence == 3
 
     # -- wake-ups
 

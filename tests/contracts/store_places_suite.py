@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from contracts.store_cluster_suite import AWAY, HERE, HOME, THERE, at, both_join, member
+from contracts.cluster_orders import AWAY, HERE, HOME, THERE, at, both_join, member
 from contracts.store_orders import CHAT, LEASE, ME, RIVAL, HandClock, ending
 from talaria.core.cluster import ChatPlace
 from talaria.core.ids import ChatKey, JobId, job_chat

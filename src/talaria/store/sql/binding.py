@@ -24,7 +24,7 @@ FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
 """
 FIND_CURRENT_AND_HOME = f"""
 SELECT {homes.HOME_COLUMNS}, {prefixed("s", SESSION_COLUMNS)}, {prefixed("s", LEASE_COLUMNS)}
-FROM chats c JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
+FROM chats c LEFT JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
 """
 FIND_TO_RESUME = f"SELECT {SESSION_COLUMNS}, {LEASE_COLUMNS} FROM sessions WHERE id = ?"
 MOVE_CHAIN = "UPDATE sessions SET updated_at = ?, epoch = ?, seq = ?, spec_id = ? WHERE id = ?"
@@ -86,7 +86,7 @@ def _find_current(tx: Transaction, order: Accept) -> BoundSession:
         row = tx.execute(FIND_CURRENT_AND_HOME, parameters).fetchone()
         if row is not None:
             home, row = ChatHome(*row[:_HOME]), row[_HOME:]
-    session = None if row is None else session_from(row[:-4])
+    session = None if row is None or row[0] is None else session_from(row[:-4])
     if session is None or session.ended_at is not None:
         return BoundSession(home=home)
     return BoundSession(session, Lease(*row[-4:]), home)

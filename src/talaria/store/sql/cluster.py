@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -23,8 +23,7 @@ from talaria.core.ids import ChatKey, Fence, OwnerId, PlaceId, TurnId
 from talaria.core.turns import TurnState
 from talaria.store.sql import homes, leases, locks, rules
 from talaria.store.sql.executor import Connection, Transaction
-from talaria.store.sql.homes import FOR_MEMBER
-from talaria.store.sql.rows import TURN_COLUMNS, UNSETTLED, encode, prefixed, turn_from
+from talaria.store.sql.rows import FOR_MEMBER, TURN_COLUMNS, UNSETTLED, encode, prefixed, turn_from
 
 _figures = msgspec.json.Decoder(MemberFigures).decode
 _texts = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -48,13 +47,16 @@ DROP_OLD = f"""
 DELETE FROM members WHERE expires_at < ?
 AND NOT EXISTS (SELECT 1 FROM turns t WHERE t.member = members.owner AND {FOR_MEMBER})
 """
-# Turns that were accepted before there was a cluster.
-CLAIM_TURNS = f"UPDATE turns SET member = ? WHERE member = '' AND state IN ({UNSETTLED})"
-INHERIT_CHATS = f"""
-UPDATE chats SET member = ?
-WHERE member = ? AND chat_key IN (SELECT t.chat_key FROM turns t WHERE t.member = ? AND {FOR_MEMBER})
+# Turns of a process before in the same place, and those of a database that was copied or had no cluster.
+CLAIM_TURNS = f"""
+UPDATE turns SET member = ? WHERE state IN ({UNSETTLED})
+AND NOT EXISTS (SELECT 1 FROM members m WHERE m.owner = turns.member)
 """
-INHERIT_TURNS = f"UPDATE turns AS t SET member = ? WHERE t.member = ? AND {FOR_MEMBER}"
+CLAIM_CHATS = f"""
+UPDATE chats SET member = ?
+WHERE chat_key IN (SELECT t.chat_key FROM turns t WHERE t.member = ? AND {FOR_MEMBER})
+AND NOT EXISTS (SELECT 1 FROM members m WHERE m.owner = chats.member)
+"""
 RENEW_MEMBER = "UPDATE members SET expires_at = ?, figures = ? WHERE owner = ? AND expires_at > ?"
 DRAIN_MEMBER = "UPDATE members SET draining = 1 WHERE owner = ?"
 END_MEMBER = "UPDATE members SET expires_at = ? WHERE owner = ? AND expires_at > ?"
@@ -85,14 +87,13 @@ def join(tx: Transaction, member: Member, lease_seconds: float) -> Sequence[Memb
     for (dead,) in tx.execute(FIND_BEFORE, (member.place, member.owner)).fetchall():
         leases.bury(tx, dead)
         tx.execute(END_ROLES, (dead,))
-        tx.execute(INHERIT_CHATS, (member.owner, dead, dead))
-        tx.execute(INHERIT_TURNS, (member.owner, dead))
         tx.execute(DROP_MEMBER, (dead,))
     tx.execute(DROP_OLD, (tx.now - KEPT_SECONDS,))
     identity = (member.owner, member.place, member.boot, member.host, member.url, member.version)
     times = (member.schema, member.started_at, tx.now + lease_seconds)
     tx.execute(PUT_MEMBER, (*identity, *times, int(member.has_shared_files), encode(member.figures)))
     tx.execute(CLAIM_TURNS, (member.owner,))
+    tx.execute(CLAIM_CHATS, (member.owner, member.owner))
     return members(tx, tx.now)
 
 
@@ -133,13 +134,16 @@ SELECT {prefixed("t", TURN_COLUMNS)}, t.stop_asked_at,
 CASE WHEN s.lease_expires > ? THEN s.lease_owner ELSE '' END
 FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.member = ? AND {FOR_MEMBER} ORDER BY t.position
 """
-# Unsettled turns of members that are dead or leave, with what decides whether they move.
+# Unsettled turns of members that are dead or leave, with what decides whether they move. A chat that another
+# living member has got meanwhile is for that one.
 FIND_LEFT = f"""
-SELECT t.session_id, {prefixed("t", TURN_COLUMNS)}, t.member, coalesce(c.place, ''), s.ephemeral,
-       s.lease_expires
+SELECT t.session_id, {prefixed("t", TURN_COLUMNS)}, t.member, s.lease_expires, s.ephemeral,
+       c.member, coalesce(c.place, '')
 FROM members m JOIN turns t ON t.member = m.owner AND {FOR_MEMBER}
-JOIN sessions s ON s.id = t.session_id LEFT JOIN chats c ON c.chat_key = t.chat_key
-WHERE m.owner <> ? AND (m.expires_at <= ? OR m.draining = 1) ORDER BY t.position
+JOIN sessions s ON s.id = t.session_id LEFT JOIN chats c ON c.chat_key = t.chat_key AND s.ephemeral = 0
+LEFT JOIN members h ON h.owner = c.member AND h.owner <> ? AND h.expires_at > ? AND h.draining = 0
+WHERE m.owner <> ? AND (m.expires_at <= ? OR m.draining = 1) AND h.owner IS NULL
+ORDER BY t.position
 """
 FIND_PRESENT_PLACES = "SELECT DISTINCT place FROM members WHERE expires_at > ?"
 IS_WORKING = "SELECT 1 FROM members WHERE owner = ? AND expires_at > ? AND draining = 0"
@@ -157,34 +161,39 @@ def waiting_here(db: Connection, now: float, owner: OwnerId) -> Sequence[Waiting
     )
 
 
-class LeftTurn(msgspec.Struct, frozen=True):
-    """A turn whose member is dead or leaves. Turns with the same `group` move together."""
+class LeftTurn(NamedTuple):
+    """A turn whose member is dead or leaves, with the member and the place of its chat; `home` is None if it
+    has no chat. Turns with the same `group` move together."""
 
     row: Any
     member: OwnerId
-    place: PlaceId
-    is_ephemeral: bool
     lease_expires: float
+    is_ephemeral: bool
+    home: OwnerId | None
+    place: PlaceId
 
     @property
     def chat_key(self) -> ChatKey:
         return ChatKey(self.row[1])
 
     @property
-    def group(self) -> tuple[OwnerId, str]:
-        return (self.member, self.row[2] if self.is_ephemeral else self.row[1])
+    def group(self) -> str:
+        return str(self.row[2] if self.is_ephemeral else self.row[1])
 
 
-def left_turns(db: Connection | Transaction, now: float, here: Here) -> list[list[LeftTurn]]:
+def left_turns(db: Connection, now: float, here: Here) -> list[list[LeftTurn]]:
     """Return the turns that this member may take over, by their chats."""
-    return _movable(db, db.execute(FIND_LEFT, (here.owner, now)).fetchall(), now, here)
+    return _movable(db, db.execute(FIND_LEFT, _left(now, here)).fetchall(), now, here)
+
+
+def _left(now: float, here: Here) -> tuple[Any, ...]:
+    return (here.owner, now, here.owner, now)
 
 
 def _movable(db: Connection | Transaction, rows: list[Any], now: float, here: Here) -> list[list[LeftTurn]]:
-    groups: dict[tuple[OwnerId, str], list[LeftTurn]] = {}
+    groups: dict[str, list[LeftTurn]] = {}
     for row in rows:
-        *columns, member, place, ephemeral, expires = row[1:]
-        left = LeftTurn(columns, member, PlaceId("") if ephemeral else place, bool(ephemeral), expires)
+        left = LeftTurn(row[1:-5], *row[-5:])
         groups.setdefault(left.group, []).append(left)
     present = _present_places(db, now, here) if groups else frozenset()
     return [
@@ -203,20 +212,16 @@ def _present_places(db: Connection | Transaction, now: float, here: Here) -> fro
 def adopt(tx: Transaction, here: Here) -> Adopted:
     if tx.execute(IS_WORKING, (here.owner, tx.now)).fetchone() is None:
         return Adopted()
-    rows = locks.confirmed(tx, FIND_LEFT, (here.owner, tx.now))
     turns, lost = list[Any](), list[ChatKey]()
-    for group in _movable(tx, rows, tx.now, here):
+    for group in _movable(tx, locks.confirmed(tx, FIND_LEFT, _left(tx.now, here)), tx.now, here):
         first = group[0]
-        place = first.place if first.place == here.place else ""
-        if not first.is_ephemeral:
+        if first.home is not None:
+            place = first.place if first.place == here.place else ""
             loss = None if first.place == place else homes.describe_loss(first.place, tx.now)
-            move = (here.owner, place, loss, first.chat_key, first.member, first.place)
-            if (
-                not tx.execute(homes.MOVE_HOME, move).rowcount
-                and tx.execute(homes.FIND_HOME, (first.chat_key,)).fetchone()
-            ):
+            move = (here.owner, place, loss, first.chat_key, first.home, first.place)
+            if not tx.execute(homes.MOVE_HOME, move).rowcount:
                 continue  # the chat has moved meanwhile
-            if first.place != place:
+            if loss is not None:
                 lost.append(first.chat_key)
         turns += [turn.row for turn in group if _adopt_turn(tx, here, turn)]
     return Adopted(tuple(map(turn_from, turns)), tuple(lost))

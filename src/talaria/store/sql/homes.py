@@ -16,9 +16,7 @@ from talaria.core.ledger import Accept
 from talaria.core.messages import File
 from talaria.store.sql import locks
 from talaria.store.sql.executor import Transaction
-
-# Statements that find turns by their member name both conditions of the index.
-FOR_MEMBER = "t.member <> '' AND (t.state = 'accepted' OR t.state = 'running' OR t.state = 'waiting')"
+from talaria.store.sql.rows import FOR_MEMBER
 
 # Columns of a chat `c` and its current session `s`. The third is NULL if no turn of the chat is unsettled,
 # and 1 if all of those wait for people.

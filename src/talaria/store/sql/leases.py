@@ -16,6 +16,7 @@ from talaria.store.sql import delivery, locks, rules, slots, spending
 from talaria.store.sql.delivery import DUE_AT_ONCE
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import (
+    FOR_MEMBER,
     SESSION_COLUMNS,
     TURN_COLUMNS,
     UNSETTLED,
@@ -127,6 +128,8 @@ _BLAMED_KEPT = 20
 # -- recovery ---------------------------------------------------------------------------------------------
 
 EXPIRE_OTHERS = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner <> ? AND lease_expires > 0"
+# No other gateway is there, and so no turn is for one.
+FREE_TURNS = f"UPDATE turns AS t SET member = '' WHERE {FOR_MEMBER}"
 FIND_UNSETTLED = f"SELECT {TURN_COLUMNS} FROM turns WHERE state IN ({UNSETTLED}) ORDER BY position"
 FIND_LEFT = f"""
 SELECT {prefixed("t", TURN_COLUMNS)} FROM turns t JOIN sessions s ON s.id = t.session_id
@@ -158,6 +161,7 @@ def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
     spending.charge_others(tx, owner)
     tx.execute(slots.FREE_OTHERS, (owner,))
     tx.execute(DUE_AT_ONCE)
+    tx.execute(FREE_TURNS)
     return tuple(map(turn_from, tx.execute(FIND_UNSETTLED).fetchall()))
 
 

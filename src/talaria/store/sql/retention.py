@@ -130,7 +130,8 @@ AND NOT EXISTS (SELECT 1 FROM chats c JOIN jobs j ON j.id = s.job_id
                 WHERE c.chat_key = s.chat_key AND c.session_id = s.id)
 LIMIT {rules.BATCH}
 """
-FORGET_CHAT = "DELETE FROM chats WHERE chat_key = ? AND session_id = ?"
+# A gateway of a cluster keeps files of a chat with a place.
+FORGET_CHAT = "DELETE FROM chats WHERE chat_key = ? AND session_id = ? AND place = ''"
 
 
 def prune_ended(tx: Transaction, before: float) -> int:

@@ -41,6 +41,8 @@ ENTRY_KINDS: dict[type, str] = {
 
 # States, as conditions of statements name them.
 UNSETTLED = ", ".join(f"'{state}'" for state in rules.UNSETTLED)
+# Unsettled turns `t` that are for a member of a cluster, as the index of those has them.
+FOR_MEMBER = "t.member <> '' AND (t.state = 'accepted' OR t.state = 'running' OR t.state = 'waiting')"
 UNSENT = "(state = 'pending' OR state = 'sending')"
 
 SESSION_COLUMNS = "id, chat_key, created_at, updated_at, epoch, seq, spec_id, title, ephemeral, ended_at"
