@@ -15,6 +15,10 @@ from channels.http.gateway import Api, run_gateway
 from channels.http.test_approvals import waiting
 from channels.http.test_events import Sse, collect, open_stream, read
 from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from talaria.core.ids import ChatAddress
+from talaria.core.messages import Text
+from talaria.core.turns import Inbound, Sender
+from talaria.testing.fake_outlet import FakeOutlet
 from talaria.testing.model_server import ModelServer
 
 SLOW = "[[chunks 8]][[chunk-delay 0.02]][[words 40]]"
@@ -141,3 +145,22 @@ async def test_the_feed_tells_the_turns_of_all_gateways(pair: Pair) -> None:
     async with asyncio.timeout(20):
         while a.gateway.turns.live.feed.listeners:
             await asyncio.sleep(0.01)
+
+
+async def test_a_channel_that_one_gateway_has_shows_the_turns_of_the_other(pair: Pair) -> None:
+    """As Telegram: one gateway polls it, and sends what the other one answers."""
+    outlet, key = FakeOutlet(shows=True), ChatAddress("main", "test", "dm", "1").key()
+    pair.b.gateway.delivery.attach("test", outlet, is_only=True)
+    try:
+        message = Inbound(key, Sender("u1"), (Text(SLOW),), address="1")
+        live = await pair.a.gateway.turns.submit(message)
+        reply = (await pair.a.gateway.turns.wait(live)).reply
+        async with asyncio.timeout(20):
+            while not outlet.taken:
+                pair.b.gateway.delivery.wake()
+                await asyncio.sleep(0.01)
+        assert outlet.texts("1") == [reply]
+        [shown] = outlet.messages.values()
+        assert shown.edits > 2, "it was shown as it grew"
+    finally:
+        await pair.b.gateway.delivery.detach("test")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import aclosing, suppress
 from functools import partial
 from random import Random
@@ -45,6 +45,7 @@ from talaria.core.store_ports import Store
 from talaria.core.tasks import wait_event
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
+from talaria.turns.feed import TurnChange
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import DeliverySettings
 
@@ -100,6 +101,7 @@ class Delivery:
         self._sends: dict[tuple[str, str], asyncio.Task[None]] = {}  # by channel and address
         self._waiting: set[int] = set()  # replies that the store has kept waiting
         self._shows: dict[tuple[str, TurnId], asyncio.Task[None]] = {}  # by channel and turn
+        self._watches: dict[str, asyncio.Task[None]] = {}  # of turns elsewhere, by channel
         self._questions: dict[QuestionId, asyncio.Task[None]] = {}  # that are being sent
         self._woken = asyncio.Event()
         self._new_outlets: set[str] = set()  # channels whose next due row is not known
@@ -120,10 +122,14 @@ class Delivery:
         self._tell_others, self._database_time = tell_others, now
         self._look_seconds = _SHARED_LOOK_SECONDS
 
-    def attach(self, channel: str, outlet: Outlet) -> None:
-        """Send on this channel from now on: its rows that wait, and its running turns as they go."""
+    def attach(self, channel: str, outlet: Outlet, *, is_only: bool = False) -> None:
+        """Send on this channel from now on: its rows that wait, and its running turns as they go. If this is
+        the only gateway of a cluster that sends on it, turns that others run are shown too."""
         self._outlets[channel] = outlet
         self._new_outlets.add(channel)
+        if is_only and self._live.feed.has_others:
+            work = self._show_elsewhere(channel)
+            self._watches[channel] = asyncio.create_task(work, name=f"turns elsewhere of {channel}")
         for live in self._live:
             if channel_of(live.turn.chat_key) == channel:
                 self._show(live)
@@ -136,6 +142,8 @@ class Delivery:
         if sends:
             await asyncio.wait(sends, timeout=self._settings.timeout.total_seconds())
         shows = [task for (name, _), task in self._shows.items() if name == channel]
+        if (watch := self._watches.pop(channel, None)) is not None:
+            shows.append(watch)
         for task in [*sends, *shows]:
             task.cancel()
         await asyncio.gather(*sends, *shows, return_exceptions=True)
@@ -358,6 +366,27 @@ class Delivery:
         task = asyncio.create_task(self._run_show(outlet, live), name=f"show {live.turn.id}")
         self._shows[place] = task
         task.add_done_callback(lambda _: self._shows.pop(place, None))
+
+    async def _show_elsewhere(self, channel: str) -> None:
+        """Show the channel's turns that other members of the cluster run, until cancelled."""
+        feed = self._live.feed
+        with feed.listen(lambda key: channel_of(key) == channel) as listener:
+            changes: Collection[TurnChange] = [
+                each for each in feed.elsewhere if listener.sees(each.chat_key)
+            ]
+            while changes or (changes := await listener.take()):
+                for change in changes:
+                    is_known = (channel, change.id) in self._shows or self._live.get(change.id) is not None
+                    if is_known or change.state.is_final:
+                        continue
+                    try:
+                        record = await self._store.turn_record(change.id)
+                    except StoreError as error:
+                        _log.warning("turn %s is not shown: %s", change.id, error)
+                        continue
+                    if record is not None and not record.turn.state.is_final:
+                        self._show(self._live.find(record.turn))
+                changes = ()
 
     async def _run_show(self, outlet: Outlet, live: LiveTurn) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
@@ -105,13 +105,16 @@ class TurnListener:
 
 class StateFeed:
     """Tells listeners each new state of a turn. Costs nothing while `listeners` is empty, which callers of
-    `tell` check. `on_listen` is called when a listener that is no member comes or goes."""
+    `tell` check. `on_listen` is called when a listener that is no member comes or goes. In a cluster the
+    feed `has_others`, and `elsewhere` are the turns of other members as far as they are known."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._is_closed = False
         self.listeners: dict[TurnListener, None] = {}
         self.on_listen: Callable[[], None] = lambda: None
+        self.elsewhere: Iterable[TurnChange] = ()
+        self.has_others = False
 
     def tell(self, live: LiveTurn) -> None:
         change: TurnChange | None = None
@@ -134,13 +137,13 @@ class StateFeed:
 
     @contextmanager
     def listen(
-        self, sees: Callable[[ChatKey], bool], limits: Limits, *, is_member: bool = False
+        self, sees: Callable[[ChatKey], bool], limits: Limits | None = None, *, is_member: bool = False
     ) -> Iterator[TurnListener]:
         """Yield a listener that gets the changes of the chats for which `sees` is true, from now on.
 
-        Raises `Overloaded` if there are `limits.event_listeners` already. Members are few, and let in always.
+        Raises `Overloaded` if there are `limits.event_listeners` already.
         """
-        if not is_member and len(self.listeners) >= limits.now.event_listeners:
+        if limits is not None and len(self.listeners) >= limits.now.event_listeners:
             raise Overloaded(
                 f"{len(self.listeners)} clients listen to all turns already.",
                 limits.refuse("event_listeners"),

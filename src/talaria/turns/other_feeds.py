@@ -63,7 +63,7 @@ class OtherFeeds:
         self._open: dict[OwnerId, dict[TurnId, TurnChange]] = {}
         self._task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # with those that are ending
-        feed.on_listen = self._look_for_listeners
+        feed.on_listen, feed.elsewhere, feed.has_others = self._look_for_listeners, self, True
 
     def __iter__(self) -> Iterator[TurnChange]:
         """The turns of other members that are not over, as far as they are known now."""

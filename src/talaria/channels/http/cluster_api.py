@@ -57,7 +57,7 @@ class ClusterApi:
 
     async def _changes(self) -> AsyncGenerator[bytes, None]:
         feed = self._turns.live.feed
-        with feed.listen(lambda key: True, self._gateway.limits, is_member=True) as listener:
+        with feed.listen(lambda key: True, is_member=True) as listener:
             yield self._open_turns()
             while changes := await listener.take():
                 for change in changes:

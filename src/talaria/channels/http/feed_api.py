@@ -109,8 +109,9 @@ class FeedApi:
                 if sees(each.turn.chat_key)
             ]
             known = {change.id for change in open_turns}
-            elsewhere = gateway.turns.other_feeds or ()
-            open_turns += (each for each in elsewhere if each.id not in known and sees(each.chat_key))
+            for change in live.feed.elsewhere:
+                if change.id not in known and sees(change.chat_key):
+                    open_turns.append(change)
             for data in _pages(open_turns):
                 yield data
             yield _event(now, "ready", FeedReady(len(open_turns)))

@@ -240,7 +240,7 @@ async def open_telegram(gateway: Gateway, settings: TelegramSettings) -> AsyncIt
         names = [http.host, *(host.rpartition(":")[0].strip("[]") for host in http.hosts)]
         own = own_hosts([*names, urlsplit(settings.webhook_url).hostname or ""])
         outlet = TelegramOutlet(api, gateway.clock, settings.progress, handler.move_chat, own)
-        gateway.delivery.attach(CHANNEL, outlet)
+        gateway.delivery.attach(CHANNEL, outlet, is_only=settings.mode == "polling")
         if settings.mode == "webhook":
             gateway.webhooks[WEBHOOK_PATH] = TelegramWebhook(channel, webhook_secret(token))
         running = asyncio.create_task(channel.run(), name=CHANNEL)
