@@ -53,8 +53,10 @@ def main() -> None:
     if options.store is not None:
         sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the tests bring the server
         from bench.postgres import postgres_rows  # noqa: PLC0415
+        from bench.postgres_sizes import size_rows  # noqa: PLC0415
 
-        print(render_text(uvloop.run(postgres_rows(1 / 20 if options.quick else 1))))
+        scale = 1 / 20 if options.quick else 1
+        print(render_text([*uvloop.run(postgres_rows(scale)), *uvloop.run(size_rows(scale))]))
         return
     suite = Suite(1 / 20 if options.quick else 1)
     uvloop.run(suite.run(options.only or PARTS))

@@ -74,10 +74,10 @@ class TurnTrips:
     round_trips: float
 
 
-async def count_trips(turns: int) -> TurnTrips:
-    with running_server() as server, tempfile.TemporaryDirectory(prefix="talaria-bench-") as folder:
+async def count_trips(url: str, turns: int) -> TurnTrips:
+    with tempfile.TemporaryDirectory(prefix="talaria-bench-") as folder:
         async with (
-            await PostgresStore.open(server.new_database(), SystemClock()) as store,
+            await PostgresStore.open(url, SystemClock()) as store,
             start(store, Path(folder)) as rig,
         ):
             await rig.say("hello")
@@ -96,7 +96,8 @@ def _counted(store: PostgresStore) -> tuple[int, int]:
 async def postgres_rows(scale: float) -> list[Row]:
     """Return the rows of the table for `--store postgres`. Below a scale of 1 they are not judged."""
     rounds, is_judged = (3, Wanted.AT_MOST) if scale >= 1 else (1, Wanted.FOR_COMPARISON)
-    trips = await count_trips(max(2, round(100 * scale)))
+    with running_server() as server:
+        trips = await count_trips(server.new_database(), max(2, round(100 * scale)))
     sqlite, postgres = await measure_engines(max(2, round(400 * scale)), max(2, round(80 * scale)), rounds)
     return [
         Row("durable turn on SQLite, alone", sqlite.alone * 1000, "ms CPU"),
