@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from talaria.access.budgets import Budgets
@@ -25,9 +26,10 @@ from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people
-from talaria.cluster.following import PeerClient
 from talaria.cluster.leases import LeaseKeeper, LeaseTiming
-from talaria.cluster.membership import Membership, join_cluster
+from talaria.cluster.overview import Overview
+from talaria.cluster.roles import UPKEEP
+from talaria.cluster_scope import ClusterScope, OwnFigures, join_others, reach_peers, work_together
 from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -46,7 +48,7 @@ from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.tasks import run_loops
 from talaria.core.tools import ToolSource
 from talaria.core.turns import Turn
-from talaria.gateway import Gateway, ServicePart, blame_plugins, open_hooks, plugin_commands
+from talaria.gateway import Gateway, OpenChannel, ServicePart, blame_plugins, open_hooks, plugin_commands
 from talaria.model_scope import MODEL_KEYS, ModelScope, open_models
 from talaria.models.catalog import fallback_chain
 from talaria.models.known import Prices
@@ -69,12 +71,10 @@ from talaria.turns.agents import Agents, NoteSources
 from talaria.turns.crashes import RestartGuard
 from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
-from talaria.turns.followed import FollowedTurns
 from talaria.turns.host_questions import HostQuestions
 from talaria.turns.lease_watch import keep_leases
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.memories import Memories
-from talaria.turns.other_feeds import OtherFeeds
 from talaria.turns.process_notes import ProcessNotes
 from talaria.turns.sending import ChatSender
 from talaria.turns.settings import TurnSettings
@@ -83,7 +83,6 @@ from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
 from talaria.workspace.network import SessionNetworks
-from talaria.workspace.process_files import boot_id
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits
 from talaria.workspace.sent_files import read_sent
@@ -138,19 +137,33 @@ class _Start:
 
     async def join(
         self, store: StoreEngine, keeper: LeaseKeeper, scopes: AsyncExitStack
-    ) -> Membership | None:
+    ) -> ClusterScope | None:
         """Join the gateways on the same database, until the scopes are left. None if there can be none."""
         if not self.serves or is_file(self.settings.store.url):
             return None
-        known = (store, self.clock, keeper, self.settings.cluster, self.home.path)
-        return await scopes.enter_async_context(join_cluster(*known, boot=boot_id()))
+        known = (store, self.clock, self.settings.cluster, self.home.path)
+        return await scopes.enter_async_context(join_others(*known, environ=self.environ, keeper=keeper))
 
-    def reach_peers(self, cluster: Membership, turns: Turns, store: StoreEngine) -> PeerClient:
-        """Let the turns of other members be followed. `Turns.drain` closes the client."""
-        peers = PeerClient(self.environ.get(self.settings.cluster.token_env, "").strip())
-        followed = FollowedTurns(store, cluster.store, turns.live, peers, cluster.owner)
-        turns.use_followed(followed, OtherFeeds(store, turns.live.feed, peers, cluster.owner))
-        return peers
+    def make_gateway(self, models: ModelScope, **opened: Any) -> Gateway:
+        """Return the gateway of what was opened; `opened` are fields of `Gateway`."""
+        return Gateway(
+            home=self.home,
+            settings=self.settings,
+            environ=self.environ,
+            clock=self.clock,
+            providers=models.providers,
+            local=models.local,
+            catalog=models.catalog,
+            metrics=self.metrics,
+            health=self.health,
+            limits=self.limits,
+            secrets=self.secrets,
+            reloader=self.reloader,
+            people=self.people,
+            started_at=self.clock.now(),
+            parts=self.parts,
+            **opened,
+        )
 
     @property
     def zone(self) -> ZoneInfo | None:
@@ -194,7 +207,8 @@ async def open_gateway(
         open_models(home, reloader.live, environ, clock, limits=limits, metrics=start.metrics) as models,
         _open_turns(start, store, models) as gateway,
     ):
-        guard = RestartGuard(store, clock, settings.shutdown.restart_pause.total_seconds())
+        place = "" if gateway.cluster is None else gateway.cluster.me.place
+        guard = RestartGuard(store, clock, settings.shutdown.restart_pause.total_seconds(), place)
         start.health.watch("restarts", guard.trouble)
         starting: asyncio.Task[None] | None = None
         try:
@@ -367,7 +381,7 @@ async def _open_agents(
 @asynccontextmanager
 async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> AsyncIterator[Gateway]:
     """Open everything around turns: workspaces, agents, sessions and delivery."""
-    settings, home, clock = start.settings, start.home, start.clock
+    home, clock = start.home, start.clock
     async with AsyncExitStack() as scopes:
         workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
@@ -381,34 +395,28 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
         agents = await scopes.enter_async_context(_open_agents(start, scope, models, workspaces, workers))
         sources, hooks = NoteSources(notes, agents.memories), await open_hooks(scopes, start.parts)
         agents = replace(agents, notes=sources, hooks=hooks, job_desk=lambda: gateway.job_desk())  # noqa: PLW0108
-        sessions = _make_lifecycle(start, store, workspaces, agents)
+        overview: Overview | None = None
+        sessions = _make_lifecycle(start, store, workspaces, agents, lambda: overview)
         scopes.push_async_callback(sessions.drain)
         keeper, watch = await scopes.enter_async_context(start.leases(store))
         cluster = await start.join(store, keeper, scopes)
+        membership = None if cluster is None else cluster.membership
         uploads = Uploads(folders.files, folders, clock, workers.threads, workers.quota)
-        hosts, load = _host_questions(start), watch.load
-        turns = Turns(
-            *(store, keeper, agents, sessions, turn_settings),
-            load=load,
-            hosts=hosts,
-            uploads=uploads,
-            cluster=cluster,
-        )
-        peers = None if cluster is None else start.reach_peers(cluster, turns, store)
+        hosts, known = _host_questions(start), (store, keeper, agents, sessions, turn_settings)
+        turns = Turns(*known, load=watch.load, hosts=hosts, uploads=uploads, cluster=membership)
+        peers = None if cluster is None else reach_peers(cluster, turns, store)
         networks.use_asker(turns.hosts)
         delivery = _make_delivery(start, store, turns, folders)
         sender.use(turns.live, delivery.written)
         loops = _turn_loops(start, turns, delivery, sessions, sender)
         await scopes.enter_async_context(run_loops(clock, loops))
-        gateway = Gateway(
-            home=home,
-            settings=settings,
-            environ=start.environ,
-            clock=clock,
+        channels: dict[str, OpenChannel] = {}
+        if cluster is not None and peers is not None:
+            figures = OwnFigures(keeper, agents.pool, start.metrics, start.health, channels)
+            overview = await scopes.enter_async_context(work_together(cluster, figures, delivery, peers))
+        gateway = start.make_gateway(
+            models,
             store=store,
-            providers=models.providers,
-            local=models.local,
-            catalog=models.catalog,
             pool=agents.pool,
             turns=turns,
             deletions=Deletions(store, clock, sessions, folders, index.forget),
@@ -420,18 +428,12 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
             notes=notes,
             budgets=agents.budgets,
             uploads=uploads,
-            metrics=start.metrics,
-            health=start.health,
-            limits=start.limits,
-            secrets=start.secrets,
             loop_watch=watch,
-            reloader=start.reloader,
-            people=start.people,
-            started_at=clock.now(),
-            parts=start.parts,
             tool_runner=agents.tool_runner,
-            cluster=cluster,
+            cluster=membership,
+            overview=overview,
             peers=peers,
+            channels=channels,
         )
         await _open_services(scopes, gateway, serves=start.serves)
         yield gateway
@@ -477,10 +479,18 @@ def _host_questions(start: _Start) -> Callable[..., HostQuestions]:
 
 
 def _make_lifecycle(
-    start: _Start, store: Store, workspaces: ChatWorkspaces, agents: Agents
+    start: _Start,
+    store: StoreEngine,
+    workspaces: ChatWorkspaces,
+    agents: Agents,
+    overview: Callable[[], Overview | None],
 ) -> SessionLifecycle:
     def cutoff() -> float:
-        return reset_cutoff(start.live.settings.sessions, start.clock.now(), start.zone)
+        return reset_cutoff(start.live.settings.sessions, store.clock.now(), start.zone)
+
+    def is_in_charge() -> bool:
+        return (seen := overview()) is None or seen.own_roles.has(UPKEEP)
 
     release, hooks = agents.pool.release, agents.hooks
-    return SessionLifecycle(store, start.clock, workspaces, release, cutoff, hooks=hooks)
+    known = (store, start.clock, workspaces, release, cutoff)
+    return SessionLifecycle(*known, hooks=hooks, is_in_charge=is_in_charge)

@@ -231,6 +231,11 @@ class Gateway:
         """
         seconds = self.settings.shutdown.deadline.total_seconds()
         began = self.clock.elapsed()
+        if self.overview is not None and self.cluster is not None:
+            await self.cluster.drain()
+            await self.overview.drain(seconds * _TURNS_SHARE)
+            seconds -= self.clock.elapsed() - began
+            began = self.clock.elapsed()
         await self.turns.drain(seconds * _TURNS_SHARE)
         await self.delivery.drain(max(0.0, seconds - (self.clock.elapsed() - began)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from talaria.cluster.member_checks import check_members, find_trouble, is_loopback, read_boot
+from talaria.cluster.member_checks import ClusterToken, check_members, find_trouble, is_loopback, read_boot
 from talaria.core.cluster import Member
 from talaria.core.findings import Level
 from talaria.core.ids import OwnerId, PlaceId
@@ -58,7 +58,7 @@ def test_an_address_that_only_this_machine_reaches(url: str, is_local: bool) -> 
 )
 def test_who_is_refused_beside_another(url: str, boot: str, has_token: bool, said: list[str]) -> None:
     found = find_trouble(
-        member("a", url=url), [member("b", boot=boot)], token_env="A_TOKEN", has_token=has_token
+        member("a", url=url), [member("b", boot=boot)], ClusterToken("A_TOKEN", is_set=has_token)
     )
     assert len(found) == len(said)
     for error, words in zip(found, said, strict=True):
@@ -68,7 +68,9 @@ def test_who_is_refused_beside_another(url: str, boot: str, has_token: bool, sai
 
 
 def test_a_gateway_alone_needs_no_token_and_no_address() -> None:
-    assert find_trouble(member("a", url="http://127.0.0.1:1"), [], token_env="A_TOKEN", has_token=False) == []
+    assert (
+        find_trouble(member("a", url="http://127.0.0.1:1"), [], ClusterToken("A_TOKEN", is_set=False)) == []
+    )
 
 
 def test_processes_of_one_machine_have_the_same_boot() -> None:
@@ -100,6 +102,6 @@ def test_processes_of_one_machine_have_the_same_boot() -> None:
 def test_doctor_judges_the_living_members(
     members: list[Member], has_token: bool, levels: list[Level]
 ) -> None:
-    found = list(check_members(members, has_token=has_token, token_env="A_TOKEN"))
+    found = list(check_members(members, ClusterToken("A_TOKEN", is_set=has_token)))
     assert [finding.level for finding in found] == levels
     assert all(finding.fix for finding in found if finding.level is not Level.OK)

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import msgspec
+
 from talaria.core.cluster import Member
 from talaria.core.errors import ConfigError
 from talaria.core.findings import Finding, ok, problem, warn
@@ -42,19 +44,29 @@ def is_loopback(url: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
-def find_trouble(
-    me: Member, others: Sequence[Member], *, token_env: str, has_token: bool
-) -> list[ConfigError]:
+class ClusterToken(msgspec.Struct, frozen=True):
+    """The variable that holds the token of the cluster, and whether it is set here."""
+
+    variable: str
+    is_set: bool
+
+    def check(self, me: Member, others: Sequence[Member]) -> None:
+        """Raise `ConfigError` if this gateway cannot serve the database beside the others."""
+        for trouble in find_trouble(me, others, self):
+            raise trouble
+
+
+def find_trouble(me: Member, others: Sequence[Member], token: ClusterToken) -> list[ConfigError]:
     """Return why this gateway cannot serve the database beside these living members. A start raises the
     first; a gateway that others join tells all in its status."""
     troubles = []
-    if others and not has_token:
+    if others and not token.is_set:
         troubles.append(
             ConfigError(
                 f"{describe(others[0])} serves the same database, and this gateway has no cluster token to "
                 "prove itself with.",
-                f"Give all gateways of the database the same long random text in {token_env}, such as one "
-                "of `openssl rand -hex 32`; or stop the other one.",
+                f"Give all gateways of the database the same long random text in {token.variable}, such as "
+                "one of `openssl rand -hex 32`; or stop the other one.",
             )
         )
     far = [other for other in others if other.boot != me.boot]
@@ -75,15 +87,15 @@ def describe(member: Member) -> str:
     return f"The gateway on {member.host} ({member.url or 'without an address yet'})"
 
 
-def check_members(members: Sequence[Member], *, has_token: bool, token_env: str) -> Iterator[Finding]:
+def check_members(members: Sequence[Member], token: ClusterToken) -> Iterator[Finding]:
     """Yield what `talaria doctor` says of the members that are alive."""
     if not members:
         return
     hosts = sorted({member.host for member in members})
     noun = "gateway serves" if len(members) == 1 else "gateways serve"
     yield ok(_NAME, f"{len(members)} {noun} the database, on {', '.join(hosts)}.")
-    if not has_token:
-        text = f"The variable {token_env} is not set, so no second gateway can serve the database."
+    if not token.is_set:
+        text = f"The variable {token.variable} is not set, so no second gateway can serve the database."
         if len(members) > 1:
             yield problem(_NAME, text, "Give all gateways of the database the same token in it.")
         else:

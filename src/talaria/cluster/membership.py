@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.member_checks import ClusterToken, read_boot
 from talaria.cluster.place_file import find_place
 from talaria.cluster.settings import ClusterSettings
 from talaria.core.clock import Clock
@@ -47,16 +48,18 @@ class Membership:
         me: Member,
         here: Here,
         *,
-        figures: Callable[[], MemberFigures] = MemberFigures,
+        check: Callable[[Member, Sequence[Member]], object] = lambda me, others: None,
     ) -> None:
-        """`figures` is called in any thread, at each renewal."""
+        """`check` is called with this member and the others that are alive when it joins; it may refuse by
+        raising. `figures` are told to the others at each renewal."""
         self.store = store
         self.me = me
         self.here = here
         self.lease_seconds = keeper.lease_seconds
         self.is_draining = False
         self._clock = clock
-        self._figures = figures
+        self._check = check
+        self.figures = MemberFigures()  # replaced as a whole: a thread reads it
         self._fresh_at = float("-inf")  # `Clock.elapsed` when the last successful renewal *began*
         self._is_in = False  # as told on the loop
         self._is_lost = False  # its time had run out, so it has to join again
@@ -118,10 +121,11 @@ class Membership:
         return found
 
     async def advertise(self, url: str) -> None:
-        """Tell the others how they reach this member, unless a setting says so."""
+        """Tell the others how they reach this member, unless a setting says so. Raises what the check of
+        members raises."""
         if not self.me.url:
             self.me = msgspec.structs.replace(self.me, url=url)
-            await self.join()
+            self._judge(await self.join())
 
     async def drain(self) -> None:
         """Let others have the new turns of this member's chats, and the turns that it has not begun."""
@@ -148,17 +152,18 @@ class Membership:
             _log.warning("others go on after this member's time, since it could not leave: %s", error)
 
     @asynccontextmanager
-    async def open(
-        self, check: Callable[[Sequence[Member]], object] = lambda members: None
-    ) -> AsyncIterator[None]:
-        """Be a member while the context is open. `check` is called with all members, and may refuse by
-        raising. Leaving it ends the member's time."""
+    async def open(self) -> AsyncIterator[None]:
+        """Be a member while the context is open. Leaving it ends the member's time. Raises what the check of
+        members raises."""
         try:
-            check(await self.join())
+            self._judge(await self.join())
             async with self.store.listen(self.owner, self._hear):
                 yield
         finally:
             await self.leave()
+
+    def _judge(self, members: Sequence[Member]) -> None:
+        self._check(self.me, [member for member in members if member.owner != self.owner])
 
     def _hear(self, what: Wake) -> None:
         for heard in self._wakes[what]:
@@ -177,7 +182,7 @@ class Membership:
             return
         began = self._clock.elapsed()
         try:
-            is_renewed = await self.store.renew_member(self.owner, self._figures(), self.lease_seconds)
+            is_renewed = await self.store.renew_member(self.owner, self.figures, self.lease_seconds)
         except StoreError as error:
             _log.warning("the time of this member was not renewed: %s", error)
         else:
@@ -189,7 +194,7 @@ class Membership:
             return True
         began = self._clock.elapsed()
         try:
-            is_renewed = store.renew_member(self.owner, self._figures(), self.lease_seconds, timeout)
+            is_renewed = store.renew_member(self.owner, self.figures, self.lease_seconds, timeout)
         except StoreError as error:
             _log.warning("the time of this member was not renewed: %s", error)
             return False
@@ -242,15 +247,21 @@ class Membership:
 
 @asynccontextmanager
 async def join_cluster(
-    store: StoreEngine, clock: Clock, keeper: LeaseKeeper, settings: ClusterSettings, home: Path, *, boot: str
+    store: StoreEngine,
+    clock: Clock,
+    keeper: LeaseKeeper,
+    settings: ClusterSettings,
+    home: Path,
+    *,
+    token: ClusterToken,
 ) -> AsyncIterator[Membership]:
-    """Be a member of the cluster of this database while the context is open. `boot` is the id of the
-    machine's boot. The caller has the home's lock."""
+    """Be a member of the cluster of this database while the context is open. The caller has the home's lock.
+    Raises `ConfigError` if this gateway cannot serve beside those that are there."""
     owner, place = keeper.owner, find_place(home)
     me = Member(
         owner=owner,
         place=place,
-        boot=boot,
+        boot=read_boot(),
         host=socket.gethostname(),
         url=settings.advertise_url,
         version=this_version(),
@@ -258,6 +269,6 @@ async def join_cluster(
         started_at=clock.now(),
     )
     here = Here(owner, place, takeover_seconds=settings.takeover_after.total_seconds())
-    membership = Membership(store.cluster, clock, keeper, me, here)
+    membership = Membership(store.cluster, clock, keeper, me, here, check=token.check)
     async with membership.open():
         yield membership

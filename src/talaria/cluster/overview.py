@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from enum import StrEnum
-from typing import Protocol
 
-import msgspec
-
-from talaria.cluster.member_checks import describe, find_trouble
-from talaria.cluster.roles import Roles
+from talaria.cluster.following import PeerClient
+from talaria.cluster.member_checks import ClusterToken, describe, find_trouble
+from talaria.cluster.membership import Membership
+from talaria.cluster.roles import UPKEEP, Roles
 from talaria.core.clock import Clock
-from talaria.core.cluster import LeasedRole, Member
+from talaria.core.cluster import LeasedRole, Member, MemberFigures, Wake
 from talaria.core.errors import StoreError
 from talaria.core.ids import OwnerId
+from talaria.core.tasks import run_loops
+from talaria.observe.metrics import ClusterReading
 
 _log = logging.getLogger("talaria.cluster")
 
@@ -26,45 +28,30 @@ class MemberState(StrEnum):
     GONE = "gone"  # its time has run out
 
 
-class OwnMembership(Protocol):
-    """The membership of this process."""
-
-    @property
-    def me(self) -> Member: ...
-
-    @property
-    def is_out(self) -> bool: ...
-
-
-class ClusterToken(msgspec.Struct, frozen=True):
-    """The variable that holds the token of the cluster, and whether it is set here."""
-
-    variable: str
-    is_set: bool
-
-
 class Overview:
     """Reads the members and their roles now and then, and logs trouble that begins or ends.
 
     `look` reads them now. Between two looks, and while the database does not answer, `members` and `roles`
-    are as last read. `unreachable` returns why members cannot be reached, by their ids.
+    are as last read.
     """
 
     def __init__(
         self,
-        own: OwnMembership,
+        own: Membership,
         roles: Roles,
         clock: Clock,
         token: ClusterToken,
         *,
-        unreachable: Callable[[], Mapping[OwnerId, str]] = dict,
+        measure: Callable[[], MemberFigures],
+        peers: PeerClient,
     ) -> None:
-        """`clock` tells the database's time."""
+        """`clock` tells the database's time. `measure` returns the figures that this member tells others."""
         self._store = roles.store
         self._own = own
         self._clock = clock
         self._token = token
-        self._unreachable = unreachable
+        self._measure = measure
+        self._peers = peers
         self._told: tuple[str, ...] = ()
         self.own_roles = roles
         self.members: Sequence[Member] = (own.me,)
@@ -81,6 +68,7 @@ class Overview:
     async def run(self) -> None:
         """Look each third of a lease, until cancelled."""
         while True:
+            self._own.figures = self._measure()
             try:
                 await self.look()
             except StoreError as error:
@@ -91,6 +79,18 @@ class Overview:
         """Read the members and their roles. Raises `StoreError`."""
         self.members, self.roles = await asyncio.gather(self._store.members(), self._store.roles())
         self._tell(self.troubles())
+
+    async def drain(self, seconds: float) -> None:
+        """Let others have the roles of this member, if there are any, within so many seconds. Without others
+        it keeps them to the end, so that its channels still send."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.look()
+                if any(self.state_of(member) is MemberState.ALIVE for member in self.others()):
+                    await self.own_roles.drain(seconds)
+                    await self._store.wake(Wake.MEMBERS)
+        except (StoreError, TimeoutError) as error:
+            _log.warning("the roles of this member were not given back before the drain: %r", error)
 
     def state_of(self, member: Member) -> MemberState:
         if self.left(member.expires_at) <= 0:
@@ -108,7 +108,7 @@ class Overview:
 
     def unreachable(self) -> dict[OwnerId, str]:
         """Return why living members cannot be reached, for those that cannot."""
-        troubles = self._unreachable()
+        troubles = self._peers.unreachable
         return {each.owner: troubles[each.owner] for each in self.others() if each.owner in troubles}
 
     def name_of(self, owner: OwnerId) -> str:
@@ -125,8 +125,7 @@ class Overview:
     def troubles(self) -> tuple[str, ...]:
         """Return what keeps this member from working with the others. Its turns run all the same."""
         others = self.others()
-        token = self._token
-        found = find_trouble(self.me, others, token_env=token.variable, has_token=token.is_set)
+        found = find_trouble(self.me, others, self._token)
         texts = [f"{error.user_text} {error.hint}" for error in found]
         lost = self.unreachable()
         texts += [
@@ -136,6 +135,13 @@ class Overview:
         ]
         return tuple(texts)
 
+    def reading(self) -> ClusterReading:
+        """Return the figures for metrics, as last read."""
+        states = [self.state_of(member) for member in self.members]
+        living = {str(state): states.count(state) for state in (MemberState.ALIVE, MemberState.DRAINING)}
+        roles = {name: role.is_held for name, role in self.own_roles.sought.items()}
+        return ClusterReading(living, roles, len(self.unreachable()), self.is_out)
+
     def _tell(self, troubles: tuple[str, ...]) -> None:
         for text in troubles:
             if text not in self._told:
@@ -143,3 +149,21 @@ class Overview:
         if self._told and not troubles:
             _log.info("the other members can be worked with again")
         self._told = troubles
+
+
+@asynccontextmanager
+async def open_overview(
+    own: Membership,
+    clock: Clock,
+    token: ClusterToken,
+    measure: Callable[[], MemberFigures],
+    peers: PeerClient,
+) -> AsyncIterator[Overview]:
+    """Watch the cluster, and seek the roles of this member, while the context is open. `clock` tells the
+    database's time."""
+    roles = Roles(own.store, clock, own.owner, own.lease_seconds)
+    overview = Overview(own, roles, clock, token, measure=measure, peers=peers)
+    roles.name_of = overview.name_of
+    own.on_wake(Wake.MEMBERS, roles.look)
+    async with roles.seek(UPKEEP), run_loops(clock, {"members": overview.run}):
+        yield overview

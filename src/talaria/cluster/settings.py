@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated
 
@@ -34,3 +34,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
             yield "lease", "is out of range: expected a duration from 1s to 10m."
         if self.takeover_after < self.lease:
             yield "takeover_after", "is shorter than cluster.lease: expected a longer duration."
+
+    def find_token(self, environ: Mapping[str, str]) -> str:
+        """Return the token with which gateways prove themselves to each other; empty if there is none."""
+        return environ.get(self.token_env, "").strip()

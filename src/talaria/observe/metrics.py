@@ -127,6 +127,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._member = ""
+        self.turns_ended = 0
         disable_created_metrics()  # type: ignore[no-untyped-call]  # process-wide: no `_created` series
         self._registry = registry = CollectorRegistry()
 
@@ -173,6 +174,7 @@ class Metrics:
         )
 
     def turn_ended(self, state: str, channel: str, seconds: float) -> None:
+        self.turns_ended += 1
         self._turns.inc(state, channel)
         self._turn_seconds.observe(seconds)
 

@@ -100,6 +100,7 @@ class TelegramServer(ChangeNotifier):
         self.platform.on_update = self.notify
         self.calls: deque[BotApiCall] = deque(maxlen=MAX_RECORDED)
         self.polls = 0  # open long polls
+        self.conflicts = 0  # polls that a newer one ended
         self.pushed: list[int] = []  # the statuses of the webhook's responses
         self.released = asyncio.Event()  # lets go of answers held by `FaultKind.HOLD`
 
@@ -202,6 +203,7 @@ class TelegramServer(ChangeNotifier):
         finally:
             self.polls -= 1
         if self._poll != mine:
+            self.conflicts += 1
             raise TelegramRefusal(409, _TERMINATED)
         return self.platform.batch(min(100, max(1, int(params.get("limit", 100)))))
 

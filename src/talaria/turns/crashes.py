@@ -211,10 +211,12 @@ class RestartGuard:
 
     Every start is recorded when its turns begin to run, and a clean end deletes the record. So a full disk, a
     lack of memory or an eager supervisor is not met a hundred times a minute. An end during the pause, of
-    whatever kind, does not count as another unclean one.
+    whatever kind, does not count as another unclean one. Of several gateways on one database, each counts
+    the starts in its own `place`.
     """
 
-    def __init__(self, store: Store, clock: Clock, longest: float) -> None:
+    def __init__(self, store: Store, clock: Clock, longest: float, place: str = "") -> None:
+        self._cursor = f"{_CURSOR}:{place}" if place else _CURSOR
         self._store = store
         self._clock = clock
         self._longest = longest
@@ -245,16 +247,16 @@ class RestartGuard:
     async def enter(self) -> None:
         """Record this start, before its turns run."""
         starts = [*await self._recent(), self._clock.now()]
-        await self._store.set_cursor(_CURSOR, msgspec.json.encode(starts[-_KEPT:]).decode())
+        await self._store.set_cursor(self._cursor, msgspec.json.encode(starts[-_KEPT:]).decode())
 
     async def leave(self) -> None:
         """Forget all starts, after a clean end."""
-        await self._store.set_cursor(_CURSOR, "[]")
+        await self._store.set_cursor(self._cursor, "[]")
 
     async def _recent(self) -> list[float]:
         now = self._clock.now()
         try:
-            starts = _decode(await self._store.cursor(_CURSOR) or "[]")
+            starts = _decode(await self._store.cursor(self._cursor) or "[]")
         except msgspec.DecodeError:
             return []
         return [start for start in starts if now - _WINDOW < start <= now]
