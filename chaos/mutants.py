@@ -41,6 +41,7 @@ from chaos.sandbox_faults import SANDBOX_FAULTS
 from chaos.skill_faults import SKILL_FAULTS
 from chaos.slot_faults import SLOT_FAULTS
 from chaos.tool_faults import TOOL_FAULTS
+from chaos.turn_faults import TURN_FAULTS
 from soak.report import Progress
 from talaria.core.failpoints import Failpoint
 
@@ -525,6 +526,7 @@ MUTANTS = (
     *MEMORY_FAULTS,
     *RECALL_FAULTS,
     *TOOL_FAULTS,
+    *TURN_FAULTS,
     *KEY_FAULTS,
     *NETWORK_FAULTS,
     *SANDBOX_FAULTS,

@@ -23,14 +23,16 @@ from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.membership import Membership
 from talaria.commands.command_types import ExtraCommand
 from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home
 from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock, SystemClock
+from talaria.core.cluster import Here, Member
 from talaria.core.hooks import Hooks
-from talaria.core.ids import ChatAddress, ChatKey, new_owner_id
+from talaria.core.ids import ChatAddress, ChatKey, PlaceId, new_owner_id
 from talaria.core.messages import Text
 from talaria.core.ports import Checkpoints, Models, PendingModels
 from talaria.core.redaction import SecretRegistry
@@ -93,6 +95,7 @@ class Rig:
     workspaces: FakeWorkspaces
     delivery: Delivery
     side_calls: SideCalls
+    cluster: Membership | None = None
 
     def gateway(self, home: Path, folder_of: Callable[[ChatKey], Path] | None = None, **more: Any) -> Gateway:
         """What a channel sees of it; what this rig does not have is missing."""
@@ -172,8 +175,10 @@ async def start(
     engine: ContextEngine | None = None,
     commands: Sequence[ExtraCommand] = (),
     hooks: Hooks | None = None,
+    place: str = "",
 ) -> AsyncIterator[Rig]:
-    """Recovered and accepting; leaving drains at once and leaves what runs resumable."""
+    """Recovered and accepting; leaving drains at once and leaves what runs resumable. With a `place` it is a
+    member of a cluster."""
     clock = clock or SystemClock()
     model = model or ScriptedModel()
     models = models or ScriptedModels(model)
@@ -221,7 +226,13 @@ async def start(
     )
     turn_settings = TurnSettings("main", max_steps, turn_seconds, busy, zone=UTC)
     uploads = Uploads(folder / "uploads", lambda key: folder, clock, quota=quota)
-    turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, uploads=uploads)
+    cluster = None
+    if place:
+        me = Member(keeper.owner, PlaceId(place), "boot", "host", "http://127.0.0.1", "1.0", 1, clock.now())
+        here = Here(keeper.owner, me.place)
+        cluster = Membership(cast(StoreEngine, store).cluster, clock, keeper, me, here)
+        await cluster.join()
+    turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, uploads=uploads, cluster=cluster)
     live = turns.live
     delivery = Delivery(
         store,
@@ -233,12 +244,14 @@ async def start(
     turns.hosts.use_messages(delivery.show_host_question)
     if is_held:
         turns.hold()
-    await turns.recover(takes_up)
+    await turns.recover(takes_up, is_alone=cluster is None)
     try:
         places = (workspaces, delivery, side_calls)
-        yield Rig(store, clock, metrics, turns, pool, model, live, keeper, sessions, *places)
+        yield Rig(store, clock, metrics, turns, pool, model, live, keeper, sessions, *places, cluster)
     finally:
         await turns.drain(0)
+        if cluster is not None:
+            await cluster.leave()
         assert len(live) == 0
         assert len(keeper) == 0
         assert pool.stats().busy == 0

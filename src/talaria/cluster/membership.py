@@ -133,9 +133,10 @@ class Membership:
             return
         self.is_draining = True
         try:
-            await self.store.drain_member(self.owner)
-            await self.store.wake(Wake.MEMBERS)
-        except StoreError as error:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await self.store.drain_member(self.owner)
+                await self.store.wake(Wake.MEMBERS)
+        except (StoreError, TimeoutError) as error:
             _log.warning("others do not know that this member drains: %s", error)
 
     async def leave(self) -> None:
@@ -214,8 +215,10 @@ class Membership:
             if not self._is_joining:
                 self._is_joining = True
                 self._spawn(self._join_again(), "join")
-        elif not self._is_in and not self.is_out:
-            self._come_in()
+        elif not self.is_out:
+            self._changed.set()  # it may have been out for a moment that nobody was told of
+            if not self._is_in:
+                self._come_in()
 
     async def _join_again(self) -> None:
         try:

@@ -355,7 +355,7 @@ class Intake:
         if not self._agents.commands.is_control(order.command):
             self._check_room(order, ahead, running)
         if self._cluster is not None:
-            order = msgspec.structs.replace(order, here=self._cluster.here, busy=busy, passes=is_explicit)
+            order = msgspec.structs.replace(order, busy=busy, passes=is_explicit)
         self._arriving[key] = ahead + 1
         try:
             live = await self._accept(order, NO_OPTIONS, may_begin=not ahead)
@@ -394,15 +394,12 @@ class Intake:
         must_wait = order.inbound.gives_way and self._load.runs_wait()
         if has_lane and not must_wait and not self._agents.pending.is_any and not self._keeper.is_out:
             order = msgspec.structs.replace(order, begin=self._begin(order))
-        self.accepting.add(order.turn_id)
         try:
-            accepted = await self._store.accept(order)
+            accepted = await self._write(order)
         except BaseException:
             if has_lane:
                 self._lanes.unclaim(key)
             raise
-        finally:
-            self.accepting.discard(order.turn_id)
         turn = accepted.turn
         if accepted.ended is not None:
             self._sessions.ended(accepted.ended)
@@ -425,6 +422,15 @@ class Intake:
         else:
             self._lanes.put_freed(live)
         return live
+
+    async def _write(self, order: Accept) -> Accepted:
+        if self._cluster is None:
+            return await self._store.accept(order)
+        self.accepting.add(order.turn_id)
+        try:
+            return await self._store.accept(msgspec.structs.replace(order, here=self._cluster.here))
+        finally:
+            self.accepting.discard(order.turn_id)
 
     def _pass_on(self, accepted: Accepted) -> LiveTurn:
         """Let another member of the cluster have the turn. It finds the turn by itself too."""

@@ -104,10 +104,10 @@ class Turns:
             cluster=cluster,
         )
         self._recovery = Recovery(store, agents.clock, keeper, self._lanes)
-        self._here: TurnsHere | None = None
+        self.here: TurnsHere | None = None
         if cluster is not None:
-            self._here = TurnsHere(cluster, self._lanes, self._intake, self.decisions, self._recovery)
-            self._lanes.use_placing(self._here)
+            self.here = TurnsHere(cluster, self._lanes, self._intake, self.decisions, self._recovery)
+            self._lanes.use_placing(self.here)
         self.followed: FollowedTurns | None = None
         self.other_feeds: OtherFeeds | None = None
 
@@ -142,8 +142,8 @@ class Turns:
         False are left alone until their chat is spoken to.
         """
         count = await self._recovery.recover(takes_up, is_alone=is_alone)
-        if self._here is not None:
-            self._here.open()
+        if self.here is not None:
+            self.here.open()
         await self.requests.load()
         self._intake.open()
         return count
@@ -154,7 +154,7 @@ class Turns:
 
     async def watch_orphans(self) -> None:
         """Adopt regularly, until cancelled."""
-        await (self._recovery if self._here is None else self._here).run()
+        await (self._recovery if self.here is None else self.here).run()
 
     async def drain(self, deadline: float) -> int:
         """Refuse new messages, let running turns finish for `deadline` seconds, and let the rest go.

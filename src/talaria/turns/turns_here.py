@@ -60,17 +60,22 @@ class TurnsHere:
         self._clock = lanes.live.clock
         self._looking = asyncio.Lock()
         self._woken = asyncio.Event()
+        self._adopts_at = 0.0  # `Clock.elapsed`
         self._is_open = False
         self._opened: set[TurnId] = set()  # since the current look began
         self._unplaced: set[TurnId] = set()  # opened since the last look began, so older ones may be unknown
         self._live.observe(self._note_opened)
-        for what in (Wake.TURNS, Wake.MEMBERS):
-            cluster.on_wake(what, self._woken.set)
-        cluster.on_in(self._woken.set)
+        cluster.on_wake(Wake.TURNS, self._woken.set)
+        cluster.on_wake(Wake.MEMBERS, self._look_at_members)
+        cluster.on_in(self._look_at_members)
 
     def _note_opened(self, live: LiveTurn) -> None:
         self._opened.add(live.turn.id)
         self._unplaced.add(live.turn.id)
+
+    def _look_at_members(self) -> None:
+        self._adopts_at = 0.0
+        self._woken.set()
 
     # -- looking --------------------------------------------------------------------------------------------
 
@@ -112,10 +117,10 @@ class TurnsHere:
             self._unplaced = set()
             try:
                 rows = await self._cluster.store.waiting_here(self._cluster.owner)
+                return await self._compare(rows, known)
             except BaseException:
                 self._unplaced |= unplaced
                 raise
-            return await self._compare(rows, known)
 
     async def _compare(self, rows: Sequence[Waiting], known: set[TurnId]) -> int:
         """`known` are the turns that were live before the rows were read."""
@@ -146,7 +151,7 @@ class TurnsHere:
 
     async def _take_up(self, turn: Turn) -> None:
         if is_ephemeral(turn):
-            await self._recovery.cancel(turn)
+            await self._cancel(turn)
             return
         if turn.merged_into is not None:
             live = self._live.open(turn)
@@ -163,6 +168,13 @@ class TurnsHere:
         live.add_seconds(ran_seconds)
         self._lanes.put(live)
 
+    async def _cancel(self, turn: Turn) -> None:
+        """End a stateless call of a dead member. If that fails, the next look tries again."""
+        try:
+            await self._recovery.cancel(turn)
+        except StoreError as error:
+            _log.info("the stateless call %s is not ended yet: %s", turn.id, error)
+
     async def _heed(self, live: LiveTurn, row: Waiting, *, is_fresh: bool) -> None:
         """Stop the turn, or let it go on, as people want. Decisions that a turn brings along are old."""
         if row.stop_asked:
@@ -173,6 +185,10 @@ class TurnsHere:
     # -- adopting -------------------------------------------------------------------------------------------
 
     async def _adopt(self) -> None:
-        """Take the chats of dead members over. Their turns are found by the next look."""
-        if not self._lanes.is_held:
-            await self._cluster.store.adopt(self._cluster.here)
+        """Take the chats of dead members over, once a second and when one has left. Their turns are found by
+        the next look."""
+        now = self._clock.elapsed()
+        if now < self._adopts_at or self._lanes.is_held:
+            return
+        self._adopts_at = now + LOOK_SECONDS
+        await self._cluster.store.adopt(self._cluster.here)
