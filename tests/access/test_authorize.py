@@ -14,7 +14,7 @@ from talaria.access.authorizer import (
     DenialReason,
     Denied,
     Ingress,
-    Membership,
+    KnownBy,
     Stranger,
     Verdict,
     authorize,
@@ -59,33 +59,33 @@ async def test_the_entitled_are_let_in_by_every_way(authorizer: Authorizer, who:
 BOT = Actor("telegram", STRANGE, ChatKind.PRIVATE, STRANGE, is_bot=True)
 CHAT = Actor("telegram", LISTED, ChatKind.GROUP, "-1", speaks_as_chat=True)
 POST = Actor("telegram", LISTED, ChatKind.BROADCAST, "-1")
-TABLE: list[tuple[Actor, Membership, set[Ingress], Verdict]] = [
-    (private("1"), Membership.LISTED, set(Ingress), Authorized(Sender("1"), Membership.LISTED)),
-    (in_group("1"), Membership.PAIRED, set(Ingress), Authorized(Sender("1"), Membership.PAIRED)),
-    (private("1"), Membership.TOKEN, {Ingress.API}, Authorized(Sender("1"), Membership.TOKEN)),
-    (private("1"), Membership.UNKNOWN, OFFERED, Stranger()),
-    (private("1"), Membership.UNKNOWN, set(Ingress) - OFFERED, Denied(DenialReason.NOT_A_MESSAGE)),
-    (in_group("1"), Membership.UNKNOWN, set(Ingress), Denied(DenialReason.NOT_PRIVATE)),
-    *((BOT, membership, set(Ingress), Denied(DenialReason.BOT)) for membership in Membership),
-    *((CHAT, membership, set(Ingress), Denied(DenialReason.SPEAKS_AS_CHAT)) for membership in Membership),
-    *((POST, membership, set(Ingress), Denied(DenialReason.SPEAKS_AS_CHAT)) for membership in Membership),
-    *((private(""), membership, set(Ingress), Denied(DenialReason.NO_USER_ID)) for membership in Membership),
+TABLE: list[tuple[Actor, KnownBy, set[Ingress], Verdict]] = [
+    (private("1"), KnownBy.LISTED, set(Ingress), Authorized(Sender("1"), KnownBy.LISTED)),
+    (in_group("1"), KnownBy.PAIRED, set(Ingress), Authorized(Sender("1"), KnownBy.PAIRED)),
+    (private("1"), KnownBy.TOKEN, {Ingress.API}, Authorized(Sender("1"), KnownBy.TOKEN)),
+    (private("1"), KnownBy.UNKNOWN, OFFERED, Stranger()),
+    (private("1"), KnownBy.UNKNOWN, set(Ingress) - OFFERED, Denied(DenialReason.NOT_A_MESSAGE)),
+    (in_group("1"), KnownBy.UNKNOWN, set(Ingress), Denied(DenialReason.NOT_PRIVATE)),
+    *((BOT, membership, set(Ingress), Denied(DenialReason.BOT)) for membership in KnownBy),
+    *((CHAT, membership, set(Ingress), Denied(DenialReason.SPEAKS_AS_CHAT)) for membership in KnownBy),
+    *((POST, membership, set(Ingress), Denied(DenialReason.SPEAKS_AS_CHAT)) for membership in KnownBy),
+    *((private(""), membership, set(Ingress), Denied(DenialReason.NO_USER_ID)) for membership in KnownBy),
 ]
 
 
 @pytest.mark.parametrize(("actor", "membership", "ways", "verdict"), TABLE)
-def test_the_rule(actor: Actor, membership: Membership, ways: set[Ingress], verdict: Verdict) -> None:
+def test_the_rule(actor: Actor, membership: KnownBy, ways: set[Ingress], verdict: Verdict) -> None:
     assert {way: authorize(actor, way, membership) for way in ways} == dict.fromkeys(ways, verdict)
 
 
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("needed", [frozenset({role}) for role in Role] + [EVERY_ROLE, frozenset[Role]()])
-@pytest.mark.parametrize("membership", Membership)
+@pytest.mark.parametrize("membership", KnownBy)
 def test_a_known_sender_needs_one_of_the_roles(
-    role: Role, needed: frozenset[Role], membership: Membership
+    role: Role, needed: frozenset[Role], membership: KnownBy
 ) -> None:
     verdict = authorize(private("1"), Ingress.API, membership, role, needed)
-    if membership is Membership.UNKNOWN:
+    if membership is KnownBy.UNKNOWN:
         assert verdict == Denied(DenialReason.NOT_A_MESSAGE)
     elif role in needed:
         assert verdict == Authorized(Sender("1"), membership)

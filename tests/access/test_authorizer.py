@@ -10,7 +10,7 @@ import pytest
 
 from access.actors import UNENTITLED, in_group, private
 from contracts.store_orders import HandClock
-from talaria.access.authorizer import Authorized, Authorizer, ChatKind, Ingress, Membership, Stranger
+from talaria.access.authorizer import Authorized, Authorizer, ChatKind, Ingress, KnownBy, Stranger
 from talaria.access.pairing import PairingAdmin
 from talaria.core.access import PairingOrigin, RequestOutcome, RequestPairing
 from talaria.core.errors import BadRequest, NotFound, StoreError, TooManyTries
@@ -78,7 +78,7 @@ async def test_a_stranger_is_shown_a_code_and_let_in_when_it_is_approved(
     assert (await admin.approve(code)).person == ANN.person
     verdict = await authorizer.check(ANN, Ingress.MESSAGE)
     assert isinstance(verdict, Authorized)
-    assert verdict.membership is Membership.PAIRED
+    assert verdict.membership is KnownBy.PAIRED
     # Also in a group, where each speaks for themselves.
     assert isinstance(await authorizer.check(in_group(ANN.user_id), Ingress.BUTTON), Authorized)
     assert not isinstance(await authorizer.check(in_group(BOB.user_id), Ingress.BUTTON), Authorized)

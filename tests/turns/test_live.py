@@ -27,8 +27,9 @@ from talaria.core.messages import Text, UserMessage
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.testing.clock import FakeClock
-from talaria.turns.live import LiveSteering, LiveTurn, LiveTurns, _merge, final_event
+from talaria.turns.live import LiveTurn, LiveTurns, _merge, final_event
 from talaria.turns.states import LiveState
+from talaria.turns.steering import LiveSteering
 
 CHAT = ChatKey("agent:main:http:api:one")
 LONG = "x" * 100_000

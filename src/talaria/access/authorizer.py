@@ -91,7 +91,7 @@ class Actor(msgspec.Struct, frozen=True):
         return Person(self.channel, self.user_id, name)
 
 
-class Membership(StrEnum):
+class KnownBy(StrEnum):
     """How the gateway knows a person: by an `allowed` list, by pairing, by the HTTP token, or not at all."""
 
     LISTED = "listed"
@@ -115,7 +115,7 @@ class Authorized(msgspec.Struct, frozen=True):
     """The input may become a turn of `sender`."""
 
     sender: Sender
-    membership: Membership
+    membership: KnownBy
 
 
 class Stranger(msgspec.Struct, frozen=True):
@@ -134,7 +134,7 @@ Verdict = Authorized | Stranger | Denied
 def authorize(
     actor: Actor,
     ingress: Ingress,
-    membership: Membership,
+    membership: KnownBy,
     role: Role = Role.CHAT,
     needed: frozenset[Role] = EVERY_ROLE,
 ) -> Verdict:
@@ -147,7 +147,7 @@ def authorize(
     reason = find_denial(actor)
     if reason is not None:
         return Denied(reason)
-    if membership is not Membership.UNKNOWN:
+    if membership is not KnownBy.UNKNOWN:
         if role not in needed:
             return Denied(DenialReason.ROLE)
         return Authorized(Sender(actor.user_id, actor.person.name), membership)
@@ -204,7 +204,7 @@ class Authorizer:
         the returned text is a welcome. `core.access.PairingLimits` bounds the rows and answers that strangers
         can cause.
         """
-        if not isinstance(authorize(actor, Ingress.MESSAGE, Membership.UNKNOWN), Stranger):
+        if not isinstance(authorize(actor, Ingress.MESSAGE, KnownBy.UNKNOWN), Stranger):
             return None
         code = _presented_code(said)
         if code is not None and isinstance(await self._redeem(actor, code), Paired):
@@ -213,13 +213,13 @@ class Authorizer:
             return None
         return await self._ask(actor)
 
-    async def _membership(self, actor: Actor) -> Membership:
+    async def _membership(self, actor: Actor) -> KnownBy:
         if find_denial(actor) is not None:
-            return Membership.UNKNOWN
+            return KnownBy.UNKNOWN
         if actor.user_id in self._allowed.get(actor.channel, ()):
-            return Membership.LISTED
+            return KnownBy.LISTED
         is_paired = await self._pairings.is_paired(actor.channel, actor.user_id)
-        return Membership.PAIRED if is_paired else Membership.UNKNOWN
+        return KnownBy.PAIRED if is_paired else KnownBy.UNKNOWN
 
     async def _redeem(self, actor: Actor, code: Code) -> PairingOutcome:
         """Present an invitation. The caller treats a wrong one like no code at all, which tells a guesser

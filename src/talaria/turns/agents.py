@@ -31,9 +31,10 @@ from talaria.models.catalog import ModelChoice
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
 from talaria.tools.execution import ToolRunner
-from talaria.turns.live import LiveSteering, LiveTurn
+from talaria.turns.live import LiveTurn
 from talaria.turns.memories import Memories
 from talaria.turns.settings import TurnSettings
+from talaria.turns.steering import LiveSteering
 
 if TYPE_CHECKING:
     from talaria.core.hooks import Hooks

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from talaria.agent.context import Steer
 from talaria.commands.deciding import name_question
 from talaria.commands.slash import asks_model
 from talaria.core.clock import Clock
@@ -30,7 +29,6 @@ from talaria.core.events import (
 )
 from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.ledger import Began
-from talaria.core.messages import UserMessage
 from talaria.core.models import Completion
 from talaria.core.questions import Question, QuestionKind
 from talaria.core.spending import Spent
@@ -350,25 +348,6 @@ class LiveTurn:
         """Wait until another message has joined."""
         waiter = self._steering = asyncio.get_running_loop().create_future()
         await waiter
-
-
-class LiveSteering:
-    """The messages that join a live turn, for its loop. Implements `agent.context.Steering`."""
-
-    def __init__(self, live: LiveTurn, message_of: Callable[[Turn], UserMessage]) -> None:
-        self._live = live
-        self._message_of = message_of
-        self._seen = 0
-
-    def waiting(self) -> Sequence[Steer]:
-        steers = self._live.steers
-        self._seen = len(steers)
-        waiting = [steer.turn for steer in steers if steer.turn.state is TurnState.ACCEPTED]
-        return [Steer(turn.id, self._message_of(turn)) for turn in waiting]
-
-    async def arrival(self) -> None:
-        while len(self._live.steers) == self._seen:
-            await self._live.steered()
 
 
 class LiveTurns:

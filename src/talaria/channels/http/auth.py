@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, Membership, authorize
+from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, KnownBy, authorize
 from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, Logins
 from talaria.access.tokens import TokenChecker
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller, Credential, RouteAccess
@@ -195,7 +195,7 @@ def _login_caller(name: str) -> ApiCaller:
 
 def _may_call(caller: ApiCaller, access: RouteAccess) -> bool:
     actor = Actor("http", caller.sender.id, ChatKind.PRIVATE, caller.sender.id)
-    verdict = authorize(actor, Ingress.API, Membership.TOKEN, caller.role, access.roles)
+    verdict = authorize(actor, Ingress.API, KnownBy.TOKEN, caller.role, access.roles)
     return isinstance(verdict, Authorized)
 
 
