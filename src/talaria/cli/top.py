@@ -88,8 +88,10 @@ def render_cluster(status: dict[str, Any], now: float) -> RenderableType:
         f"{count(living, 'gateway')}, leases of {cluster['lease_seconds']:g} s",
         f"owed: {count(owed['turns'], 'turn')}, {count(owed['replies'], 'reply', 'replies')}",
     ]
-    troubles = [Text(clean_line(text, _TROUBLE_WIDTH), style="yellow") for text in _cluster_troubles(status)]
-    return Group(*facts, "", table, *(["", *troubles] if troubles else []))
+    views: list[RenderableType] = [*facts, "", table]
+    if troubles := _cluster_troubles(status):
+        views += ["", *(Text(clean_line(text, _TROUBLE_WIDTH), style="yellow") for text in troubles)]
+    return Group(*views)
 
 
 def _cluster_troubles(status: dict[str, Any]) -> list[str]:
