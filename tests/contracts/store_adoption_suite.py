@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from contracts.cluster_orders import AWAY, HERE, HOME, THERE, THIRD, at, both_join, member
 from contracts.store_orders import CHAT, LEASE, ME, OTHER_CHAT, RIVAL, START, HandClock, accepting, ending
 from talaria.core.cluster import AbsentPlace, Here, MemberFigures
 from talaria.core.errors import LeaseHeld, TurnElsewhere
 from talaria.core.ids import OwnerId
-from talaria.core.ledger import Begin
+from talaria.core.ledger import Begin, Renewal
 from talaria.core.store_ports import StoreEngine
 
 
@@ -53,6 +54,25 @@ class StoreAdoptionSuite:
         assert new.elsewhere is None and new.began is None and new.is_behind
         waiting = [each.turn.id for each in await store.cluster.waiting_here(RIVAL)]
         assert waiting == [running.turn.id, new.turn.id]
+
+    async def test_a_message_behind_a_turn_that_a_dead_member_left_under_a_lease_moves_with_it(
+        self, store: StoreEngine, clock: HandClock
+    ) -> None:
+        await both_join(store)
+        await store.cluster.join(member(RIVAL, AWAY), 9 * LEASE)
+        first = await store.accept(at(HERE))
+        assert first.began is not None
+        clock.forward(LEASE - 1)
+        assert not await store.renew(ME, [Renewal(first.turn.session_id, first.began.fence)], LEASE)
+        clock.forward(2)
+        command = await store.accept(replace(at(THERE, "/title x", begins=None), command="title"))
+        second = await store.accept(at(THERE, "second"))
+        assert not await store.cluster.waiting_here(RIVAL), "a command would run before the first turn"
+        assert not (await store.cluster.adopt(THERE)).turns
+        clock.forward(LEASE)
+        expected = [first.turn.id, command.turn.id, second.turn.id]
+        assert [turn.id for turn in (await store.cluster.adopt(THERE)).turns] == expected
+        assert [each.turn.id for each in await store.cluster.waiting_here(RIVAL)] == expected
 
     async def test_a_draining_member_keeps_what_runs_and_gives_up_the_rest(self, store: StoreEngine) -> None:
         await both_join(store)

@@ -38,6 +38,12 @@ WHERE chat_key = ? AND member = ? AND place = ?
 """
 FIND_PLACE = "SELECT place FROM chats WHERE chat_key = ?"
 LOSE_PLACE = "UPDATE chats SET place = '', lost = ? WHERE chat_key = ? AND place = ?"
+# A turn of the chat under a lease that a dead member left. Nobody can begin it yet.
+IS_LEFT_LEASED = f"""
+SELECT 1 FROM turns t JOIN sessions s ON s.id = t.session_id
+WHERE t.member = ? AND t.chat_key = ? AND {FOR_MEMBER} AND t.state = 'running' AND s.lease_expires > ?
+AND NOT EXISTS (SELECT 1 FROM members m WHERE m.owner = t.member AND m.expires_at > ?) LIMIT 1
+"""
 # A turn that still runs under a lease stays with its member, and so do the messages that steer it.
 MOVE_TURNS = f"""
 UPDATE turns AS t SET member = ?
@@ -133,6 +139,10 @@ def choose(tx: Transaction, here: Here, order: Accept, home: ChatHome | None) ->
             chosen = chosen._replace(place=here.place)
         if (chosen.member, chosen.place) == home[:2]:
             return chosen
+        left = (home.member, chat_key, tx.now, tx.now)
+        if home.owes is not None and tx.execute(IS_LEFT_LEASED, left).fetchone():
+            # This turn is adopted together with that one. If the chat moved now, this turn would pass it.
+            return TurnPlace(OwnerId(home.member), PlaceId(home.place), is_here=False)
         loss = None if chosen.lost is None else describe_loss(chosen.lost, tx.now)
         moved = (chosen.member, chosen.place, loss, chat_key, home.member, home.place)
         if tx.execute(MOVE_HOME, moved).rowcount:
