@@ -113,14 +113,11 @@ class TurnsHere:
         """Compare the rows with the live turns, and return how many were taken up. Raises `StoreError`."""
         async with self._looking:
             known = {live.turn.id for live in self._live}
-            self._opened, unplaced = set(), self._unplaced
-            self._unplaced = set()
-            try:
-                rows = await self._cluster.store.waiting_here(self._cluster.owner)
-                return await self._compare(rows, known)
-            except BaseException:
-                self._unplaced |= unplaced
-                raise
+            self._opened, unplaced = set(), set(self._unplaced)
+            rows = await self._cluster.store.waiting_here(self._cluster.owner)
+            count = await self._compare(rows, known)
+            self._unplaced -= unplaced  # not before: a lane that is at work asks meanwhile
+            return count
 
     async def _compare(self, rows: Sequence[Waiting], known: set[TurnId]) -> int:
         """`known` are the turns that were live before the rows were read."""
