@@ -48,10 +48,8 @@ class TestDeletionContract(StoreDeletionSuite, StoreRecallSuite):
     pass
 
 
-class TestMemoryContract(
-    StoreRetentionSuite, StoreDeletionSuite, StoreRecallSuite, StoreResponsesSuite, StoreClusterSuite
-):
-    """The short form: leases, commits, replies, forgetting, clusters. The soak runs all suites on it."""
+class TestMemoryContract(StoreRetentionSuite, StoreDeletionSuite, StoreRecallSuite, StoreResponsesSuite):
+    """The short form: leases, commits, replies, forgetting. The soak runs all suites on this store."""
 
     @pytest.fixture
     async def store(self, clock: HandClock) -> AsyncIterator[MemoryStore]:

@@ -38,6 +38,7 @@ _SET_MARK = (
 _NO_MARK = f"name <> '{UNFINISHED_COPY}'"
 _DROP_MARK = f"DELETE FROM cursors WHERE name = '{UNFINISHED_COPY}'"
 _SUM_COUNTS = "SELECT name, CAST(coalesce(sum(n), 0) AS BIGINT) FROM counts GROUP BY name ORDER BY name"
+_FIND_SCHEMA = "SELECT version FROM talaria_schema"
 _DROP_COUNTS = "DELETE FROM counts"
 
 # The counts are added up; the others tell which gateways are there now.
@@ -249,6 +250,12 @@ async def open_executor(url: str, default: Path) -> AsyncIterator[Executor]:
         async with await PostgresStore.open(url, clock, name="talaria store copy") as store:
             if await store.is_in_use():
                 raise StoreError("A gateway works on the database of the URL.", "Stop it, then try again.")
+            (version,) = await store.threads.read(lambda db: db.execute(_FIND_SCHEMA).fetchone())
+            if version > store.threads.schema:
+                raise StoreError(
+                    f"The database has the schema {version}, which this program does not know.",
+                    "Copy it with the newer program: this one would leave out what it does not know.",
+                )
             yield store.threads
     else:
         async with await SqliteStore.open(find_database(url, default), clock) as file:

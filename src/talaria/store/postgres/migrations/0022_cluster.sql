@@ -34,3 +34,6 @@ CREATE TABLE roles (
     fence      BIGINT NOT NULL,
     expires_at DOUBLE PRECISION NOT NULL
 ) WITH (fillfactor = 50);
+
+-- The oldest program, by its schema, that can serve this database: see store/postgres/schema.py.
+ALTER TABLE talaria_schema ADD COLUMN compatible_from BIGINT;

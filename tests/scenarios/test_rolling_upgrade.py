@@ -1,0 +1,118 @@
+"""Gateways of two versions on one database, for one step of its schema."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import talaria
+from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from talaria.core.errors import StoreError
+from talaria.store.copying import copy_store
+from talaria.store.postgres import schema
+from talaria.testing.gateway_process import GatewayProcess
+from talaria.testing.model_server import ModelServer
+
+ADDS = """
+ALTER TABLE turns ADD COLUMN mood TEXT COLLATE "C" NOT NULL DEFAULT 'calm';
+CREATE TABLE moods (name TEXT);
+"""
+
+
+def make_program(folder: Path, migrations: Mapping[str, str]) -> Path:
+    """Make a source tree of this program with more migrations. All other files are links to this one's."""
+    real = Path(talaria.__file__).parent
+    made = folder / "talaria"
+    for part in ("", "store", "store/postgres"):
+        (made / part).mkdir(parents=True)
+        for path in (real / part).iterdir():
+            if path.name not in ("store", "postgres", "migrations"):
+                (made / part / path.name).symlink_to(path)
+    (made / "store/postgres/migrations").mkdir()
+    for path in (real / "store/postgres/migrations").iterdir():
+        (made / "store/postgres/migrations" / path.name).symlink_to(path)
+    for name, text in migrations.items():
+        (made / "store/postgres/migrations" / name).write_text(text)
+    return folder
+
+
+@asynccontextmanager
+async def gateway_on(
+    url: str, folder: Path, model: ModelServer, name: str, source: Path | None = None
+) -> AsyncIterator[GatewayProcess]:
+    home = folder / name
+    home.mkdir(mode=0o700, exist_ok=True)
+    settings = {
+        "STORE__URL": url,
+        "CLUSTER__LEASE": "2s",
+        "CLUSTER_TOKEN": "one-token-for-all-gateways",
+        "MODEL__PROVIDER": "scripted",
+        "PROVIDERS__SCRIPTED__BASE_URL": model.base_url,
+    }
+    async with GatewayProcess(home, folder / f"{name}.log", settings, source=source) as gateway:
+        yield gateway
+
+
+async def say(gateway: GatewayProcess, chat: str, text: str) -> str:
+    turn = await gateway.call("POST", f"/api/sessions/{chat}/messages?wait=30", json={"text": text})
+    return str(turn["reply"])
+
+
+def read_row(url: str, sql: str) -> tuple[object, ...]:
+    with psycopg.connect(url) as connection:
+        row = connection.execute(sql.encode()).fetchone()
+    assert row is not None
+    return tuple(row)
+
+
+async def test_gateways_of_two_versions_serve_one_database_for_one_step(
+    postgres_database: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    url, latest = postgres_database, schema.latest_version()
+    adds = {f"{latest + 1:04}_moods.sql": f"-- compatible_from: {latest}\n{ADDS}"}
+    breaks = {**adds, f"{latest + 2:04}_gone.sql": "ALTER TABLE turns DROP COLUMN mood;\n"}
+    newer = make_program(tmp_path / "newer", adds)
+    newest = make_program(tmp_path / "newest", breaks)
+    async with ModelServer(record=False) as model:
+        async with gateway_on(url, tmp_path, model, "old") as old:
+            await old.start()
+            assert await say(old, "a", "one") == "You said: one"
+            async with gateway_on(url, tmp_path, model, "new", newer) as new:
+                await new.start()
+                assert read_row(url, "SELECT version, compatible_from FROM talaria_schema") == (
+                    latest + 1,
+                    latest,
+                )
+                assert await say(old, "a", "two") == "You said: two", "its statements go on"
+                assert await say(new, "a", "three") == "You said: three"
+                await old.kill()
+                await old.start()  # onto a database that is newer than it
+                assert await say(old, "b", "four") == "You said: four"
+                async with gateway_on(url, tmp_path, model, "newest", newest) as refused:
+                    with pytest.raises(RuntimeError, match="older gateways cannot follow"):
+                        await refused.start()
+                await new.kill(signal.SIGTERM)
+            await old.kill(signal.SIGTERM)
+        with pytest.raises(StoreError, match="which this program does not know"):
+            await copy_store(url, f"sqlite:///{tmp_path / 'copy.db'}", tmp_path / "x.db", lambda *_: None)
+        async with gateway_on(url, tmp_path, model, "newest", newest) as last:
+            await last.start()
+            assert await say(last, "a", "five") == "You said: five"
+            async with gateway_on(url, tmp_path, model, "old") as old:
+                with pytest.raises(RuntimeError, match="written by a newer Talaria"):
+                    await old.start()
+    assert read_row(url, "SELECT count(*) FROM turns WHERE state = 'done'") == (5,)
+
+
+def test_each_migration_says_which_programs_go_on() -> None:
+    """A file that only adds names the schema before it; other files end the programs before them."""
+    for number, file in schema.migrations():
+        assert schema.compatible_from(number, file) in (number - 1, number), file
+    first, *_ = schema.migrations()
+    assert schema.compatible_from(*first) == first[0]
