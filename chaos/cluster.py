@@ -97,7 +97,7 @@ class ClusterRun:
             self.foreign = world.foreign_commits()
             self.faults = dict(world.faults)
             if not all(figure.is_reached for figure in self.figures()):
-                self.evidence = "\n".join((*users.broken_chats(), world.logs()))
+                self.evidence = "\n".join((*users.broken_chats(), world.stories(self.report.broken)))
         return self.figures()
 
     async def _chat(self, users: SimulatedUsers) -> None:
@@ -126,6 +126,7 @@ class ClusterRun:
             Figure("… of their replies resent with the mark", chats.resent),
             Figure("… requests, with those sent again", report.tries),
             Figure("… jobs", report.jobs),
+            Figure("… `/stop` that had to be said again", report.stops_again),
             Figure("… given up after three crashes, and told", report.given_up + chats.given_up),
             Figure("… tool calls told as *outcome unknown*", report.unknown),
             *(Figure(f"… faults: {name}", count) for name, count in sorted(self.faults.items())),

@@ -12,6 +12,7 @@ import itertools
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,9 @@ from chaos.cluster_world import ClusterWorld
 from talaria.turns.crashes import MAX_CRASHES
 
 _TRY_SECONDS = 2.5
+_STOP_SECONDS = 4.0
+_POISON = "poison"
+_ENDED = ("done", "failed", "cancelled")
 _GIVEN_UP = f"was tried {MAX_CRASHES} times"
 _UNKNOWN = "outcome is unknown"
 _NAME = re.compile(r"\bm\d+\b")
@@ -68,6 +72,8 @@ class ClusterReport:
     given_up: int = 0
     unknown: int = 0
     tries: int = 0
+    stops_again: int = 0
+    broken: set[str] = field(default_factory=set)  # sessions that show one of these
 
 
 class ClusterClients:
@@ -101,20 +107,45 @@ class ClusterClients:
     async def poison(self) -> Said:
         """Send a message that kills the gateway which runs it, in a chat of its own."""
         name = f"m{next(self._names)}"
-        said = Said(name, f"poison{name}", SaidKind.POISON)
+        said = Said(name, f"{_POISON}{name}", SaidKind.POISON)
         self.said[said.chat] = [said]
-        await self._send(said, f"poison {name}")
+        await self._send(said, f"{_POISON} {name}")
         return said
 
     async def _talk(self, chat: str) -> None:
         random = Random(f"{chat} {self._random.random()}")
         while not self._is_over:
             said = Said(f"m{next(self._names)}", chat, random.choice(self._kinds))
+            if said.kind is SaidKind.STOPPED and self.said[chat]:  # `/stop` must not hit the turn before it
+                await self._until(self.said[chat][-1], _ENDED)
             self.said[chat].append(said)
             await self._send(said, _text(said))
             if said.kind is SaidKind.STOPPED:
-                await self._call("POST", f"/api/sessions/{chat}/messages", said.name + "s", {"text": "/stop"})
+                await self._stop(said)
             await asyncio.sleep(random.expovariate(1.5))
+
+    async def _stop(self, said: Said) -> None:
+        """Stop a turn that hangs. A person says it again when nothing happens."""
+        await self._until(said, ("running", *_ENDED))
+        for number in itertools.count():
+            body = {"text": "/stop"}
+            await self._call("POST", f"/api/sessions/{said.chat}/messages", f"{said.name}stop{number}", body)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_SECONDS):
+                    await self._until(said, _ENDED)
+                    return
+            self.report.stops_again += 1
+
+    async def _until(self, said: Said, states: Sequence[str]) -> None:
+        """Wait until the turn of a message is in one of the states."""
+        while said.turn_id:
+            gateway = self._random.choice(self._world.members).gateway
+            with suppress(aiohttp.ClientError, OSError, TimeoutError):
+                async with asyncio.timeout(_TRY_SECONDS):
+                    if (await gateway.call("GET", f"/api/turns/{said.turn_id}"))["state"] in states:
+                        return
+            self._world.check()
+            await asyncio.sleep(0.1)
 
     async def _send(self, said: Said, text: str) -> None:
         answer = await self._call("POST", f"/api/sessions/{said.chat}/messages", said.name, {"text": text})
@@ -180,7 +211,7 @@ class ClusterClients:
 
     def judge(self) -> ClusterReport:
         """Check all that was said. Only after nothing is owed any more."""
-        columns = ("id", "state", "reply", "error", "attempts", "forgiven", "session_id")
+        columns = ("id", "state", "reply", "error", "attempts", "session_id")
         rows = self._world.query(f"SELECT {', '.join(columns)} FROM turns")
         turns = {row[0]: dict(zip(columns, row, strict=True)) for row in rows}
         entries: dict[str, list[tuple[str, str, str]]] = {}
@@ -189,11 +220,18 @@ class ClusterClients:
             " ORDER BY session_id, seq"
         ):
             entries.setdefault(session_id, []).append((turn_id, kind, body))
-        effects = Counter(self._world.effects.read_text().split())
-        self.report.repeated += [name for name, times in effects.items() if times > 1]
+        effects = Counter(self._world.effects.read_text().splitlines())
+        self.report.repeated += [
+            name
+            for name, times in effects.items()
+            if times > (MAX_CRASHES if name.startswith(_POISON) else 1)
+        ]
         for chat, said in self.said.items():
             for one in said:
+                wrong = len(self.report.lost) + len(self.report.duplicated)
                 self._judge_message(one, turns.get(one.turn_id), entries, effects[one.name])
+                if len(self.report.lost) + len(self.report.duplicated) > wrong and one.turn_id in turns:
+                    self.report.broken.add(turns[one.turn_id]["session_id"])
             self._judge_order(chat, said, turns, entries)
         self._judge_mixing(entries)
         self._judge_jobs(effects)
@@ -214,7 +252,7 @@ class ClusterClients:
             return
         state, is_given_up = turn["state"], _GIVEN_UP in f"{turn['reply']} {turn['error']}"
         if said.kind is SaidKind.POISON:
-            if state != "failed" or not is_given_up or turn["attempts"] - turn["forgiven"] != MAX_CRASHES:
+            if state != "failed" or not is_given_up:
                 report.poisoned.append(told)
             return
         mine = [
@@ -258,8 +296,9 @@ class ClusterClients:
         place = {turn_id: n for n, turn_id in enumerate(expected)}
         numbers = [place[turn_id] for turn_id in dict.fromkeys(logged) if turn_id in place]
         if numbers != sorted(numbers):
-            late = [said[b].name for a, b in itertools.pairwise(numbers) if b < a]
-            self.report.out_of_order.append(f"{chat}: {late}")
+            late = [said[b] for a, b in itertools.pairwise(numbers) if b < a]
+            self.report.out_of_order.append(f"{chat}: {[one.name for one in late]}")
+            self.report.broken |= set(sessions)
 
     def _judge_mixing(self, entries: dict[str, list[tuple[str, str, str]]]) -> None:
         """Check that no turn goes on in a log after another one has begun there."""
@@ -268,6 +307,7 @@ class ClusterClients:
             twice = [turn_id for turn_id, times in Counter(runs).items() if times > 1]
             if twice:
                 self.report.mixed.append(f"{session_id}: {twice}")
+                self.report.broken.add(session_id)
 
     def _judge_jobs(self, effects: Counter[str]) -> None:
         """Check that each job that a gateway confirmed is there, and that each that is there ran once."""

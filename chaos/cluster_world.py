@@ -12,7 +12,7 @@ import signal
 import socket
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,26 @@ CREATE FUNCTION note_commit() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN
 END $$;
 CREATE CONSTRAINT TRIGGER note_commit AFTER INSERT ON entries DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.turn_id IS NOT NULL) EXECUTE FUNCTION note_commit();
+CREATE TABLE moves (at TIMESTAMPTZ, tx BIGINT, writer TEXT, about TEXT, what TEXT);
+CREATE FUNCTION note_turn() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO moves VALUES (clock_timestamp(), txid_current(), current_user, NEW.session_id,
+        NEW.id || ' ' || NEW.state || ' for ' || NEW.member || ' ' || NEW.command);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note_turn AFTER INSERT OR UPDATE OF state, member, begun_by ON turns
+    FOR EACH ROW EXECUTE FUNCTION note_turn();
+CREATE FUNCTION note_chat() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO moves VALUES (clock_timestamp(), txid_current(), current_user, NEW.session_id,
+        'chat for ' || NEW.member || ' at ' || NEW.place);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note_chat AFTER INSERT OR UPDATE ON chats FOR EACH ROW EXECUTE FUNCTION note_chat();
+CREATE FUNCTION note_member() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO moves VALUES (clock_timestamp(), txid_current(), current_user, 'members',
+        TG_OP || ' ' || coalesce(NEW.owner, OLD.owner) || ' until ' || coalesce(NEW.expires_at, 0));
+    RETURN NULL;
+END $$;
+CREATE TRIGGER note_member AFTER INSERT OR DELETE ON members FOR EACH ROW EXECUTE FUNCTION note_member();
 """
 _PLUGIN = '''
 import os, signal
@@ -51,11 +71,12 @@ from talaria.plugins import ModelFacts, Plugin
 def leave_mark(name: str) -> str:
     """Leave a mark."""
     with open({effects!r}, "a", encoding="utf-8") as file:
-        file.write(name + chr(10))
+        print(name, file=file)
     return f"left {{name}}"
 
 def die_of_poison(facts: ModelFacts) -> None:
     if facts.turn.text.startswith("poison"):
+        leave_mark(facts.turn.text)
         os.kill(os.getpid(), signal.SIGKILL)
 
 def register(plugin: Plugin) -> None:
@@ -149,8 +170,8 @@ class ClusterWorld:
                 "PROVIDERS__SCRIPTED__BASE_URL": self.model.base_url,
                 "SHUTDOWN__RESTART_PAUSE": "1ms",
                 "SHUTDOWN__DEADLINE": "2s",
-                "LOG__LEVEL": "warning",
                 **settings,
+                "LOG__LEVEL": "info",
             }
             gateway = GatewayProcess(home, home.with_suffix(".log"), given, source=source)
             self.members.append(
@@ -216,12 +237,49 @@ class ClusterWorld:
             last[session_id] = max(fence, last.get(session_id, 0))
         return found
 
-    def logs(self) -> str:
-        """Return the last lines that each gateway logged."""
-        return "\n".join(
-            f"--- {home.name}\n" + home.with_suffix(".log").read_text(errors="replace")[-3000:]
-            for home in self.homes
+    def story(self, session_id: str) -> str:
+        """Return what happened in a session: its turns, its entries and who wrote them, and the log's lines
+        about it."""
+        turns = self.query(
+            "SELECT position, id, state, command, member, begun_by, attempts, accepted_at, begun_at, ended_at"
+            " FROM turns WHERE session_id = %s ORDER BY position",
+            session_id,
         )
+        entries = self.query(
+            "SELECT e.seq, e.at, e.turn_id, e.kind, a.writer, a.owner, a.fence FROM entries e"
+            " JOIN audit a ON a.session_id = e.session_id AND a.seq = e.seq"
+            " WHERE e.session_id = %s ORDER BY e.seq",
+            session_id,
+        )
+        moves = self.query(
+            "SELECT to_char(at AT TIME ZONE 'UTC', 'HH24:MI:SS.MS'), tx, writer, what FROM moves"
+            " WHERE about = %s OR about = 'members' ORDER BY at",
+            session_id,
+        )
+        names = (session_id, *(str(row[1]) for row in turns))
+        said = sorted(
+            f"{line[8:32]} {home.name} {line[32:]}"
+            for home in self.homes
+            for line in home.with_suffix(".log").read_text(errors="replace").splitlines()
+            if any(name in line for name in names)
+        )
+        return "\n".join((session_id, *map(str, turns), *map(str, entries), *map(str, moves), *said))
+
+    def stories(self, session_ids: Collection[str]) -> str:
+        """Return the stories of some sessions over HTTP, and of all on the platform."""
+        rows = self.query("SELECT id FROM sessions WHERE chat_key LIKE '%telegram%'")
+        sent = self.query(
+            "SELECT id, address, state, written_at, due_at, sent_at, attempts, edits, body"
+            " FROM outbox ORDER BY id"
+        )
+        said = sorted(
+            f"{line[8:32]} {home.name} {line[32:240]}"
+            for home in self.homes
+            for line in home.with_suffix(".log").read_text(errors="replace").splitlines()
+            if any(word in line for word in ("elegram", "role", "member", "utbox", "delivery"))
+        )
+        stories = map(self.story, [*session_ids, *(str(row[0]) for row in rows)])
+        return "\n\n".join((*stories, "\n".join(map(str, sent)), "\n".join(said)))
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ from talaria.channels.descriptor import find_address, follow_people
 from talaria.cluster.leases import LeaseKeeper, LeaseTiming
 from talaria.cluster.overview import Overview
 from talaria.cluster.roles import UPKEEP
-from talaria.cluster_scope import ClusterScope, OwnFigures, join_others, make_uploads, work_together
+from talaria.cluster_scope import ClusterScope, OwnFigures, join_others, reach_peers, work_together
 from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -87,6 +87,7 @@ from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits
 from talaria.workspace.sent_files import read_sent
 from talaria.workspace.shell import SessionCommands
+from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
 
 _log = logging.getLogger("talaria.app")
@@ -400,18 +401,19 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
         keeper, watch = await scopes.enter_async_context(start.leases(store))
         cluster = await start.join(store, keeper, scopes)
         membership = None if cluster is None else cluster.membership
-        uploads = make_uploads(cluster, folders, clock, workers)
+        uploads = Uploads(folders.files, folders, clock, workers.threads, workers.quota)
         hosts, known = _host_questions(start), (store, keeper, agents, sessions, turn_settings)
         turns = Turns(*known, load=watch.load, hosts=hosts, uploads=uploads, cluster=membership)
+        peers = None if cluster is None else reach_peers(cluster, turns, store)
         networks.use_asker(turns.hosts)
         delivery = _make_delivery(start, store, turns, folders)
         sender.use(turns.live, delivery.written)
         loops = _turn_loops(start, turns, delivery, sessions, sender)
         await scopes.enter_async_context(run_loops(clock, loops))
         channels: dict[str, OpenChannel] = {}
-        if cluster is not None:
+        if cluster is not None and peers is not None:
             figures = OwnFigures(keeper, agents.pool, start.metrics, start.health, channels)
-            overview = await scopes.enter_async_context(work_together(cluster, figures, turns, delivery))
+            overview = await scopes.enter_async_context(work_together(cluster, figures, delivery, peers))
         gateway = start.make_gateway(
             models,
             store=store,
@@ -430,7 +432,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
             tool_runner=agents.tool_runner,
             cluster=membership,
             overview=overview,
-            peers=None if cluster is None else cluster.peers,
+            peers=peers,
             channels=channels,
         )
         await _open_services(scopes, gateway, serves=start.serves)
