@@ -27,6 +27,7 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people
 from talaria.cluster.leases import LeaseKeeper, LeaseTiming
+from talaria.cluster.leash import LEASH_FILE, remove_leash
 from talaria.cluster.overview import Overview
 from talaria.cluster.roles import UPKEEP
 from talaria.cluster_scope import ClusterScope, OwnFigures, join_others, reach_peers, work_together
@@ -75,6 +76,7 @@ from talaria.turns.host_questions import HostQuestions
 from talaria.turns.lease_watch import keep_leases
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.memories import Memories
+from talaria.turns.place_notes import keep_places
 from talaria.turns.process_notes import ProcessNotes
 from talaria.turns.sending import ChatSender
 from talaria.turns.settings import TurnSettings
@@ -82,6 +84,7 @@ from talaria.turns.trust import LoggedTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
+from talaria.workspace.command_guard import CommandGuard
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits
@@ -139,10 +142,18 @@ class _Start:
         self, store: StoreEngine, keeper: LeaseKeeper, scopes: AsyncExitStack
     ) -> ClusterScope | None:
         """Join the gateways on the same database, until the scopes are left. None if there can be none."""
-        if not self.serves or is_file(self.settings.store.url):
+        if not self.is_clustered:
+            remove_leash(self.home.path)
             return None
         known = (store, self.clock, self.settings.cluster, self.home.path)
-        return await scopes.enter_async_context(join_others(*known, environ=self.environ, keeper=keeper))
+        is_shared = self.settings.store.shared is not None
+        joining = join_others(*known, environ=self.environ, keeper=keeper, has_shared_files=is_shared)
+        return await scopes.enter_async_context(joining)
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether other gateways may serve the database too."""
+        return self.serves and not is_file(self.settings.store.url)
 
     def make_gateway(self, models: ModelScope, **opened: Any) -> Gateway:
         """Return the gateway of what was opened; `opened` are fields of `Gateway`."""
@@ -290,7 +301,8 @@ async def _open_workspaces(
     start.metrics.watch_network(networks.reading)
     shared = start.settings.store.shared
     sandboxes, skills = Sandboxes(tools.sandbox, home, shared), partial(readable_folders, home)
-    commands = SessionCommands(sandboxes, environ, limits, networks, threads, readable=skills)
+    guard = CommandGuard(home / LEASH_FILE) if start.is_clustered else None
+    commands = SessionCommands(sandboxes, environ, limits, networks, threads, readable=skills, guard=guard)
     try:
         folders = ChatFolders(home, start.settings.agent.project, shared)
     except BadRequest as error:
@@ -301,6 +313,8 @@ async def _open_workspaces(
         yield workspaces, networks
     finally:
         await workspaces.close()
+        if guard is not None:
+            await guard.close()
 
 
 async def _open_sources(
@@ -401,6 +415,8 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
         keeper, watch = await scopes.enter_async_context(start.leases(store))
         cluster = await start.join(store, keeper, scopes)
         membership = None if cluster is None else cluster.membership
+        if membership is not None:
+            sources.add(await scopes.enter_async_context(keep_places(membership, store, workspaces, notes)))
         uploads = Uploads(folders.files, folders, clock, workers.threads, workers.quota)
         hosts, known = _host_questions(start), (store, keeper, agents, sessions, turn_settings)
         turns = Turns(*known, load=watch.load, hosts=hosts, uploads=uploads, cluster=membership)

@@ -39,7 +39,7 @@ class TestWorkspaceContract(WorkspaceSuite):
 @pytest.mark.parametrize("handle", [WorkspaceHandle, ChatWorkspace, FakeWorkspace])
 def test_a_handle_has_no_method_that_ends_what_it_reaches(handle: type) -> None:
     port = {name for name in vars(WorkspaceHandle) if not name.startswith("_")}
-    assert port == {"session_id", "folder", "is_project", "shell", "processes", "release"}
+    assert port == {"session_id", "folder", "is_project", "shell", "processes", "claim", "release"}
     for name in ("end", "close", "stop", "kill", "cleanup", "aclose", "__exit__", "__aexit__", "__del__"):
         assert not hasattr(handle, name), name
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 LEASH_FILE: Final = "leash"
@@ -27,6 +28,7 @@ class Leash:
         self.path = home / LEASH_FILE
         self._commands = lease_seconds * _COMMANDS_SHARE
         self._processes = takeover_seconds * _PROCESSES_SHARE
+        self._lock = Lock()
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def now(self) -> float:
@@ -42,11 +44,16 @@ class Leash:
         self._write(began, began + self._processes)
 
     def close(self) -> None:
-        os.close(self._file)
+        """Write no more."""
+        with self._lock:
+            os.close(self._file)
+            self._file = -1
 
     def _write(self, *moments: float) -> None:
-        # One write: a reader sees both numbers of before or both of after.
-        os.pwrite(self._file, b"".join(round(each * 1e9).to_bytes(8, "little") for each in moments), 0)
+        numbers = b"".join(round(each * 1e9).to_bytes(8, "little") for each in moments)
+        with self._lock:
+            if self._file >= 0:
+                os.pwrite(self._file, numbers, 0)  # once, so that a reader sees both numbers or neither
 
 
 def remove_leash(home: Path) -> None:

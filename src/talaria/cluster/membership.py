@@ -6,13 +6,15 @@ import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from talaria.cluster.chat_places import ChatPlaces
 from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.leash import Leash
 from talaria.cluster.member_checks import ClusterToken, read_boot
 from talaria.cluster.place_file import find_place
 from talaria.cluster.settings import ClusterSettings
@@ -49,9 +51,10 @@ class Membership:
         here: Here,
         *,
         check: Callable[[Member, Sequence[Member]], object] = lambda me, others: None,
+        leash: Leash | None = None,
     ) -> None:
         """`check` is called with this member and the others that are alive when it joins; it may refuse by
-        raising. `figures` are told to the others at each renewal."""
+        raising. `figures` are told to the others at each renewal. `leash` holds this place's commands."""
         self.store = store
         self.me = me
         self.here = here
@@ -60,6 +63,9 @@ class Membership:
         self._clock = clock
         self._check = check
         self.figures = MemberFigures()  # replaced as a whole: a thread reads it
+        self._leash = leash
+        self.chats = ChatPlaces(store, here)
+        self._ins: list[Callable[[], object]] = [self.chats.forget]
         self._fresh_at = float("-inf")  # `Clock.elapsed` when the last successful renewal *began*
         self._is_in = False  # as told on the loop
         self._is_lost = False  # its time had run out, so it has to join again
@@ -68,7 +74,6 @@ class Membership:
         self._changed = asyncio.Event()
         self._wakes: dict[Wake, list[Callable[[], object]]] = {what: [] for what in Wake}
         self._outs: list[Callable[[], object]] = []
-        self._ins: list[Callable[[], object]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         keeper.accompany(self)
 
@@ -115,9 +120,11 @@ class Membership:
     async def join(self) -> Sequence[Member]:
         """Join the cluster, and return the members that are alive, this one too. The member before this one
         in the same place ends. Raises `StoreError`."""
-        began = self._clock.elapsed()
+        began, mark = self._clock.elapsed(), self._mark()
         found = await self.store.join(self.me, self.lease_seconds)
         self._fresh_at, self._is_lost, self._is_in = began, False, True
+        if self._leash is not None:
+            self._leash.extend(mark)
         return found
 
     async def advertise(self, url: str) -> None:
@@ -145,6 +152,8 @@ class Membership:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._leash is not None:
+            self._leash.shorten(self._mark())
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await self.store.leave(self.owner)
@@ -181,25 +190,25 @@ class Membership:
         """Renew on the event loop."""
         if not self._must_renew():
             return
-        began = self._clock.elapsed()
+        began, mark = self._clock.elapsed(), self._mark()
         try:
             is_renewed = await self.store.renew_member(self.owner, self.figures, self.lease_seconds)
         except StoreError as error:
             _log.warning("the time of this member was not renewed: %s", error)
         else:
-            self._note(began, is_renewed=is_renewed)
+            self._note(began, mark, is_renewed=is_renewed)
 
     def renew_from_thread(self, store: ThreadStore, timeout: float) -> bool:
         """Renew in a thread. Return whether the database carried it out."""
         if not self._must_renew():
             return True
-        began = self._clock.elapsed()
+        began, mark = self._clock.elapsed(), self._mark()
         try:
             is_renewed = store.renew_member(self.owner, self.figures, self.lease_seconds, timeout)
         except StoreError as error:
             _log.warning("the time of this member was not renewed: %s", error)
             return False
-        self._note(began, is_renewed=is_renewed)
+        self._note(began, mark, is_renewed=is_renewed)
         return True
 
     def watch(self) -> None:
@@ -241,9 +250,15 @@ class Membership:
     def _must_renew(self) -> bool:
         return self._fresh_at != float("-inf") and not self._is_lost and not self._has_left
 
-    def _note(self, began: float, *, is_renewed: bool) -> None:
+    def _mark(self) -> float:
+        """Return the time for the leash, before something is asked for."""
+        return 0.0 if self._leash is None else self._leash.now()
+
+    def _note(self, began: float, mark: float, *, is_renewed: bool) -> None:
         if is_renewed:
             self._fresh_at = max(began, self._fresh_at)
+            if self._leash is not None and not self._has_left:
+                self._leash.extend(mark)
         elif began >= self._fresh_at:  # it has not joined again meanwhile
             self._is_lost = True
 
@@ -257,6 +272,7 @@ async def join_cluster(
     home: Path,
     *,
     token: ClusterToken,
+    has_shared_files: bool = False,
 ) -> AsyncIterator[Membership]:
     """Be a member of the cluster of this database while the context is open. The caller has the home's lock.
     Raises `ConfigError` if this gateway cannot serve beside those that are there."""
@@ -270,8 +286,11 @@ async def join_cluster(
         version=this_version(),
         schema=(await store.stats()).schema,
         started_at=clock.now(),
+        has_shared_files=has_shared_files,
     )
-    here = Here(owner, place, takeover_seconds=settings.takeover_after.total_seconds())
-    membership = Membership(store.cluster, clock, keeper, me, here, check=token.check)
-    async with membership.open():
-        yield membership
+    takeover = settings.takeover_after.total_seconds()
+    here = Here(owner, place, takeover_seconds=takeover, has_shared_files=has_shared_files)
+    with closing(Leash(home, keeper.lease_seconds, takeover)) as leash:
+        membership = Membership(store.cluster, clock, keeper, me, here, check=token.check, leash=leash)
+        async with membership.open():
+            yield membership

@@ -121,7 +121,8 @@ class Accepted(msgspec.Struct, frozen=True):
 
     `elsewhere` is the other member that the turn is for. `waits_for_place` is set if it is for a place that
     has no living member now. `lost_place` is the place with the chat's files that is gone: this member took
-    the chat over. `is_behind`: the turn would have begun, but older turns of the chat are for this member.
+    the chat over. `has_loss`: it lost a place, now or before, and its log does not tell of it yet.
+    `is_behind`: the turn would have begun, but older turns of the chat are for this member.
     """
 
     turn: Turn
@@ -132,6 +133,7 @@ class Accepted(msgspec.Struct, frozen=True):
     elsewhere: OwnerId | None = None
     waits_for_place: AbsentPlace | None = None
     lost_place: PlaceId | None = None
+    has_loss: bool = False
     is_behind: bool = False
 
 

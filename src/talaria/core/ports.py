@@ -213,6 +213,12 @@ class WorkspaceHandle(Protocol):
         """The session's background processes."""
         ...
 
+    async def claim(self) -> None:
+        """Note that the chat has files on this machine, before there are any. The gateway does so before a
+        call of a tool that uses files. Raises `ToolError` if its files are on another machine of the
+        cluster."""
+        ...
+
     def release(self) -> Coroutine[Any, Any, None] | None:
         """Give the handle back, because the agent leaves memory. The session goes on. Return a coroutine for
         the work that is left, or None; cancelling it loses nothing of the session."""

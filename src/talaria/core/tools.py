@@ -50,8 +50,9 @@ class ToolSpec(msgspec.Struct, frozen=True):
     `[tools] call_timeout`. A tool that `asks` is an `AskingTool`. Results of an `untrusted` tool are content
     from outside. A tool that `runs_commands` needs an approval where there is no sandbox. A tool that
     `reaches_out` (it writes to memory, makes a job, writes to another chat) needs one after content from
-    outside has entered the conversation. `origin` says where the tool comes from, such as `mcp:files`; the
-    name of its source if it is empty. A model is not told it.
+    outside has entered the conversation. A tool that does not use files leaves the workspace alone, so a chat
+    that calls no other can move to another machine. `origin` says where the tool comes from, such as
+    `mcp:files`; the name of its source if it is empty. A model is not told it.
     """
 
     name: str
@@ -66,6 +67,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     runs_commands: bool = False
     reaches_out: bool = False
     origin: str = ""
+    uses_files: bool = True
 
     @property
     def writes_files(self) -> bool:

@@ -103,6 +103,9 @@ class FakeWorkspace:
     def processes(self) -> FakeProcesses:
         return FakeProcesses(self.session_id, self.session.processes, self.session.start)
 
+    async def claim(self) -> None:
+        pass
+
     def release(self) -> Coroutine[Any, Any, None] | None:
         self._owner.held.remove(self)  # raises KeyError when it was released before
         behaviour = self._owner.behaviour()

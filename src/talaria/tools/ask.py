@@ -39,6 +39,7 @@ ASK_USER = ToolSpec(
     read_only=True,
     idempotent=True,
     asks=True,
+    uses_files=False,
 )
 
 

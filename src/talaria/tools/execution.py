@@ -304,6 +304,8 @@ class BoundTools:
             arguments = parse_arguments(tool, call.arguments)
         else:
             arguments = await self.resources.in_thread(parse_arguments, tool, call.arguments)
+        if tool.spec.uses_files:
+            await self.workspace.claim()
         async with self._covered(tool.spec):
             return await self._run_tool(tool, arguments, call, decision, marks)
 
@@ -396,13 +398,22 @@ class BoundTools:
         redact = self.secrets.redactor
         return msgspec.structs.replace(part, text=redact(part.text), name=redact(part.name))
 
+    async def _may_save(self) -> bool:
+        """Return whether a result may be kept in the chat's folder, because its files are on this machine."""
+        try:
+            await self.workspace.claim()
+        except ToolError as error:
+            _log.warning("a long result of %s is cut: %s", self.turn_id, error)
+            return False
+        return True
+
     async def _capped(self, call: ToolCall, text: str) -> str:
         """Return the text without secrets, cut to its limit."""
         max_bytes, redact = self.settings.max_result, self.secrets.redactor
         if len(text) * 4 <= max_bytes:
             return encodable(redact(text))
         save = None
-        if "read_file" in self.tools:
+        if "read_file" in self.tools and await self._may_save():
             name = result_name(call.name, self.turn_id, call.id)
             save = partial(save_result, Folder(self.workspace.folder, self.resources.quota), name)
         return await self.resources.in_thread(lambda: cap_result(redact(text), max_bytes, save))

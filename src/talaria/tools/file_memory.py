@@ -64,6 +64,7 @@ MEMORY_SPEC: Final = ToolSpec(
     ),
     idempotent=True,
     reaches_out=True,
+    uses_files=False,
 )
 
 

@@ -65,6 +65,7 @@ JOBS = ToolSpec(
     ),
     asks=True,
     reaches_out=True,
+    uses_files=False,
 )
 
 

@@ -51,6 +51,7 @@ SEARCH = ToolSpec(
     read_only=True,
     idempotent=True,
     timeout=_TIMEOUT,
+    uses_files=False,
 )
 DESCRIBE = ToolSpec(
     name="recall_describe",
@@ -59,6 +60,7 @@ DESCRIBE = ToolSpec(
     read_only=True,
     idempotent=True,
     timeout=_TIMEOUT,
+    uses_files=False,
 )
 EXPAND = ToolSpec(
     name="recall_expand",
@@ -67,6 +69,7 @@ EXPAND = ToolSpec(
     read_only=True,
     idempotent=True,
     timeout=_TIMEOUT,
+    uses_files=False,
 )
 
 

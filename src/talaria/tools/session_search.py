@@ -25,6 +25,7 @@ SESSION_SEARCH = ToolSpec(
     parameters=parameters({"query": text('Words, a question, or "a phrase".')}, ["query"]),
     read_only=True,
     idempotent=True,
+    uses_files=False,
 )
 
 

@@ -42,6 +42,7 @@ SKILL_SPEC: Final = ToolSpec(
     ),
     idempotent=True,
     read_only=True,
+    uses_files=False,
 )
 
 

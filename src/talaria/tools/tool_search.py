@@ -120,7 +120,9 @@ def search_tools(finder: ToolFinder, usable: ToolSet, found: ToolSet) -> Iterato
 
     about = f"Find more tools by what they do, with their parameters. There are: {families}."
     query = {"query": text("Words for what the tool should do, or its name.")}
-    spec = ToolSpec(TOOL_SEARCH, about, parameters(query, ["query"]), idempotent=True, read_only=True)
+    spec = ToolSpec(
+        TOOL_SEARCH, about, parameters(query, ["query"]), idempotent=True, read_only=True, uses_files=False
+    )
     yield FunctionTool(spec, search)
     if found:
         yield FunctionTool(_CALL_SPEC, _refuse)

@@ -36,6 +36,7 @@ _FETCH = ToolSpec(
     idempotent=True,
     timeout=timedelta(seconds=90),
     untrusted=True,
+    uses_files=False,
 )
 _SEARCH = ToolSpec(
     name="web_search",
@@ -45,6 +46,7 @@ _SEARCH = ToolSpec(
     idempotent=True,
     timeout=timedelta(seconds=60),
     untrusted=True,
+    uses_files=False,
 )
 
 

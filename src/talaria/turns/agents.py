@@ -73,6 +73,9 @@ class NoteSources:
     def __init__(self, *sources: SessionNotes | None) -> None:
         self._sources = [source for source in sources if source is not None]
 
+    def add(self, source: SessionNotes) -> None:
+        self._sources.append(source)
+
     def of(self, turn: Turn, agent: WarmAgent) -> TurnNotes:
         return _AllNotes([source.of(turn, agent) for source in self._sources])
 

@@ -413,6 +413,7 @@ class Intake:
             if has_lane:
                 self._lanes.unclaim(key)
             return self._pass_on(accepted)
+        self._note_loss(key, has_loss=accepted.has_loss)
         live = self._live.accept(turn, options, accepted.began, asked_at)
         if turn.merged_into is None:
             self._lanes.put(live, is_claimed=has_lane)
@@ -431,6 +432,10 @@ class Intake:
             return await self._store.accept(msgspec.structs.replace(order, here=self._cluster.here))
         finally:
             self.accepting.discard(order.turn_id)
+
+    def _note_loss(self, key: ChatKey, *, has_loss: bool) -> None:
+        if self._cluster is not None:
+            self._cluster.chats.note_accepted(key, has_loss=has_loss)
 
     def _pass_on(self, accepted: Accepted) -> LiveTurn:
         """Let another member of the cluster have the turn. It finds the turn by itself too."""

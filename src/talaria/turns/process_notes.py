@@ -21,6 +21,7 @@ from talaria.core.errors import IdempotencyConflict, NotFound, TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import SessionId
 from talaria.core.messages import Text
+from talaria.core.sessions import Session
 from talaria.core.store_ports import Store
 from talaria.core.turns import Inbound, Turn
 from talaria.turns.intake import Draining
@@ -65,25 +66,28 @@ class ProcessNotes:
     ) -> None:
         self._store = store
         self.processes = processes
-        self._settings = settings
-        self._clock = clock
+        self.settings = settings
+        self.clock = clock
         self._wake: Callable[[Inbound, SessionId], Awaitable[object]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.is_open = False
+        self.is_gone: Callable[[Session], Awaitable[bool]] | None = None
         processes.on_end = self._note_end
 
     def of(self, turn: Turn, agent: WarmAgent) -> _TurnNotes:
         return _TurnNotes(turn.session_id, self)
 
     async def open(self, wake: Callable[[Inbound, SessionId], Awaitable[object]]) -> None:
-        """Find the processes of earlier gateways again, and end those whose sessions have ended meanwhile.
+        """Find the processes of earlier gateways again, and end those whose sessions have ended meanwhile, or
+        whose chats are in another place now.
 
         `wake` accepts messages. To be called before turns run.
         """
         self._wake = wake
         for session_id in await self.processes.recover():
             session = await self._store.session(session_id)
-            if session is None or session.ended_at is not None:
+            is_over = session is None or session.ended_at is not None
+            if session is None or is_over or (self.is_gone and await self.is_gone(session)):
                 await self.processes.end(session_id)
                 continue
             untold = [each for each in self.processes.of_session(session_id) if not each.is_told]
@@ -118,8 +122,8 @@ class ProcessNotes:
 
     def note(self, process: WatchedProcess) -> Note:
         text = f"[Note: {describe_process(process)}]"
-        at = process.end.at if process.end else self._clock.now()
-        return Note(note_key(process.record.id), text, self._settings.stamp(at))
+        at = process.end.at if process.end else self.clock.now()
+        return Note(note_key(process.record.id), text, self.settings.stamp(at))
 
     async def told(self, session_id: SessionId, notes: Sequence[Note]) -> None:
         keys = {note.key for note in notes}
@@ -152,7 +156,7 @@ class ProcessNotes:
                 await self.processes.mark_told(process)
             except TalariaError as error:
                 _log.warning("the end of process %s is told later: %s", process.record.id, error)
-                await self._clock.sleep(pause)
+                await self.clock.sleep(pause)
                 continue
             return
 

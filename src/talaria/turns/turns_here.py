@@ -188,4 +188,6 @@ class TurnsHere:
         if now < self._adopts_at or self._lanes.is_held:
             return
         self._adopts_at = now + LOOK_SECONDS
-        await self._cluster.store.adopt(self._cluster.here)
+        adopted = await self._cluster.store.adopt(self._cluster.here)
+        for chat_key in adopted.lost:
+            self._cluster.chats.note_lost(chat_key)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import subprocess
@@ -14,6 +13,7 @@ from pathlib import Path
 from talaria.workspace import guardian
 from talaria.workspace.sandbox.process import SandboxedProcess
 from talaria.workspace.shim import start_time
+from talaria.workspace.watched_process import until_readable
 
 _log = logging.getLogger("talaria.tools")
 
@@ -42,7 +42,12 @@ class CommandGuard:
         program, self._program = self._program, None
         if program is not None:
             os.close(self._link)
-            await asyncio.to_thread(program.wait)
+            pidfd = os.pidfd_open(program.pid)
+            try:
+                await until_readable(pidfd)
+            finally:
+                os.close(pidfd)
+            program.wait()
 
     def _tell(self, record: bytes) -> None:
         try:

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import signal
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -47,7 +47,7 @@ class BackgroundProcesses:
 
     `on_end` is called on the event loop for each process that has ended or is lost, and of which its session
     has not been told: also for those that ended while no gateway ran, by `recover`. `watchers` are called for
-    each end.
+    each start and each end.
     """
 
     def __init__(
@@ -64,8 +64,11 @@ class BackgroundProcesses:
         self.watchers: list[Callable[[], None]] = []
         self._limits.watch("processes", lambda: sum(self._count(each) for each in self._all))
 
-    def of(self, session_id: SessionId, places: SessionPlaces) -> SessionProcesses:
-        return SessionProcesses(session_id, places, self)
+    def of(
+        self, session_id: SessionId, places: SessionPlaces, claim: Callable[[], Awaitable[None]] | None = None
+    ) -> SessionProcesses:
+        """Return those of a session. `claim` is awaited before one is started."""
+        return SessionProcesses(session_id, places, self, claim)
 
     def infos(self) -> list[ProcessInfo]:
         """Return the processes that run, of all sessions."""
@@ -196,6 +199,8 @@ class BackgroundProcesses:
             if process is None:
                 await self._abandon(shim, folder)
         hit(Failpoint.PROCESS_STARTED)
+        for watcher in self.watchers:
+            watcher()
         return process
 
     async def _abandon(self, shim: StartingShim, folder: Path) -> None:
@@ -213,14 +218,23 @@ class BackgroundProcesses:
 class SessionProcesses:
     """`Processes` of one session."""
 
-    __slots__ = ("_all", "_places", "session_id")
+    __slots__ = ("_all", "_claim", "_places", "session_id")
 
-    def __init__(self, session_id: SessionId, places: SessionPlaces, all_: BackgroundProcesses) -> None:
+    def __init__(
+        self,
+        session_id: SessionId,
+        places: SessionPlaces,
+        all_: BackgroundProcesses,
+        claim: Callable[[], Awaitable[None]] | None,
+    ) -> None:
         self.session_id = session_id
         self._places = places
         self._all = all_
+        self._claim = claim
 
     async def start(self, order: ProcessStart) -> ProcessInfo:
+        if self._claim is not None:
+            await self._claim()
         return (await self._all.start(self.session_id, self._places, order)).info()
 
     async def list(self) -> Sequence[ProcessInfo]:

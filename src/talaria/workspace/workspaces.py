@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from talaria.cluster.chat_places import ChatPlaces
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.limits import Limits
 from talaria.core.tasks import finish
@@ -76,7 +77,11 @@ class ChatWorkspace:
 
     @property
     def processes(self) -> SessionProcesses:
-        return self._owner.processes.of(self.session_id, self.places)
+        claim = partial(self._owner.claim, self._chat_key, is_tied=True)
+        return self._owner.processes.of(self.session_id, self.places, claim)
+
+    async def claim(self) -> None:
+        await self._owner.claim(self._chat_key, is_tied=self.is_project)
 
     def release(self) -> Coroutine[Any, Any, None] | None:
         return None
@@ -99,6 +104,17 @@ class ChatWorkspaces:
         self.processes = BackgroundProcesses(home, self.commands, limits)
         self._belongings: tuple[Belongings, ...] = (self.processes, *belongings)
         self._borrowed: set[SessionId] = set()
+        self._chat_places: ChatPlaces | None = None
+
+    def use_places(self, places: ChatPlaces) -> None:
+        """Tell the cluster which chats have files or processes here, from now on."""
+        self._chat_places = places
+
+    async def claim(self, chat_key: ChatKey, *, is_tied: bool = False) -> None:
+        """Note that the chat has files here, or with `is_tied` something that only this machine has. Does
+        nothing outside of a cluster. Raises `ToolError` if they are on another machine."""
+        if self._chat_places is not None:
+            await self._chat_places.claim(chat_key, is_tied=is_tied)
 
     def open(self, session_id: SessionId, chat_key: ChatKey) -> ChatWorkspace:
         return ChatWorkspace(self, session_id, chat_key)

@@ -23,7 +23,7 @@ from talaria.store.sql.rows import FOR_MEMBER
 HOME_COLUMNS = f"""c.member, c.place,
 (SELECT max(CASE t.state WHEN 'waiting' THEN 1 ELSE 2 END) FROM turns t
  WHERE t.member = c.member AND t.chat_key = c.chat_key AND {FOR_MEMBER}),
-s.updated_at, s.lease_owner, s.lease_expires"""
+s.updated_at, s.lease_owner, s.lease_expires, c.lost"""
 FIND_HOME = f"""
 SELECT {HOME_COLUMNS} FROM chats c LEFT JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
 """
@@ -77,6 +77,7 @@ class ChatHome(NamedTuple):
     used_at: float | None
     lease_owner: str | None
     lease_expires: float | None
+    lost: str = ""
 
     @property
     def is_owing(self) -> bool:

@@ -47,6 +47,7 @@ def tool_spec(server_name: str, server: McpServer, pinned: PinnedTool) -> ToolSp
         untrusted=True,
         reaches_out=server.approvals == "risky" and not pinned.only_reads,
         origin=f"mcp:{server_name}",
+        uses_files=False,
     )
 
 

@@ -1,0 +1,126 @@
+"""Files, shells and background processes of chats on several gateways: real processes, real kills."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gateways import Gateways, running_gateways
+from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from scenarios.test_cluster import reply_of, send
+from talaria.testing.gateway_process import GatewayProcess
+
+SETTINGS = {
+    "TOOLS__ENABLED": "terminal,files",
+    "NETWORK__COMMANDS": "off",
+    "CLUSTER__TAKEOVER_AFTER": "3s",
+}
+TICKS = "while :; do date +%s%N >> ticks; sleep 0.02; done"
+
+
+def call(tool: str, **arguments: object) -> str:
+    return f"[[call {tool} {json.dumps(arguments)}]]"
+
+
+async def say(gateway: GatewayProcess, chat: str, text: str) -> Any:
+    return await reply_of(gateway, await send(gateway, chat, text))
+
+
+def ticks(folder: Path) -> list[int]:
+    """Return when a command wrote to its file, in nanoseconds."""
+    (found,) = folder.glob("files/*/ticks")
+    return [int(word) for word in found.read_text().split() if len(word) == 19]
+
+
+def notes_of(world: Gateways, turn_id: str) -> list[str]:
+    """Return the notes in the log that this turn belongs to."""
+    rows = world.ask(
+        "SELECT body FROM entries WHERE kind = 'note' "
+        "AND session_id = (SELECT session_id FROM turns WHERE id = %s)",
+        turn_id,
+    )
+    return [str(body) for (body,) in rows]
+
+
+def begun_at(world: Gateways, turn_id: str) -> float:
+    ((at,),) = world.ask("SELECT begun_at FROM turns WHERE id = %s", turn_id)
+    return float(at)
+
+
+async def test_a_chat_stays_where_its_files_and_processes_are(
+    postgres_database: str,  # noqa: F811
+) -> None:
+    async with running_gateways(postgres_database, SETTINGS, SETTINGS) as world:
+        await check_restart(world)
+        await check_loss(world)
+
+
+async def check_restart(world: Gateways) -> None:
+    """A message that the other gateway accepts meanwhile waits for the one that has the files."""
+    here, there = world.each
+    await say(here, "stays", call("write_file", path="a.txt", content="kept by the first"))
+    assert "kept by the first" in await say(there, "stays", call("terminal", command="cat a.txt"))
+    await here.kill()
+    turn_id = await send(there, "stays", call("terminal", command="cat a.txt"))
+    await here.start()
+    assert "kept by the first" in await reply_of(there, turn_id)
+    assert notes_of(world, turn_id) == []
+
+
+async def check_loss(world: Gateways) -> None:
+    """A gateway that stays away is taken over from, after its processes have ended. The model hears of it."""
+    here, there = world.each
+    await say(here, "lost", call("write_file", path="a.txt", content="gone"))
+    assert "Started" in await say(here, "lost", call("terminal", command=TICKS, background=True))
+    await world.until("SELECT 1 FROM chats WHERE processes <> ''")
+    await here.kill()
+    turn_id = await send(there, "lost", call("terminal", command="ls"))
+    assert "a.txt" not in await reply_of(there, turn_id)
+    assert ticks(here.home)[-1] / 1e9 < begun_at(world, turn_id), "no process of both at a time"
+    (note,) = notes_of(world, turn_id)
+    assert "1 background process: " in note
+    assert "while :; do date" in note
+    assert "the files of the chat's folder" in note
+    await here.start()
+    count = len(ticks(here.home))
+    assert "gone" not in await say(here, "lost", call("terminal", command="cat a.txt"))
+    assert len(notes_of(world, turn_id)) == 1, "it is told once"
+    assert len(ticks(here.home)) == count
+    assert world.ask("SELECT 1 FROM chats WHERE lost <> ''") == []
+
+
+async def test_with_shared_files_only_processes_tie_a_chat(postgres_database: str) -> None:  # noqa: F811
+    with tempfile.TemporaryDirectory(prefix="talaria-shared-") as folder:
+        settings = SETTINGS | {"STORE__FILES": folder}
+        async with running_gateways(postgres_database, settings, settings) as world:
+            await check_move(world)
+            await check_cut_off(world, Path(folder))
+
+
+async def check_move(world: Gateways) -> None:
+    here, there = world.each
+    await say(here, "moves", call("terminal", command="echo everywhere > a.txt; mkdir b; cd b; export X=set"))
+    await here.kill()
+    assert "everywhere" in await say(there, "moves", call("terminal", command="cat ../a.txt; test $X = set"))
+    assert world.ask("SELECT 1 FROM chats WHERE place <> ''") == []
+    await here.start()
+
+
+async def check_cut_off(world: Gateways, folder: Path) -> None:
+    """The command of a gateway that is stopped ends before another gateway goes on with the chat."""
+    here, there = world.each
+    await send(here, "cut", call("terminal", command=TICKS))
+    await world.until("SELECT 1 FROM steps WHERE state = 'started'")
+    while not list(folder.glob("files/*/ticks")):
+        await asyncio.sleep(0.01)
+    here.send_signal(signal.SIGSTOP)
+    try:
+        turn_id = await send(there, "cut", "/queue go on")
+        assert "go on" in await reply_of(there, turn_id)
+        assert ticks(folder)[-1] / 1e9 < begun_at(world, turn_id)
+    finally:
+        here.send_signal(signal.SIGCONT)
