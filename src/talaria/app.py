@@ -27,7 +27,7 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people
 from talaria.cluster.leases import LeaseKeeper, LeaseTiming
-from talaria.cluster.leash import LEASH_FILE, remove_leash
+from talaria.cluster.leash import remove_leash
 from talaria.cluster.overview import Overview
 from talaria.cluster.roles import UPKEEP
 from talaria.cluster_scope import ClusterScope, OwnFigures, join_others, reach_peers, work_together
@@ -40,7 +40,6 @@ from talaria.config.settings import Settings
 from talaria.config.shared_files import check_shared_files
 from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import GatewayPart, Parts, S, StoreScope, ToolPart, ToolScope, find_engine
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
@@ -59,12 +58,10 @@ from talaria.observe.metrics import Metrics
 from talaria.parts import PARTS
 from talaria.pool.pool import Pool
 from talaria.search.index import LogIndex, open_index
-from talaria.skills.pins import readable_folders
 from talaria.store.archive import drop_snapshots
 from talaria.store.home_lock import HomeLock, lock_database
 from talaria.store.settings import is_file
 from talaria.store.watch import StoreWatch
-from talaria.tools.environment import command_environ
 from talaria.tools.execution import ToolRunner
 from talaria.tools.usage import USAGE_FILE, ToolUsage
 from talaria.tools.workers import ToolWorkers
@@ -84,14 +81,11 @@ from talaria.turns.trust import LoggedTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
-from talaria.workspace.command_guard import CommandGuard
 from talaria.workspace.network import SessionNetworks
-from talaria.workspace.sandbox.choice import Sandboxes
-from talaria.workspace.sandbox.port import ProcessLimits
 from talaria.workspace.sent_files import read_sent
-from talaria.workspace.shell import SessionCommands
 from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
+from talaria.workspace_scope import open_workspaces
 
 _log = logging.getLogger("talaria.app")
 
@@ -154,6 +148,12 @@ class _Start:
     def is_clustered(self) -> bool:
         """Whether other gateways may serve the database too."""
         return self.serves and not is_file(self.settings.store.url)
+
+    def open_workspaces(
+        self, threads: FairThreads
+    ) -> AbstractAsyncContextManager[tuple[ChatWorkspaces, SessionNetworks]]:
+        known, limits, metrics = (self.home.path, self.live, self.environ, threads), self.limits, self.metrics
+        return open_workspaces(*known, limits=limits, metrics=metrics, is_clustered=self.is_clustered)
 
     def make_gateway(self, models: ModelScope, **opened: Any) -> Gateway:
         """Return the gateway of what was opened; `opened` are fields of `Gateway`."""
@@ -284,39 +284,6 @@ async def _open_store(start: _Start) -> AsyncIterator[tuple[StoreEngine, bool]]:
                 yield store, is_alone
 
 
-@asynccontextmanager
-async def _open_workspaces(
-    start: _Start, threads: FairThreads
-) -> AsyncIterator[tuple[ChatWorkspaces, SessionNetworks]]:
-    """Open the files, shells and networks of sessions. Leaving ends no session."""
-    home, tools = start.home.path, start.settings.tools
-    limits = ProcessLimits(tools.command_memory, tools.command_processes)
-    environ = partial(command_environ, tools, start.environ)
-    networks = SessionNetworks(
-        home,
-        lambda: start.live.settings.network,
-        threads=threads,
-        count=start.metrics.command_connected,
-    )
-    start.metrics.watch_network(networks.reading)
-    shared = start.settings.store.shared
-    sandboxes, skills = Sandboxes(tools.sandbox, home, shared), partial(readable_folders, home)
-    guard = CommandGuard(home / LEASH_FILE) if start.is_clustered else None
-    commands = SessionCommands(sandboxes, environ, limits, networks, threads, readable=skills, guard=guard)
-    try:
-        folders = ChatFolders(home, start.settings.agent.project, shared)
-    except BadRequest as error:
-        raise ConfigError(f"agent.project: {error.user_text}", error.hint) from error
-    workspaces = ChatWorkspaces(home, (networks,), commands, folders, start.limits)
-    try:
-        await networks.resume()
-        yield workspaces, networks
-    finally:
-        await workspaces.close()
-        if guard is not None:
-            await guard.close()
-
-
 async def _open_sources(
     start: _Start, scope: ToolScope, scopes: AsyncExitStack
 ) -> tuple[list[ToolSource], ContextEngine]:
@@ -399,7 +366,8 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
     async with AsyncExitStack() as scopes:
         workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
-        workspaces, networks = await scopes.enter_async_context(_open_workspaces(start, workers.threads))
+        opening = start.open_workspaces(workers.threads)
+        workspaces, networks = await scopes.enter_async_context(opening)
         folders, turn_settings = workspaces.folders, start.turn_settings
         notes = ProcessNotes(store, workspaces.processes, turn_settings, clock)
         scopes.push_async_callback(notes.close)

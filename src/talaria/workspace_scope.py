@@ -1,0 +1,66 @@
+"""The workspaces of a running gateway: files, shells, processes and networks of sessions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from talaria.cluster.leash import LEASH_FILE
+from talaria.config.reload import LiveSettings
+from talaria.core.errors import BadRequest, ConfigError
+from talaria.core.limits import Limits
+from talaria.core.slots import FairThreads
+from talaria.observe.metrics import Metrics
+from talaria.skills.pins import readable_folders
+from talaria.tools.environment import command_environ
+from talaria.workspace.chat_folders import ChatFolders
+from talaria.workspace.command_guard import CommandGuard
+from talaria.workspace.network import SessionNetworks
+from talaria.workspace.sandbox.choice import Sandboxes
+from talaria.workspace.sandbox.port import ProcessLimits
+from talaria.workspace.shell import SessionCommands
+from talaria.workspace.workspaces import ChatWorkspaces
+
+
+@asynccontextmanager
+async def open_workspaces(
+    home: Path,
+    live: LiveSettings,
+    environ: Mapping[str, str],
+    threads: FairThreads,
+    *,
+    limits: Limits,
+    metrics: Metrics,
+    is_clustered: bool,
+) -> AsyncIterator[tuple[ChatWorkspaces, SessionNetworks]]:
+    """Open the workspaces while the context is open. Leaving it ends no session. Raises `ConfigError`."""
+    settings, tools = live.settings, live.settings.tools
+    networks = SessionNetworks(
+        home, lambda: live.settings.network, threads=threads, count=metrics.command_connected
+    )
+    metrics.watch_network(networks.reading)
+    shared = settings.store.shared
+    guard = CommandGuard(home / LEASH_FILE) if is_clustered else None
+    commands = SessionCommands(
+        Sandboxes(tools.sandbox, home, shared),
+        partial(command_environ, tools, environ),
+        ProcessLimits(tools.command_memory, tools.command_processes),
+        networks,
+        threads,
+        readable=partial(readable_folders, home),
+        guard=guard,
+    )
+    try:
+        folders = ChatFolders(home, settings.agent.project, shared)
+    except BadRequest as error:
+        raise ConfigError(f"agent.project: {error.user_text}", error.hint) from error
+    workspaces = ChatWorkspaces(home, (networks,), commands, folders, limits)
+    try:
+        await networks.resume()
+        yield workspaces, networks
+    finally:
+        await workspaces.close()
+        if guard is not None:
+            await guard.close()
