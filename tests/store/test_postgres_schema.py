@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -199,13 +200,16 @@ async def test_a_database_that_cannot_serve_is_refused_in_plain_words(postgres: 
     postgres.execute("DROP DATABASE latin")
 
 
-async def test_a_start_overrules_a_read_only_default(
-    postgres_database: str, postgres: PostgresServer
-) -> None:
-    name = postgres_database.rpartition("/")[2]
+async def test_starts_at_once_overrule_the_defaults_of_a_database(postgres: PostgresServer) -> None:
+    """Read-only, or at an isolation at which the second start would not see the first one's tables."""
+    url = postgres.new_database("template1")
+    name = url.rpartition("/")[2]
     postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-    async with await PostgresStore.open(postgres_database, SystemClock()) as store:
+    postgres.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'repeatable read'")
+    for store in await asyncio.gather(*(PostgresStore.open(url, SystemClock()) for _ in range(4))):
         await store.probe()
+        await store.close()
+    postgres.drop(url)
 
 
 async def test_a_standby_is_told_of_and_serves_when_it_is_promoted(postgres: PostgresServer) -> None:

@@ -80,7 +80,7 @@ def _check_clock(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
 
 def _check_settings(connection: psycopg.Connection[Any], connections: int) -> Iterator[Finding]:
     most, fsync, commit = _row(connection, _SETTINGS)
-    used = connections + max(2, connections // 2) + 1
+    used = connections + max(2, connections // 2) + 2  # one for renewals, one for wake-ups
     if used + _SPARE > most:
         text = f"A gateway may open {used} connections, and the server has {most} for all."
         yield warn(_NAME, text, "Lower store.connections, or raise max_connections of the server.")

@@ -37,7 +37,7 @@ _DURABLE = """
 SELECT set_config('synchronous_commit', 'local', false) WHERE current_setting('synchronous_commit') = 'off'
 """
 # A start waits for the migration of another gateway, and its own may take long.
-_MIGRATION = {"default_transaction_read_only": "off", "lock_timeout": "60s", "statement_timeout": "0"}
+_MIGRATION = _WRITER | {"lock_timeout": "60s", "statement_timeout": "0"}
 _PASSING = ("terminating connection", "closed the connection", "is starting up", "recovery mode")
 _FULL = ("too many clients", "too many connections", "connection slots are reserved")
 _SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
