@@ -22,6 +22,7 @@ from talaria.agent.settings import AgentSettings, ContextSettings
 from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
+from talaria.cluster.following import PeerClient, PeerTiming
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.membership import Membership
 from talaria.commands.command_types import ExtraCommand
@@ -57,6 +58,7 @@ from talaria.tools.toolset import Family, ToolSet
 from talaria.turns.agents import NO_PENDING_MODELS, Agents
 from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
+from talaria.turns.followed import FollowedTurns
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import Busy, DeliverySettings, TurnSettings
@@ -228,12 +230,15 @@ async def start(
     uploads = Uploads(folder / "uploads", lambda key: folder, clock, quota=quota)
     cluster = None
     if place:
-        me = Member(keeper.owner, PlaceId(place), "boot", "host", "http://127.0.0.1", "1.0", 1, clock.now())
+        me = Member(keeper.owner, PlaceId(place), "boot", "host", "", "1.0", 1, clock.now())
         here = Here(keeper.owner, me.place)
         cluster = Membership(cast(StoreEngine, store).cluster, clock, keeper, me, here)
         await cluster.join()
     turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, uploads=uploads, cluster=cluster)
     live = turns.live
+    if cluster is not None:
+        peers = PeerClient("token", PeerTiming())
+        turns.use_followed(FollowedTurns(store, cluster.store, live, peers, cluster.owner))
     delivery = Delivery(
         store,
         live,

@@ -27,7 +27,8 @@ from talaria.core.messages import Text, UserMessage
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.testing.clock import FakeClock
-from talaria.turns.live import LiveTurn, LiveTurns, _merge, final_event
+from talaria.turns.event_merging import merge_events
+from talaria.turns.live import LiveTurn, LiveTurns, final_event
 from talaria.turns.states import LiveState
 from talaria.turns.steering import LiveSteering
 
@@ -66,7 +67,7 @@ def make_turn(
 def test_unread_neighbours_that_say_the_same_become_one(
     last: Event, event: Event, merged: Event | None
 ) -> None:
-    assert _merge(last, event) == merged
+    assert merge_events(last, event) == merged
 
 
 @pytest.mark.parametrize(

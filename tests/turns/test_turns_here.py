@@ -11,6 +11,7 @@ import pytest
 
 from rig import Rig
 from talaria.core.cluster import Waiting
+from talaria.core.events import Done
 from talaria.core.ids import OwnerId, TurnId
 from talaria.core.messages import Text, UserMessage
 from talaria.core.questions import APPROVE
@@ -135,6 +136,13 @@ async def test_a_dead_member_loses_its_turns_to_another_in_their_order(cluster: 
     assert await cluster.told(running.turn.session_id) == turn_ids
     await _come_back(cluster.here)
     assert [each.state for each in (running, queued)] == [LiveState.LET_GO] * 2
+    for live in (running, queued):
+        while not live.settled.done():
+            cluster.clock.advance(1)  # until the next look at its row
+            await settle_down()
+        events = [event async for _, event in live.follow()]
+        assert isinstance(events[-1], Done), "a client that waited here gets the answer"
+        assert live.turn.state is TurnState.DONE
 
 
 async def _come_back(rig: Rig) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
+from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -106,6 +107,26 @@ class FollowedTurns:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._peers.close()
 
+    def relay(self, live: LiveTurn) -> None:
+        """Feed the followers of a turn that this process had from the member that has it now."""
+        self._spawn(self._relay(live, self.find(live.turn)), f"relay {live.turn.id}")
+
+    async def _relay(self, live: LiveTurn, heir: LiveTurn) -> None:
+        is_void = bool(live.turn.attempts)  # what was streamed before
+        try:
+            async with aclosing(heir.follow()) as events:
+                async for _, event in events:
+                    if isinstance(event, FINAL_EVENTS):
+                        break
+                    if is_void and not isinstance(event, Reset):
+                        live.emit(Reset())
+                    is_void = False
+                    live.is_resumed = True
+                    live.emit(event)
+            await asyncio.wait((heir.settled,))
+        finally:
+            live.end(heir.turn)
+
     async def stop(self, turn_id: TurnId, by: str) -> None:
         """Ask the member that has the turn to stop it. Durable: a member that takes the turn over does it.
 
@@ -137,7 +158,10 @@ class FollowedTurns:
     # -- feeding --------------------------------------------------------------------------------------------
 
     def _begin(self, live: FollowedTurn) -> None:
-        task = asyncio.create_task(self._run(live), name=f"follow {live.turn.id}")
+        self._spawn(self._run(live), f"follow {live.turn.id}")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -15,16 +15,11 @@ from talaria.core.clock import Clock
 from talaria.core.events import (
     FINAL_EVENTS,
     Cancelled,
-    Delta,
     Done,
     Event,
     Failed,
-    ModelLoading,
-    ReasoningDelta,
     Reset,
-    ToolCallDelta,
     ToolFinished,
-    ToolOutput,
     ToolStarted,
 )
 from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
@@ -34,13 +29,13 @@ from talaria.core.questions import Question, QuestionKind
 from talaria.core.spending import Spent
 from talaria.core.turns import Step, Turn, TurnState
 from talaria.observe.metrics import Metrics
+from talaria.turns.event_merging import merge_events
 from talaria.turns.feed import StateFeed
 from talaria.turns.states import ENDING, INTERRUPTIONS, MOVES, LiveState, check_move
 
 if TYPE_CHECKING:
     from talaria.core.hooks import Hooks
 
-_MERGE_BELOW = 1024  # an event with fewer characters takes in the next one
 _MOST_STREAM = 999_999
 
 
@@ -269,6 +264,18 @@ class LiveTurn:
         self.settled.set_result(self.turn)
         self._wake()
 
+    def pass_on(self) -> None:
+        """This process does nothing more with the turn, and another one has it. Followers wait for `end`."""
+        self._move(LiveState.LET_GO)
+
+    def end(self, turn: Turn) -> None:
+        """The turn that was passed on is over, or is not followed any more."""
+        self.turn = turn
+        self.settled.set_result(turn)
+        if turn.state.is_final:
+            self.emit(final_event(turn))
+        self._wake()
+
     def _tell_state(self) -> None:
         if self._feed is not None and self._feed.listeners:
             self._feed.tell(self)
@@ -285,7 +292,7 @@ class LiveTurn:
 
     def emit(self, event: Event) -> None:
         events = self._events
-        if len(events) > self._read_up_to and (merged := _merge(events[-1], event)) is not None:
+        if len(events) > self._read_up_to and (merged := merge_events(events[-1], event)) is not None:
             events[-1] = merged
             return
         events.append(event)
@@ -360,6 +367,7 @@ class LiveTurns:
         self._turns: dict[TurnId, LiveTurn] = {}
         self._observers: list[Callable[[LiveTurn], None]] = []
         self._followed: Callable[[Turn], LiveTurn] | None = None
+        self._relay: Callable[[LiveTurn], None] | None = None
         self.feed = StateFeed(clock.now)
 
     def __len__(self) -> int:
@@ -401,9 +409,19 @@ class LiveTurns:
     def get(self, turn_id: TurnId) -> LiveTurn | None:
         return self._turns.get(turn_id)
 
-    def use_followed(self, find: Callable[[Turn], LiveTurn] | None) -> None:
-        """Have `find` return the turns that are not over and that this process does not have."""
+    def use_followed(
+        self,
+        find: Callable[[Turn], LiveTurn] | None,
+        relay: Callable[[LiveTurn], None] | None = None,
+    ) -> None:
+        """Have `find` return the turns that are not over and that this process does not have. Have `relay`
+        feed those that this process accepted and lets go, unless it shuts down."""
         self._followed = find
+        self._relay = relay
+
+    def stop_relaying(self) -> None:
+        """Tell the followers of turns that are let go from now on nothing more."""
+        self._relay = None
 
     def find(self, turn: Turn) -> LiveTurn:
         """Return the live turn of this row, or one that is fed from elsewhere or known from the row only."""
@@ -425,9 +443,14 @@ class LiveTurns:
 
     def let_go(self, live: LiveTurn) -> None:
         """This process does nothing more with the turn. No effect on a turn that is over."""
-        if not live.state.is_over:
+        if live.state.is_over:
+            return
+        self._turns.pop(live.turn.id, None)
+        if self._relay is None:
             live.let_go()
-            self._turns.pop(live.turn.id, None)
+        else:
+            live.pass_on()
+            self._relay(live)
 
     def running_in(self, chat_key: ChatKey) -> LiveTurn | None:
         """Return the chat's turn that is under way and that a model answers."""
@@ -468,21 +491,3 @@ def final_event(turn: Turn) -> Event:
         case _:
             assert turn.error is not None
             return Failed(turn.error)
-
-
-def _merge(last: Event, event: Event) -> Event | None:
-    """Return one event that says what two unread neighbours say; None if both must be kept."""
-    if isinstance(event, (Delta, ReasoningDelta)):
-        if type(last) is type(event) and len(last.text) < _MERGE_BELOW:
-            return type(event)(last.text + event.text)
-    elif isinstance(event, ToolOutput):
-        if isinstance(last, ToolOutput) and last.call_id == event.call_id and len(last.text) < _MERGE_BELOW:
-            return ToolOutput(event.call_id, last.text + event.text)
-    elif isinstance(event, ToolCallDelta):
-        if not isinstance(last, ToolCallDelta) or last.index != event.index or event.call_id:
-            return None
-        if len(last.arguments) < _MERGE_BELOW:
-            return msgspec.structs.replace(last, arguments=last.arguments + event.arguments)
-    elif isinstance(event, ModelLoading) and isinstance(last, ModelLoading):
-        return event  # how far it was by then is of no use
-    return None

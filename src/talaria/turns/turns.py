@@ -116,7 +116,7 @@ class Turns:
         `feeds` has the states of their turns. `drain` lets them go."""
         self.followed = followed
         self.other_feeds = feeds
-        self.live.use_followed(followed.find)
+        self.live.use_followed(followed.find, followed.relay)
         self.decisions.use_followed(followed)
 
     def _take_up_chat(self, chat_key: ChatKey) -> None:
@@ -164,6 +164,7 @@ class Turns:
         self._intake.close()
         if self._cluster is not None:
             await self._cluster.drain()
+            self.live.stop_relaying()
         self._recovery.drain()
         self._pending.let_go()
         self._runner.let_go_held()

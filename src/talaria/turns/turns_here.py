@@ -40,7 +40,8 @@ class TurnsHere:
     - A turn that a person wants stopped is stopped, and a parked turn goes on when its questions are decided.
     - A turn that waits here although it is for another member now is let go.
 
-    Chats of dead members are adopted. Nothing is looked at while this member is out, or drains.
+    Chats of dead members are adopted. Nothing is looked at while this member is out. While it drains, it
+    takes up only messages that join turns that still run here.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class TurnsHere:
         """Look and adopt each second and when woken, until cancelled."""
         while True:
             self._woken.clear()
-            if self._is_open and not self._cluster.is_out and not self._cluster.is_draining:
+            if self._is_open and not self._cluster.is_out:
                 try:
                     await self._adopt()
                     await self.look()
@@ -123,7 +124,7 @@ class TurnsHere:
         """`known` are the turns that were live before the rows were read."""
         self._let_go({row.turn.id for row in rows}, known)
         skipped = known | self._opened | self._intake.accepting
-        fresh = [row.turn for row in rows if row.turn.id not in skipped]
+        fresh = [row.turn for row in rows if row.turn.id not in skipped and self._is_wanted(row.turn)]
         for turn in fresh:
             await self._take_up(turn)
         if fresh:
@@ -135,6 +136,12 @@ class TurnsHere:
             if (live := self._live.get(row.turn.id)) is not None:
                 await self._heed(live, row, is_fresh=row.turn.id in old)
         return len(fresh)
+
+    def _is_wanted(self, turn: Turn) -> bool:
+        """Return whether to take the turn up. While it drains, only what joins a running one."""
+        if not self._cluster.is_draining:
+            return True
+        return turn.merged_into is not None and self._live.get(turn.merged_into) is not None
 
     def _let_go(self, here: set[TurnId], known: set[TurnId]) -> None:
         """Let go of turns that wait here and are not for this member any more, or are over."""
@@ -185,7 +192,7 @@ class TurnsHere:
         """Take the chats of dead members over, once a second and when one has left. Their turns are found by
         the next look."""
         now = self._clock.elapsed()
-        if now < self._adopts_at or self._lanes.is_held:
+        if now < self._adopts_at or self._lanes.is_held or self._cluster.is_draining:
             return
         self._adopts_at = now + LOOK_SECONDS
         adopted = await self._cluster.store.adopt(self._cluster.here)
