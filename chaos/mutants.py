@@ -554,7 +554,7 @@ async def attempt(mutant: Mutant) -> Caught:
     with tempfile.TemporaryDirectory(prefix="talaria-mutant-") as folder:
         copy = Path(folder)
         for name in _COPIED:
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, copy / name)  # with the bytecode: only what is edited is compiled
         shutil.copy(ROOT / "pyproject.toml", copy)
         plant(mutant, copy / "src")
         match mutant.caught_by:
