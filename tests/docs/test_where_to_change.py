@@ -7,8 +7,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from docs.test_docs import exists, rows, section
 
 ROOT = Path(__file__).parents[2]
@@ -39,14 +37,13 @@ def test_there_is_a_row_for_every_common_question() -> None:
     assert len(TABLE) >= MIN_ROWS
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row[0][:60])
-def test_the_files_and_names_of_a_row_exist(row: list[str]) -> None:
-    _, where = row
-    quoted = re.findall(r"`([^`]+)`", where)
-    linked = re.findall(r"\]\(([^)#\s]+)", where) + re.findall(r"(?<![\w/(])docs/[\w/-]+\.md", where)
-    assert quoted or linked, "the row names no file"
-    for text in [*quoted, *linked]:
-        if PATH.fullmatch(text):
-            assert exists(text), text
-        elif NAME.fullmatch(text):
-            assert set(text.split(".")) <= known_names(), text
+def test_the_files_and_names_of_the_rows_exist() -> None:
+    for what, where in TABLE:
+        quoted = re.findall(r"`([^`]+)`", where)
+        linked = re.findall(r"\]\(([^)#\s]+)", where) + re.findall(r"(?<![\w/(])docs/[\w/-]+\.md", where)
+        assert quoted or linked, f"the row names no file: {what}"
+        for text in [*quoted, *linked]:
+            if PATH.fullmatch(text):
+                assert exists(text), (what, text)
+            elif NAME.fullmatch(text):
+                assert set(text.split(".")) <= known_names(), (what, text)
