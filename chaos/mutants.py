@@ -19,6 +19,7 @@ from random import Random
 import msgspec
 
 from chaos.approval_faults import APPROVAL_FAULTS
+from chaos.cluster_faults import CLUSTER_FAULTS
 from chaos.cluster_mutants import strike
 from chaos.context_faults import CONTEXT_FAULTS
 from chaos.finding_faults import FINDING_FAULTS
@@ -520,6 +521,7 @@ MUTANTS = (
     *PLUGIN_FAULTS,
     *SLOT_FAULTS,
     *POSTGRES_FAULTS,
+    *CLUSTER_FAULTS,
     *LOAD_FAULTS,
     *MCP_FAULTS,
     *RUN_FAULTS,

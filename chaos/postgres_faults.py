@@ -27,7 +27,7 @@ POSTGRES_FAULTS = (
         (
             Edit(
                 _LINK,
-                "            if not self._was_committed():\n                raise error from None\n",
+                "            if not self._was_committed(until):\n                raise error from None\n",
                 "            raise error from None\n",
             ),
         ),
@@ -66,6 +66,18 @@ POSTGRES_FAULTS = (
         "the server takes a gateway that is stopped in the middle of an order for a busy one",
         (Edit("store/postgres/pipeline.py", "        if self._is_order:\n", "        if False:\n"),),
         Tests(f"{_FAULTS}::test_a_gateway_that_is_stopped_in_an_order_keeps_no_locks"),
+    ),
+    Mutant(
+        "start on half a copy",
+        "a gateway starts on a copy that is not finished, and the next run of the copy deletes what it wrote",
+        (
+            Edit(
+                "store/part.py",
+                "    if await store.cursor(UNFINISHED_COPY) is not None:\n",
+                "    if await store.cursor(UNFINISHED_COPY) is store:\n",
+            ),
+        ),
+        Tests("tests/store/test_copying.py::test_no_gateway_starts_on_a_copy_that_is_not_finished"),
     ),
     Mutant(
         "time of the machine",

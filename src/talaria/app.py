@@ -30,7 +30,7 @@ from talaria.cluster.leases import LeaseKeeper, LeaseTiming
 from talaria.cluster.leash import remove_leash
 from talaria.cluster.overview import Overview
 from talaria.cluster.roles import UPKEEP
-from talaria.cluster_scope import ClusterScope, OwnFigures, join_others, reach_peers, work_together
+from talaria.cluster_scope import ClusterScope, OwnFigures, join_others, make_uploads, work_together
 from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home
 from talaria.config.load import Loaded
@@ -83,7 +83,6 @@ from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.sent_files import read_sent
-from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
 from talaria.workspace_scope import open_workspaces
 
@@ -385,19 +384,18 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
         membership = None if cluster is None else cluster.membership
         if membership is not None:
             sources.add(await scopes.enter_async_context(keep_places(membership, store, workspaces, notes)))
-        uploads = Uploads(folders.files, folders, clock, workers.threads, workers.quota)
+        uploads = make_uploads(cluster, folders, clock, workers)
         hosts, known = _host_questions(start), (store, keeper, agents, sessions, turn_settings)
         turns = Turns(*known, load=watch.load, hosts=hosts, uploads=uploads, cluster=membership)
-        peers = None if cluster is None else reach_peers(cluster, turns, store)
         networks.use_asker(turns.hosts)
         delivery = _make_delivery(start, store, turns, folders)
         sender.use(turns.live, delivery.written)
         loops = _turn_loops(start, turns, delivery, sessions, sender)
         await scopes.enter_async_context(run_loops(clock, loops))
         channels: dict[str, OpenChannel] = {}
-        if cluster is not None and peers is not None:
+        if cluster is not None:
             figures = OwnFigures(keeper, agents.pool, start.metrics, start.health, channels)
-            overview = await scopes.enter_async_context(work_together(cluster, figures, delivery, peers))
+            overview = await scopes.enter_async_context(work_together(cluster, figures, turns, delivery))
         gateway = start.make_gateway(
             models,
             store=store,
@@ -416,7 +414,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
             tool_runner=agents.tool_runner,
             cluster=membership,
             overview=overview,
-            peers=peers,
+            peers=None if cluster is None else cluster.peers,
             channels=channels,
         )
         await _open_services(scopes, gateway, serves=start.serves)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from talaria.cluster.following import PeerClient
@@ -15,28 +15,49 @@ from talaria.cluster.overview import Overview, open_overview
 from talaria.cluster.settings import ClusterSettings
 from talaria.core.clock import Clock
 from talaria.core.cluster import MemberFigures, Wake
+from talaria.core.errors import ToolError
+from talaria.core.ids import ChatKey, asking_chat
 from talaria.core.store_ports import StoreEngine
 from talaria.gateway import OpenChannel
 from talaria.observe.health import Health, read_rss
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
+from talaria.tools.workers import ToolWorkers
 from talaria.turns.delivery import Delivery
 from talaria.turns.followed import FollowedTurns
 from talaria.turns.other_feeds import OtherFeeds
 from talaria.turns.turns import Turns
+from talaria.workspace.chat_folders import ChatFolders
+from talaria.workspace.member_uploads import ChatFileRoutes, MemberUploads
+from talaria.workspace.uploads import Uploads
 
 _MOST_TROUBLE = 300  # characters that other gateways are told
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterScope:
-    """The membership of a gateway, the clock of its database, and its token of the cluster. The secret is
-    left out of the repr."""
+    """The membership of a gateway, the clock of its database, its token of the cluster, and the client with
+    which it calls other members. `routes` lead to the files of chats."""
 
     membership: Membership
     clock: Clock
     token: ClusterToken
-    secret: str = field(repr=False)
+    store: StoreEngine
+    peers: PeerClient
+
+    @property
+    def routes(self) -> ChatFileRoutes:
+        own = self.membership
+        return ChatFileRoutes(own.store, self.peers, own.here, self.clock, self._claim)
+
+    async def _claim(self, key: ChatKey) -> None:
+        own = self.membership
+        place = await own.store.place_chat(asking_chat(key), own.here.place)
+        if place and place != own.here.place:
+            raise ToolError(
+                "The files of this chat are on another machine, whose gateway is not there now.",
+                "Send it again when that gateway is back.",
+            )
 
 
 @asynccontextmanager
@@ -56,15 +77,17 @@ async def join_others(
     token = ClusterToken(settings.token_env, bool(secret))
     known = (store, clock, keeper, settings, home)
     async with join_cluster(*known, token=token, has_shared_files=has_shared_files) as membership:
-        yield ClusterScope(membership, store.clock, token, secret)
+        yield ClusterScope(membership, store.clock, token, store, PeerClient(secret))
 
 
-def reach_peers(scope: ClusterScope, turns: Turns, store: StoreEngine) -> PeerClient:
-    """Let the turns of other members be followed. `Turns.drain` closes the client."""
-    peers, own = PeerClient(scope.secret), scope.membership
-    followed = FollowedTurns(store, own.store, turns.live, peers, own.owner)
-    turns.use_followed(followed, OtherFeeds(store, turns.live.feed, peers, own.owner))
-    return peers
+def make_uploads(
+    scope: ClusterScope | None, folders: ChatFolders, clock: Clock, workers: ToolWorkers
+) -> Uploads:
+    """Return the uploads of a gateway, which is alone or one of a cluster."""
+    known = (folders.files, folders, clock, workers.threads, workers.quota)
+    if scope is None:
+        return Uploads(*known)
+    return MemberUploads(*known, routes=scope.routes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +114,17 @@ class OwnFigures:
 
 @asynccontextmanager
 async def work_together(
-    scope: ClusterScope, figures: OwnFigures, delivery: Delivery, peers: PeerClient
+    scope: ClusterScope, figures: OwnFigures, turns: Turns, delivery: Delivery
 ) -> AsyncIterator[Overview]:
-    """Share roles and the sending of replies with the others while the context is open, and watch them."""
+    """Share roles and the sending of replies with the others while the context is open, follow their turns,
+    and watch them. `Turns.drain` closes the client."""
     own = scope.membership
+    followed = FollowedTurns(scope.store, own.store, turns.live, scope.peers, own.owner)
+    turns.use_followed(followed, OtherFeeds(scope.store, turns.live.feed, scope.peers, own.owner))
+    delivery.use_files(scope.routes.read)
     delivery.share(lambda: own.wake(Wake.OUTBOX), scope.clock.now)
     own.on_wake(Wake.OUTBOX, delivery.wake)
-    async with open_overview(own, scope.clock, scope.token, figures.measure, peers) as overview:
+    async with open_overview(own, scope.clock, scope.token, figures.measure, scope.peers) as overview:
         figures.health.watch("cluster", overview.trouble)
         figures.metrics.watch_cluster(own.me.place, overview.reading)
         yield overview

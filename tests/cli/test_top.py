@@ -6,7 +6,8 @@ import pytest
 from rich.console import Console
 
 from cli.conftest import Serve, Talaria
-from talaria.cli.top import render, render_processes
+from talaria.cli.top import render, render_cluster, render_processes
+from talaria.core.errors import NotFound
 
 
 def test_one_look_shows_pool_turns_and_memory(serve: Serve, talaria: Talaria) -> None:
@@ -86,3 +87,44 @@ def test_without_a_gateway_it_says_what_to_do(talaria: Talaria) -> None:
     assert seen.returncode == 1
     assert "No gateway is running" in seen.stderr
     assert "Traceback" not in seen.stderr
+
+
+def test_all_gateways_of_a_database_are_shown_with_their_roles_and_troubles() -> None:
+    figures = {
+        "turns": 2,
+        "agents": 5,
+        "rss_bytes": 3 << 20,
+        "turns_total": 17,
+        "channels": [],
+        "trouble": "",
+    }
+    here = {
+        "id": "own_1", "is_here": True, "state": "alive", "host": "web-1", "url": "http://10.0.0.1:8765",
+        "version": "1.0", "started_at": 1.0, "roles": ["channel:telegram", "upkeep"], "figures": figures,
+    }  # fmt: skip
+    ill = figures | {"trouble": "store: The database\x1b[2J does not answer."}
+    other = here | {"is_here": False, "host": "web-2", "url": "http://10.0.0.2:8765", "figures": ill}
+    gone = here | {"is_here": False, "host": "web-3", "state": "gone", "roles": []}
+    status = {
+        "owed": {"turns": 1, "replies": 0},
+        "reasons": [],
+        "cluster": {
+            "lease_seconds": 30.0,
+            "members": [here, other | {"roles": []}, gone],
+            "troubles": ["web-2 is far away."],
+        },
+    }
+    console = Console(width=200)
+    with console.capture() as seen:
+        console.print(render_cluster(status, now=61.0))
+    text = seen.get()
+    assert "2 gateways, leases of 30 s" in text
+    assert "owed: 1 turn, 0 replies" in text
+    (first,) = [line for line in text.splitlines() if "web-1" in line]
+    assert first.split()[:3] == ["web-1", "10.0.0.1:8765", "(here)"]
+    assert first.rstrip().endswith("channel:telegram, upkeep")
+    assert "web-2 is far away." in text
+    assert "web-2 http://10.0.0.2:8765: store: The database" in text
+    assert "\x1b" not in text
+    with pytest.raises(NotFound, match="alone"):
+        render_cluster(status | {"cluster": None}, now=61.0)

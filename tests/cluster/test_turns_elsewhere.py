@@ -20,6 +20,7 @@ from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
 from talaria.testing.fake_outlet import FakeOutlet
 from talaria.testing.model_server import ModelServer
+from talaria.workspace.member_uploads import MemberUploads
 
 SLOW = "[[chunks 8]][[chunk-delay 0.02]][[words 40]]"
 
@@ -164,3 +165,31 @@ async def test_a_channel_that_one_gateway_has_shows_the_turns_of_the_other(pair:
         assert shown.edits > 2, "it was shown as it grew"
     finally:
         await pair.b.gateway.delivery.detach("test")
+
+
+async def test_files_are_where_the_chat_is_whichever_gateway_gets_or_gives_them(pair: Pair) -> None:
+    a, b = pair.a, pair.b
+    async with b.client.post(f"{b.url}/api/files?name=note.txt", data=b"a note for one") as answer:
+        upload = (await answer.json())["id"]
+    key = ChatAddress("main", "http", "api", "one").key()
+    for gateway in (b, a):  # the message may come by either, and again
+        body = {"text": '[[call read_file {"path": "note.txt"}]]', "files": [upload]}
+        turn = await gateway.post("/api/sessions/one/messages?wait=30", body)
+        assert "a note for one" in turn["reply"], turn
+    folder = a.gateway.chat_folder(key)
+    assert [path.name for path in folder.iterdir() if path.is_file()] == ["note.txt"]
+    assert not b.gateway.chat_folder(key).exists()
+    async with a.client.get(f"{a.url}/api/files/{upload}") as answer:
+        assert (await answer.read(), answer.headers["Content-Length"]) == (b"a note for one", "14")
+    turn = await a.say("one", '[[call send_file {"path": "note.txt"}]]')
+    [sent] = turn["files"]
+    async with b.client.get(f"{b.url}/api/files/{sent['id']}", headers={"Range": "bytes=2-5"}) as answer:
+        assert (answer.status, await answer.read()) == (206, b"note")
+    uploads = b.gateway.uploads
+    assert isinstance(uploads, MemberUploads)
+    assert await uploads.routes.read(key, "note.txt") == b"a note for one"
+    async with a.client.get(f"{a.url}/api/files/file_{'0' * 32}") as answer:
+        assert answer.status == 404
+    text = "x " * 400_000
+    assert (await b.say("one", text))["state"] == "done"
+    assert not any(path.is_file() for path in b.gateway.chat_folder(key).rglob("*"))

@@ -48,8 +48,10 @@ class TestDeletionContract(StoreDeletionSuite, StoreRecallSuite):
     pass
 
 
-class TestMemoryContract(StoreRetentionSuite, StoreDeletionSuite, StoreRecallSuite, StoreResponsesSuite):
-    """The short form: leases, commits, replies, forgetting. The soak runs all suites on this store."""
+class TestMemoryContract(
+    StoreRetentionSuite, StoreDeletionSuite, StoreRecallSuite, StoreResponsesSuite, StoreClusterSuite
+):
+    """The short form: leases, commits, replies, forgetting, clusters. The soak runs all suites on it."""
 
     @pytest.fixture
     async def store(self, clock: HandClock) -> AsyncIterator[MemoryStore]:

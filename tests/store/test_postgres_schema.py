@@ -9,6 +9,7 @@ import sys
 import traceback
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -16,9 +17,11 @@ from postgres_server import PostgresServer, running_server
 from store.cutting_proxy import cutting_proxy
 from store.sql_statements import STATEMENTS
 from talaria.core.clock import SystemClock
+from talaria.core.cluster import Member
 from talaria.core.errors import ForeignDatabase, StoreError
+from talaria.core.ids import OwnerId, PlaceId
 from talaria.store.postgres import schema
-from talaria.store.postgres.checks import check_postgres
+from talaria.store.postgres.checks import check_postgres, read_members
 from talaria.store.postgres.pipeline import numbered
 from talaria.store.postgres.schema import migrate, read_version
 from talaria.store.postgres.store import PostgresStore
@@ -183,6 +186,42 @@ def test_doctor_tells_of_a_pooler(postgres_url: str) -> None:
         assert not any("pooler" in finding.text for finding in check_postgres(url, 8))
         proxy.is_pooler = True
         assert any("pooler" in finding.text for finding in check_postgres(url, 8))
+
+
+async def test_doctor_counts_the_gateways_and_looks_at_the_rights_of_the_user(
+    postgres: PostgresServer, postgres_database: str
+) -> None:
+    member = Member(OwnerId("own_a"), PlaceId("plc_a"), "boot", "web-1", "http://10.0.0.1:1", "1.0", 22, 1.0)
+    async with await PostgresStore.open(postgres_database, SystemClock()) as store:
+        assert read_members(postgres_database) == []
+        await store.cluster.join(member, 600.0)
+        other = msgspec.structs.replace(member, owner=OwnerId("own_b"), place=PlaceId("plc_b"))
+        await store.cluster.join(other, 600.0)
+        await store.cluster.join(
+            msgspec.structs.replace(other, owner=OwnerId("own_c"), place=PlaceId("plc_c")), 0.0
+        )
+    assert [each.owner for each in read_members(postgres_database)] == ["own_a", "own_b"]
+    texts = [finding.text for finding in check_postgres(postgres_database, 50)]
+    assert any("2 gateways may open 77 connections each, and the server has 100" in text for text in texts)
+    assert read_members("postgresql://u@127.0.0.1:1/x") == []
+    with psycopg.connect(postgres_database, autocommit=True) as db:
+        db.execute("CREATE ROLE reader LOGIN")
+        try:
+            db.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
+            texts = [
+                finding.text
+                for finding in check_postgres(postgres_database.replace("talaria@", "reader@"), 8)
+            ]
+            assert any("reader may not read and write all tables" in text for text in texts)
+            db.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO reader")
+            texts = [
+                finding.text
+                for finding in check_postgres(postgres_database.replace("talaria@", "reader@"), 8)
+            ]
+            assert any("reader does not own the tables" in text for text in texts)
+        finally:
+            db.execute("DROP OWNED BY reader")
+            db.execute("DROP ROLE reader")
 
 
 async def test_a_database_that_cannot_serve_is_refused_in_plain_words(postgres: PostgresServer) -> None:

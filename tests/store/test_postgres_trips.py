@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
+import msgspec
 import pytest
 
+from contracts.cluster_orders import HERE, THERE, member
 from contracts.store_orders import LEASE, ME, HandClock, accepting, ending, said, step
+from talaria.core.cluster import Here
 from talaria.core.ledger import Accepted, Began, Begin, Commit, UsageWrite
 from talaria.core.messages import AssistantMessage, TokenUsage
 from talaria.core.turns import StepKind, StepState
 from talaria.store.postgres.connections import open_pipe
 from talaria.store.postgres.link import PostgresLink
-from talaria.store.sql import orders
+from talaria.store.sql import cluster, orders
 
 T = TypeVar("T")
 USED = UsageWrite(1, "p", "m", TokenUsage(10, output=5), 7, "u")
@@ -26,9 +30,16 @@ class Counted:
         self._link = link
         self.taken: dict[str, tuple[int, int]] = {}
 
-    def accept(self, name: str, *, begins: bool = False, **more: str) -> Accepted:
-        order = accepting(begins=said("hello") if begins else None, **more)  # type: ignore[arg-type]
+    def accept(self, name: str, *, begins: bool = False, here: Here | None = None, **more: str) -> Accepted:
+        owner = ME if here is None else here.owner
+        order = accepting(begins=said("hello") if begins else None, owner=owner, **more)  # type: ignore[arg-type]
+        order = msgspec.structs.replace(order, here=here)
         return self._count(name, lambda: self._link.write(lambda tx: orders.accept(tx, order)))
+
+    def join(self, *members: Here) -> None:
+        for here in members:
+            row = member(here.owner, here.place)
+            self._link.write(partial(cluster.join, member=row, lease_seconds=LEASE))
 
     def begin(self, name: str, turn: Accepted) -> Began:
         order = Begin(turn.turn.id, ME, LEASE, said("hello"))
@@ -63,6 +74,23 @@ def counted(postgres_url: str, clock: HandClock) -> Iterator[Counted]:
     link.write(lambda tx: None)
     yield Counted(link)
     link.close()
+
+
+def test_a_member_of_a_cluster_takes_no_more_for_a_chat_that_it_has(
+    counted: Counted, clock: HandClock
+) -> None:
+    counted.join(HERE, THERE)
+    first = counted.accept("first message of a chat", begins=True, here=HERE)
+    assert first.began is not None
+    counted.accept("message that only waits", here=HERE)
+    counted.accept("message for another member", begins=True, here=THERE)
+    other = counted.accept("_", here=HERE, chat="agent:main:http:api:other")
+    began = counted.begin("begin", other)
+    counted.commit("_", ending(other, began))
+    counted.accept("message that begins its turn", begins=True, here=HERE, chat=other.turn.chat_key)
+    same = {name: count for name, count in counted.taken.items() if name in TAKEN}
+    assert same == {name: TAKEN[name] for name in same} and len(same) == 4
+    assert counted.taken["message for another member"] == (7, 3)
 
 
 def test_orders_take_no_more_statements_and_round_trips(counted: Counted) -> None:

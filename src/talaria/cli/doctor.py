@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import click
 import msgspec
 
+from talaria.cli.cluster_checks import check_cluster
 from talaria.cli.config_checks import check_broken_config, check_config, check_secret_files
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.job_checks import check_jobs, find_jobs
@@ -130,6 +131,8 @@ async def examine(
             findings = [each for each in findings if each.name not in broken]  # one fault, reported once
             findings += found
     if loaded is not None:
+        known = home_environ(home.path, environ)
+        findings += [finding async for finding in check_cluster(settings, known, status)]
         is_running = status is not None
         found_jobs = check_jobs(jobs, home, settings, parts, is_running=is_running)
         findings += [finding async for finding in found_jobs]

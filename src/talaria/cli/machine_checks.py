@@ -123,7 +123,7 @@ def check_gateway(url: str, status: Status, rescue: RescuedDatabase | None = Non
         reasons = "; ".join(str(reason).rstrip(".") for reason in given)
         yield problem("gateway", f"Running at {url} (pid {pid}), but not accepting: {reasons}.")
     for name, state in (status.get("channels") or {}).items():
-        if not str(state).startswith(("ready", "starting", "draining")):
+        if not str(state).startswith(("ready", "starting", "draining", "elsewhere")):
             fix = ""
             if str(state).startswith("stopped"):
                 fix = "Mend that; the gateway opens it again when config.toml changes, and after a restart."

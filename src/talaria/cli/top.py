@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from talaria.channels.console.gateway_client import GatewayClient
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.text import count
@@ -24,29 +25,84 @@ from talaria.core.units import format_age, format_size
 
 _MAX_AGENTS = 15
 _COMMAND_WIDTH = 48
+_VERSION_WIDTH = 24
+_TROUBLE_WIDTH = 400
 _PIPED_WIDTH = 200  # columns, so that nothing is cut where there is no screen
 _REFRESH_SECONDS = 1.0
 
 
-@verb("top", "talaria top", "talaria top --once")
+@verb("top", "talaria top", "talaria top --once", "talaria top --cluster")
 @click.option("--once", is_flag=True, help="Print once and exit.")
-def command(invocation: Invocation, once: bool) -> None:
+@click.option("--cluster", is_flag=True, help="Show all gateways that serve the same database.")
+def command(invocation: Invocation, once: bool, cluster: bool) -> None:
     """Watch the running gateway. Ctrl-C exits. Into a pipe or a file it prints once."""
-    run_loop(_watch(invocation, once))
+    run_loop(_watch(invocation, once=once, cluster=cluster))
 
 
-async def _watch(invocation: Invocation, once: bool) -> None:
+async def _watch(invocation: Invocation, *, once: bool, cluster: bool) -> None:
     async with running_gateway(invocation.read_home(), os.environ) as client:
         if client is None:
             raise NotFound("No gateway is running on this home.", "Start one with `talaria serve`.")
-        view = render(await client.status(), await client.pool())
+        view = await _look(client, cluster=cluster)
         if once or not sys.stdout.isatty():  # a pipe gets one view: the screen of a terminal cannot be piped
             Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH).print(view)
             return
         with Live(view, auto_refresh=False, screen=True) as live:
             while True:
                 await asyncio.sleep(_REFRESH_SECONDS)
-                live.update(render(await client.status(), await client.pool()), refresh=True)
+                live.update(await _look(client, cluster=cluster), refresh=True)
+
+
+async def _look(client: GatewayClient, *, cluster: bool) -> RenderableType:
+    status = await client.status()
+    return render_cluster(status, time.time()) if cluster else render(status, await client.pool())
+
+
+def render_cluster(status: dict[str, Any], now: float) -> RenderableType:
+    """Return the gateways that serve the database together. Raises `NotFound` for a gateway on SQLite."""
+    cluster = status.get("cluster")
+    if cluster is None:
+        raise NotFound(
+            "This gateway serves its database alone.",
+            "Gateways work together on PostgreSQL: see [store] url and docs/scale-out.md.",
+        )
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for head in ("GATEWAY", "STATE", "UP", "VERSION", "TURNS", "ENDED", "AGENTS", "MEMORY", "ROLES"):
+        is_number = head in ("UP", "TURNS", "ENDED", "AGENTS", "MEMORY")
+        table.add_column(head, justify="right" if is_number else "left", no_wrap=head != "ROLES")
+    for member in cluster["members"]:
+        figures, place = member["figures"], member["url"].partition("://")[2]
+        table.add_row(
+            f"{member['host']} {place}".strip() + (" (here)" if member["is_here"] else ""),
+            member["state"],
+            format_age(max(0.0, now - member["started_at"])),
+            clean_line(member["version"], _VERSION_WIDTH),
+            str(figures["turns"]),
+            str(figures["turns_total"]),
+            str(figures["agents"]),
+            format_size(figures["rss_bytes"]),
+            ", ".join(member["roles"]) or "-",
+        )
+    owed, living = status["owed"], sum(each["state"] != "gone" for each in cluster["members"])
+    facts = [
+        f"{count(living, 'gateway')}, leases of {cluster['lease_seconds']:g} s",
+        f"owed: {count(owed['turns'], 'turn')}, {count(owed['replies'], 'reply', 'replies')}",
+    ]
+    views: list[RenderableType] = [*facts, "", table]
+    if troubles := _cluster_troubles(status):
+        views += ["", *(Text(clean_line(text, _TROUBLE_WIDTH), style="yellow") for text in troubles)]
+    return Group(*views)
+
+
+def _cluster_troubles(status: dict[str, Any]) -> list[str]:
+    """Return what is wrong with the cluster, as this gateway and the others tell it."""
+    cluster = status["cluster"]
+    told = [f"here: {reason}" for reason in status["reasons"]] + list(cluster["troubles"])
+    return told + [
+        f"{member['host']} {member['url']}: {member['figures']['trouble']}"
+        for member in cluster["members"]
+        if member["figures"]["trouble"] and not member["is_here"] and member["state"] != "gone"
+    ]
 
 
 def render(status: dict[str, Any], pool: dict[str, Any]) -> RenderableType:

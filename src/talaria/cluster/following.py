@@ -24,7 +24,7 @@ from talaria.cluster.passed_events import (
     read_lines,
 )
 from talaria.core.cluster import Member
-from talaria.core.errors import TalariaError
+from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.ids import OwnerId, TurnId
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("talaria.cluster")
 _WRONG_TOKEN: Final = (401, 403)
+_MOST_ERROR: Final = 4096  # bytes of an answer that is an error
 Line = TypeVar("Line")
 
 
@@ -52,9 +53,18 @@ USUAL_PEER_TIMING: Final = PeerTiming()
 
 
 class PeerUnreachable(TalariaError):
-    """A member of the cluster cannot be reached, or does not answer as it should."""
+    """A member of the cluster cannot be reached, or does not answer as it should. `status` is the one of its
+    answer, 0 if there is none."""
 
     type = "peer_unreachable"
+
+    def __init__(self, user_text: str, hint: str = "", status: int = 0) -> None:
+        super().__init__(user_text, hint)
+        self.status = status
+
+
+class _ErrorBody(msgspec.Struct):
+    error: ErrorInfo
 
 
 class PeerClient:
@@ -139,7 +149,8 @@ class PeerClient:
                 method, url, headers=headers, allow_redirects=False, **more
             ) as response:
                 if not 200 <= response.status < 300:
-                    raise self._note(member, _refusal(member, response.status))
+                    body = await response.content.read(_MOST_ERROR)
+                    raise self._note(member, _refusal(member, response.status, body))
                 self._troubles.pop(member.owner, None)
                 yield response
         except (aiohttp.ClientError, BrokenStream, OSError, TimeoutError) as error:
@@ -169,20 +180,21 @@ class PeerClient:
         return error
 
 
-def _refusal(member: Member, status: int) -> PeerUnreachable:
+def _refusal(member: Member, status: int, body: bytes) -> PeerUnreachable:
+    who = f"The gateway on {member.host}"
     if status in _WRONG_TOKEN:
-        return PeerUnreachable(
-            f"The gateway on {member.host} refuses the cluster token.",
-            "Give all gateways the same token, in the variable that cluster.token_env names.",
-        )
+        hint = "Give all gateways the same token, in the variable that cluster.token_env names."
+        return PeerUnreachable(f"{who} refuses the cluster token.", hint, status)
     if status == 421:
-        return PeerUnreachable(
-            f"The gateway on {member.host} does not answer to the name in {member.url}.",
-            "Set its cluster.advertise_url to the address at which other gateways reach it.",
-        )
+        hint = "Set its cluster.advertise_url to the address at which other gateways reach it."
+        return PeerUnreachable(f"{who} does not answer to the name in {member.url}.", hint, status)
     if status == 404:  # the member does not have it: it has just ended, or is not taken up yet
-        return PeerUnreachable(f"The gateway on {member.host} does not have it.")
-    return PeerUnreachable(f"The gateway on {member.host} answers with status {status}.", "See its log.")
+        return PeerUnreachable(f"{who} does not have it.", status=status)
+    try:
+        told = msgspec.json.decode(body, type=_ErrorBody).error
+    except msgspec.MsgspecError:
+        return PeerUnreachable(f"{who} answers with status {status}.", "See its log.", status)
+    return PeerUnreachable(f"{who} says: {told.message}", told.hint or "See its log.", status)
 
 
 def _failure(member: Member, error: Exception) -> PeerUnreachable:

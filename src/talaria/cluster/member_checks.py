@@ -69,17 +69,22 @@ def find_trouble(me: Member, others: Sequence[Member], token: ClusterToken) -> l
                 "one of `openssl rand -hex 32`; or stop the other one.",
             )
         )
-    far = [other for other in others if other.boot != me.boot]
-    if far and is_loopback(me.url):
-        troubles.append(
-            ConfigError(
-                f"{describe(far[0])} serves the same database from another machine or container, and cannot "
-                f"reach this gateway at {me.url}.",
-                "Set cluster.advertise_url to an address that the others reach, such as "
-                f'"http://10.0.0.5:{urlsplit(me.url).port or 8765}", and http.host to listen there.',
-            )
-        )
+    if (far := find_far_trouble(me.url, me.boot, others)) is not None:
+        troubles.append(far)
     return troubles
+
+
+def find_far_trouble(url: str, boot: str, others: Sequence[Member]) -> ConfigError | None:
+    """Return why others cannot reach a gateway of this boot at this address; None if they may."""
+    far = next((other for other in others if other.boot != boot), None)
+    if far is None or not is_loopback(url):
+        return None
+    return ConfigError(
+        f"{describe(far)} serves the same database from another machine or container, and cannot reach this "
+        f"gateway at {url}.",
+        "Set cluster.advertise_url to an address that the others reach, such as "
+        f'"http://10.0.0.5:{urlsplit(url).port or 8765}", and http.host to listen there.',
+    )
 
 
 def describe(member: Member) -> str:

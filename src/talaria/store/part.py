@@ -14,6 +14,7 @@ from talaria.core.gateway_part import Examination, StorePart, StoreScope
 from talaria.store.settings import UNFINISHED_COPY, StoreSettings, find_database, is_file, is_postgres
 
 if TYPE_CHECKING:
+    from talaria.core.cluster import Member
     from talaria.core.store_ports import StoreEngine
 
 
@@ -95,3 +96,12 @@ POSTGRES: Final = StorePart(
     open=_open_postgres,
     findings=_examine_postgres,
 )
+
+
+def find_members(url: str) -> list[Member]:
+    """Return the gateways that serve the database of this URL together; none on SQLite. Blocks."""
+    if not is_postgres(url) or find_spec("psycopg") is None:
+        return []
+    from talaria.store.postgres.checks import read_members  # noqa: PLC0415 - psycopg is for this engine only
+
+    return read_members(url)

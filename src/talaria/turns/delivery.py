@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import aclosing, suppress
 from functools import partial
 from random import Random
@@ -66,6 +66,10 @@ def pause_after(attempts: int, random: Random) -> float:
     return _BACKOFF.pause(attempts, random.uniform(0.5, 1.0))
 
 
+async def _is_here(key: ChatKey, path: str) -> bytes | None:
+    return None
+
+
 def _explain_rest(reply: str, most: int) -> str:
     """Return the caption of the file that holds a reply of more than `most` messages."""
     return (
@@ -110,6 +114,7 @@ class Delivery:
         self._started_at = self._clock.now() - self._clock.elapsed()
         self._database_time: Callable[[], float] | None = None
         self._tell_others: Callable[[], None] | None = None
+        self._fetch_file: Callable[[ChatKey, str], Awaitable[bytes | None]] = _is_here
         self._look_seconds = _LOOK_SECONDS
         self._expired_at = float("-inf")
         live.observe(self._watch)
@@ -121,6 +126,10 @@ class Delivery:
         """
         self._tell_others, self._database_time = tell_others, now
         self._look_seconds = _SHARED_LOOK_SECONDS
+
+    def use_files(self, fetch: Callable[[ChatKey, str], Awaitable[bytes | None]]) -> None:
+        """Have `fetch` return files of chats that other members of the cluster have, None for others."""
+        self._fetch_file = fetch
 
     def attach(self, channel: str, outlet: Outlet, *, is_only: bool = False) -> None:
         """Send on this channel from now on: its rows that wait, and its running turns as they go. If this is
@@ -315,10 +324,12 @@ class Delivery:
             file = OutgoingFile(WHOLE_REPLY.removeprefix("/"), data)
         elif row.file is not None:
             try:
-                data = await asyncio.to_thread(self._read_file, row.chat_key, row.file)
+                found = await self._fetch_file(row.chat_key, row.file)
+                if found is None:
+                    found = await asyncio.to_thread(self._read_file, row.chat_key, row.file)
             except ToolError as error:
                 raise DeliveryRefused(error.user_text) from None
-            file = OutgoingFile(row.file.rpartition("/")[2], data)
+            file = OutgoingFile(row.file.rpartition("/")[2], found)
         return OutgoingMessage(row.address, row.body, row.nonce, row.edits, row.buttons, file, is_repeat)
 
     # -- times ----------------------------------------------------------------------------------------------

@@ -163,8 +163,7 @@ class Uploads:
         """Return the files as parts of a message to that chat, each copied into the chat's folder. The same
         ids give the same parts. Raises `NotFound`, `BadRequest`, `StoreError`, and `UploadTooLarge` if the
         folder has no room."""
-        if len(ids) > MAX_FILES:
-            raise BadRequest(f"{len(ids)} files are too many for one message.", f"Send up to {MAX_FILES}.")
+        check_count(ids)
         found: list[Part] = []
         for upload_id in dict.fromkeys(ids):
             found += await self._in_thread(self._copy, key, upload_id)
@@ -196,7 +195,7 @@ class Uploads:
         return _parts(file, path, data)
 
     def _keep_message(self, key: ChatKey, name: str, text: str, shown_bytes: int) -> tuple[Text, File]:
-        with _explained("The message is too long to be shown whole, and it"):
+        with explained("The message is too long to be shown whole, and it"):
             return keep_message(self._chat(key), name, text, shown_bytes)
 
     def _note(self, upload_id: str) -> Path:
@@ -241,7 +240,7 @@ class Uploads:
         the agent has changed its copy meanwhile."""
         upload, data = self._read(upload_id)
         file, folder = File(upload.name, "", upload.media_type, upload.size), self._chat(key)
-        with _explained(upload.name), self._placing:
+        with explained(upload.name), self._placing:
             note = self._find(upload_id)
             place = note.places.get(key)
             if place is None or not folder.exists(folder.resolve(place)):
@@ -260,7 +259,7 @@ class Uploads:
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
+def explained(what: str) -> Iterator[None]:
     """Turn an error of the chat's folder into one for the sender of a message. `what` begins a sentence."""
     try:
         yield
@@ -360,6 +359,12 @@ def _read_text(data: bytes) -> str:
         return codecs.getincrementaldecoder("utf-8-sig")().decode(head, final=len(head) == len(data))
     except UnicodeDecodeError:
         return ""
+
+
+def check_count(ids: Sequence[str]) -> None:
+    """Raise `BadRequest` for more files than a message may bring."""
+    if len(ids) > MAX_FILES:
+        raise BadRequest(f"{len(ids)} files are too many for one message.", f"Send up to {MAX_FILES}.")
 
 
 def no_such_file(file_id: str) -> NotFound:

@@ -9,27 +9,39 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Final
+from urllib.parse import quote
 
 import msgspec
 
+from talaria.channels.http.callers import RouteAccess
+from talaria.channels.http.description import Call, Field
+from talaria.channels.http.file_api import open_file
 from talaria.channels.http.request import Request, read_number
-from talaria.channels.http.response import LineStream
+from talaria.channels.http.response import FileResponse, LineStream, Response, json_response
+from talaria.channels.http.routing import ApiRoute
 from talaria.channels.http.views import no_such_turn
 from talaria.cluster.following import PeerTiming
-from talaria.cluster.passed_events import StreamEnd, StreamHead, encode_event, encode_line
+from talaria.cluster.passed_events import LINES, StreamEnd, StreamHead, encode_event, encode_line
 from talaria.core.events import FINAL_EVENTS
-from talaria.core.ids import TurnId
+from talaria.core.ids import ChatKey, TurnId
+from talaria.core.messages import Part
 from talaria.gateway import Gateway
 from talaria.turns.feed import TurnChange
 from talaria.turns.live import LiveTurn
 from talaria.turns.other_feeds import ChangedTurn, OpenTurns
+from talaria.workspace.member_uploads import NAME_HEADER, MemberUploads
+from talaria.workspace.sent_files import read_sent
 
+_BYTES: Final = "application/octet-stream"
 _encode = msgspec.json.Encoder().encode
 _END = encode_line(StreamEnd())
 
 
 class ClusterApi:
-    def __init__(self, gateway: Gateway, timing: PeerTiming) -> None:
+    def __init__(self, gateway: Gateway, timing: PeerTiming, max_bytes: int) -> None:
+        """`max_bytes`: the most that a file may have."""
+        self._max_bytes = max_bytes
         self._gateway = gateway
         self._turns = gateway.turns
         self._timing = timing
@@ -70,6 +82,42 @@ class ClusterApi:
         now = self._gateway.clock.now()
         turns = (TurnChange.of(each.turn, now, each.model, each.spent) for each in self._turns.live)
         return _encode(OpenTurns(tuple(turns))) + b"\n"
+
+    # -- files ----------------------------------------------------------------------------------------------
+
+    async def put_file(self, request: Request) -> Response:
+        """Put a file into the folder of a chat that this member has. The answer is the parts of a message
+        that brings it. With `shown`, the body is a message that is too long to be shown whole."""
+        query, uploads = request.query(), self._uploads()
+        key, name = ChatKey(query.get("chat", "")), query.get("name", "")
+        await uploads.routes.claim(key)
+        body = bytes(await request.body(self._max_bytes))
+        if "shown" in query:
+            shown = read_number("shown", query["shown"])
+            return json_response(await uploads.keep_here(key, name, body.decode(errors="replace"), shown))
+        return json_response(await uploads.put_here(key, name, query.get("type", ""), body))
+
+    async def read_file(self, request: Request) -> Response:
+        """A file of a chat that this member has, for the member that sends it."""
+        query = request.query()
+        key, path = ChatKey(query.get("chat", "")), query.get("path", "")
+        data = await asyncio.to_thread(read_sent, self._gateway.chat_folder, key, path)
+        return Response(data, media_type=b"application/octet-stream")
+
+    async def show_file(self, request: Request) -> FileResponse:
+        """An upload, or the copy of a file that a turn sent, that this member has."""
+        found, file = await open_file(
+            self._gateway, request.params["id"], request.caller.may_see, is_passed_on=True
+        )
+        name = (NAME_HEADER.encode(), quote(found.name, safe="").encode())
+        return FileResponse(file, (name,), found.media_type.encode())
+
+    def _uploads(self) -> MemberUploads:
+        uploads = self._gateway.uploads
+        assert isinstance(uploads, MemberUploads)
+        return uploads
+
+    # -- turns ----------------------------------------------------------------------------------------------
 
     async def _find(self, turn_id: TurnId) -> LiveTurn | None:
         """Return None for a turn that is over. A turn that this process has not taken up yet, of which it was
@@ -124,3 +172,23 @@ async def _tell(live: LiveTurn, stream: str, after: int) -> AsyncGenerator[bytes
 
 async def _only_end() -> AsyncGenerator[bytes, None]:
     yield _END
+
+
+def cluster_routes(cluster: ClusterApi) -> dict[str, dict[str, ApiRoute]]:
+    events = Call(
+        "The events of a turn of this member, for another one.", LINES.decode(), errors=("not_found",)
+    )
+    feed = Call("The states of the turns of this member, for another one.", LINES.decode())
+    fields = (Field("chat", "The key of a chat that this member has."),)
+    put = Call("Put a file into the folder of a chat.", list[Part], body=_BYTES, fields=fields)
+    read = Call("A file of a chat.", _BYTES, fields=fields, errors=("not_found",))
+    file = Call("An upload, or a file that a turn sent.", _BYTES, errors=("not_found",))
+    return {
+        "/cluster/turns/{id}/events": {"GET": ApiRoute(cluster.turn_events, RouteAccess.ALL, events)},
+        "/cluster/files": {
+            "POST": ApiRoute(cluster.put_file, RouteAccess.CHAT, put),
+            "GET": ApiRoute(cluster.read_file, RouteAccess.OPERATE, read),
+        },
+        "/cluster/files/{id}": {"GET": ApiRoute(cluster.show_file, RouteAccess.OPERATE, file)},
+        "/cluster/events": {"GET": ApiRoute(cluster.feed, RouteAccess.ALL, feed)},
+    }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from typing import BinaryIO, Final
 from urllib.parse import quote, unquote
 
@@ -12,7 +14,9 @@ from talaria.channels.http.response import FileResponse, Response, json_response
 from talaria.channels.http.settings import HttpSettings
 from talaria.core.errors import NotFound, ToolError
 from talaria.core.files import turn_of_file
+from talaria.core.ids import ChatKey
 from talaria.gateway import Gateway
+from talaria.workspace.member_uploads import MemberUploads
 from talaria.workspace.sent_files import open_copy
 from talaria.workspace.uploads import Upload, no_such_file, too_large
 
@@ -65,7 +69,7 @@ class FileApi:
         """The browser saves the file and never shows or runs it: a page or script that was uploaded or sent
         must not become one of ours. Types that a browser could run are not told."""
         file_id = request.params["id"]
-        upload, file = await self._open(file_id, request)
+        upload, file = await open_file(self._gateway, file_id, request.sees)
         tag = f'"{file_id}"'
         headers = (
             (b"content-disposition", _disposition(upload.name)),
@@ -94,29 +98,37 @@ class FileApi:
             ) from None
         return FileResponse(file, headers, media_type, part=part)
 
-    async def _open(self, file_id: str, request: Request) -> tuple[Upload, BinaryIO]:
-        """Open an upload, or the copy of a file that a turn sent. Raises `NotFound`, also for a file of a
-        chat that the caller may not see."""
-        turn_id = turn_of_file(file_id)
-        if turn_id is None:
-            return await self._gateway.uploads.open_file(file_id)
-        record = await self._gateway.store.turn_record(turn_id)
-        if record is None or not request.sees(record.turn.chat_key):
-            raise no_such_file(file_id)
-        for sent in record.turn.files:
-            if sent.id == file_id:
-                break
-        else:
-            raise no_such_file(file_id)
-        root = self._gateway.chat_folder(record.turn.chat_key)
-        try:
-            file = await asyncio.to_thread(open_copy, root, sent)
-        except ToolError:
-            raise NotFound(
-                f"The file {sent.name} was sent, and its copy is gone.",
-                "Copies are kept as long as [retention] ledger says, the last hundred of a chat.",
-            ) from None
-        return Upload(sent.id, sent.name, sent.size, sent.type), file
+
+async def open_file(
+    gateway: Gateway, file_id: str, sees: Callable[[ChatKey], bool], *, is_passed_on: bool = False
+) -> tuple[Upload, BinaryIO]:
+    """Open an upload, or the copy of a file that a turn sent. Raises `NotFound`, also for a file of a chat
+    that the caller may not see. Unless the call was passed on by another member of the cluster, files that
+    other members have are fetched."""
+    uploads = gateway.uploads
+    routes = uploads.routes if isinstance(uploads, MemberUploads) else None
+    turn_id = turn_of_file(file_id)
+    if turn_id is None:
+        if is_passed_on and isinstance(uploads, MemberUploads):
+            return await uploads.open_here(file_id)
+        return await uploads.open_file(file_id)
+    record = await gateway.store.turn_record(turn_id)
+    if record is None or not sees(record.turn.chat_key):
+        raise no_such_file(file_id)
+    sent = next((each for each in record.turn.files if each.id == file_id), None)
+    if sent is None:
+        raise no_such_file(file_id)
+    try:
+        file = await asyncio.to_thread(open_copy, gateway.chat_folder(record.turn.chat_key), sent)
+    except ToolError:
+        if routes is not None and not is_passed_on:
+            with suppress(NotFound):
+                return await routes.fetch(file_id, record.turn.chat_key)
+        raise NotFound(
+            f"The file {sent.name} was sent, and its copy is gone.",
+            "Copies are kept as long as [retention] ledger says, the last hundred of a chat.",
+        ) from None
+    return Upload(sent.id, sent.name, sent.size, sent.type), file
 
 
 def _disposition(name: str) -> bytes:

@@ -20,7 +20,7 @@ from talaria.channels.http.answer_shapes import (
 from talaria.channels.http.approval_api import ApprovalApi, ApprovalList, DecidedView, DecisionBody
 from talaria.channels.http.auth import Guard, LoginApi, LoginBody, LoginCode, LoginSecret
 from talaria.channels.http.callers import RouteAccess
-from talaria.channels.http.cluster_api import ClusterApi
+from talaria.channels.http.cluster_api import ClusterApi, cluster_routes
 from talaria.channels.http.description import Call, Field, Link
 from talaria.channels.http.description_api import DescriptionApi
 from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
@@ -84,7 +84,6 @@ _CHAT, _OPERATE = RouteAccess.CHAT, RouteAccess.OPERATE
 # -- what the descriptions share ----------------------------------------------------------------------------
 
 _ANY: Final = "*/*"
-_LINES: Final = "application/x-ndjson"
 _Number = Annotated[int, Meta(ge=0, le=999_999_999_999_999)]
 _PAGE: Final = (
     Field("limit", "How many of them, 50 if it is not given.", Annotated[int, Meta(ge=1, le=500)]),
@@ -175,7 +174,7 @@ def create_app(
     peers, cluster_token = gateway.peers, ""
     if peers is not None and peers.token:
         cluster_token = peers.token
-        routes |= _cluster_routes(ClusterApi(gateway, peers.timing))
+        routes |= cluster_routes(ClusterApi(gateway, peers.timing, max(settings.max_file, settings.max_body)))
     tokens = TokenChecker(gateway.store.tokens, gateway.clock)
     guard = Guard(hosts, settings.origins, logins, tokens, cluster_token)
     return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
@@ -473,15 +472,6 @@ def _operator_routes(operator: OperatorApi) -> Table:
         "/healthz": {"GET": ApiRoute(operator.healthz, _OPEN, healthz)},
         "/readyz": {"GET": ApiRoute(operator.readyz, _OPEN, readyz)},
         "/metrics": {"GET": ApiRoute(operator.metrics, _READ, metrics)},
-    }
-
-
-def _cluster_routes(cluster: ClusterApi) -> Table:
-    events = Call("The events of a turn of this member, for another one.", _LINES, errors=("not_found",))
-    feed = Call("The states of the turns of this member, for another one.", _LINES)
-    return {
-        "/cluster/turns/{id}/events": {"GET": ApiRoute(cluster.turn_events, _ALL, events)},
-        "/cluster/events": {"GET": ApiRoute(cluster.feed, _ALL, feed)},
     }
 
 

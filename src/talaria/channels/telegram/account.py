@@ -53,8 +53,8 @@ async def examine_bot(examination: Examination[TelegramSettings]) -> AsyncIterat
     except TalariaError as error:
         # The running gateway may have a variable that this shell does not have.
         running = ((examination.status or {}).get("channels") or {}).get("telegram", "")
-        if str(running).startswith("ready"):
-            yield ok("telegram", "The gateway's channel is ready.")
+        if str(running).startswith(("ready", "elsewhere")):
+            yield ok("telegram", f"The gateway's channel is {str(running).rstrip('.')}.")
         else:
             yield failed("telegram", error, _CONNECT)
     else:

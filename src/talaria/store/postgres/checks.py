@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 
+from talaria.core.cluster import Member
 from talaria.core.errors import StoreError
 from talaria.core.findings import Finding, failed, ok, problem, warn
 from talaria.store.postgres.connections import connect, version_of
@@ -15,11 +16,24 @@ from talaria.store.postgres.faults import unprepared, unreachable
 from talaria.store.postgres.pipeline import ConnectionCut
 from talaria.store.postgres.schema import latest_version, read_version
 from talaria.store.postgres.store import TIME
+from talaria.store.sql.cluster import FIND_MEMBERS, member_from
 
 _NAME = "postgresql"
+_CLUSTER_SCHEMA = 22
 _MOST_SKEW = 5.0  # seconds
 _SPARE = 3  # connections that PostgreSQL keeps for its administrators
+_BESIDE = 2  # connections: one for renewals, one for wake-ups
 _RIGHTS = "SELECT has_schema_privilege(current_schema(), 'CREATE')"
+_TABLES = """
+SELECT coalesce(bool_and(has_table_privilege(name, 'SELECT') AND has_table_privilege(name, 'INSERT') AND
+                         has_table_privilege(name, 'UPDATE') AND has_table_privilege(name, 'DELETE')), true),
+       coalesce(bool_and(pg_has_role(tableowner, 'MEMBER')), true)
+FROM (SELECT format('%I.%I', schemaname, tablename) AS name, tableowner FROM pg_tables
+      WHERE schemaname = current_schema()) AS tables
+"""
+_ISOLATION = "SET default_transaction_isolation = 'read committed'"
+_ISOLATION_NOW = "SELECT current_setting('transaction_isolation')"
+_LIVING = "SELECT count(*) FROM members WHERE expires_at > extract(epoch FROM clock_timestamp())"
 _SETTINGS = """
 SELECT current_setting('max_connections')::int, current_setting('fsync'),
        current_setting('synchronous_commit')
@@ -40,6 +54,7 @@ def check_postgres(url: str, connections: int) -> Iterator[Finding]:
             yield ok(_NAME, f"PostgreSQL {version_of(connection)}, {_describe_schema(connection)}.")
             yield from _check_pooler(connection)
             yield from _check_rights(connection)
+            yield from _check_isolation(connection)
             yield from _check_clock(connection)
             yield from _check_settings(connection, connections)
         except StoreError as error:
@@ -69,6 +84,22 @@ def _check_rights(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
         user = connection.info.user
         text = f"The user {user} may not make tables in the database, which a start and an upgrade do."
         yield problem(_NAME, text, f"As its owner: GRANT CREATE ON SCHEMA public TO {user};")
+    may_use, may_alter = _row(connection, _TABLES)
+    if not may_use:
+        text = f"The user {connection.info.user} may not read and write all tables of the database."
+        yield problem(_NAME, text, "Let the user that made the tables serve, or grant it all rights on them.")
+    elif not may_alter:
+        text = f"The user {connection.info.user} does not own the tables, so an upgrade cannot change them."
+        yield warn(_NAME, text, "Let their owner start the next version once, or make this user their owner.")
+
+
+def _check_isolation(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+    """Sessions of a gateway choose their isolation. Something between may not let them."""
+    connection.execute(_ISOLATION)
+    (isolation,) = _row(connection, _ISOLATION_NOW)
+    if isolation != "read committed":
+        text = f"Transactions run at {isolation!r}, and Talaria's cannot choose 'read committed'."
+        yield problem(_NAME, text, "Look for a pooler or a proxy that keeps settings of sessions back.")
 
 
 def _check_clock(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
@@ -80,9 +111,11 @@ def _check_clock(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
 
 def _check_settings(connection: psycopg.Connection[Any], connections: int) -> Iterator[Finding]:
     most, fsync, commit = _row(connection, _SETTINGS)
-    used = connections + max(2, connections // 2) + 2  # one for renewals, one for wake-ups
-    if used + _SPARE > most:
-        text = f"A gateway may open {used} connections, and the server has {most} for all."
+    used = connections + max(2, connections // 2) + _BESIDE
+    living = _row(connection, _LIVING)[0] if read_version(connection) >= _CLUSTER_SCHEMA else 0
+    if used * max(1, living) + _SPARE > most:
+        who = f"{living} gateways may open {used} connections each" if living > 1 else ""
+        text = f"{who or f'A gateway may open {used} connections'}, and the server has {most} for all."
         yield warn(_NAME, text, "Lower store.connections, or raise max_connections of the server.")
     if fsync == "off":
         text = "The server runs with fsync = off: a power cut can damage the database."
@@ -98,3 +131,16 @@ def _row(connection: psycopg.Connection[Any], sql: str) -> Any:
     row = connection.execute(sql.encode()).fetchone()
     assert row is not None
     return row
+
+
+def read_members(url: str) -> list[Member]:
+    """Return the members of the cluster that are alive; none if the database cannot be asked. Blocks."""
+    try:
+        with connect(url) as connection:
+            if read_version(connection) < _CLUSTER_SCHEMA:
+                return []
+            (now,) = _row(connection, TIME)
+            sql = FIND_MEMBERS.replace("?", "%s")
+            return [member_from(row) for row in connection.execute(sql.encode(), (now,)).fetchall()]
+    except (StoreError, ConnectionCut, psycopg.Error):
+        return []  # `check_postgres` says why

@@ -77,7 +77,7 @@ WHERE t.id = ? AND m.expires_at > ?
 """
 
 
-def _member_from(row: Any) -> Member:
+def member_from(row: Any) -> Member:
     owner, place, boot, host, url, version, schema, started_at, expires_at, *rest = row
     times, flags = (started_at, expires_at), (bool(rest[0]), bool(rest[1]))
     return Member(owner, place, boot, host, url, version, schema, *times, *flags, _figures(rest[2]))
@@ -113,17 +113,17 @@ def leave(tx: Transaction, owner: OwnerId) -> None:
 
 def members(db: Connection | Transaction, since: float) -> Sequence[Member]:
     """Return the members whose time ended after `since`, or has not ended."""
-    return tuple(map(_member_from, db.execute(FIND_MEMBERS, (since,))))
+    return tuple(map(member_from, db.execute(FIND_MEMBERS, (since,))))
 
 
 def member_of(db: Connection, now: float, chat_key: ChatKey) -> Member | None:
     row = db.execute(FIND_MEMBER_OF, (chat_key, now)).fetchone()
-    return None if row is None else _member_from(row)
+    return None if row is None else member_from(row)
 
 
 def member_of_turn(db: Connection, now: float, turn_id: TurnId) -> Member | None:
     row = db.execute(FIND_MEMBER_OF_TURN, (now, turn_id, now)).fetchone()
-    return None if row is None else _member_from(row)
+    return None if row is None else member_from(row)
 
 
 # -- turns of members -------------------------------------------------------------------------------------

@@ -1,0 +1,124 @@
+"""A gateway that cannot serve a database beside others is refused at its start, and told of by the doctor."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import psycopg
+import pytest
+
+from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from talaria.app import open_gateway
+from talaria.channels.http.http_channel import HttpChannel
+from talaria.channels.http.part import HTTP
+from talaria.channels.supervisor import open_channels
+from talaria.cli.cluster_checks import check_cluster
+from talaria.cluster.member_checks import read_boot
+from talaria.config.home import Home
+from talaria.config.load import load
+from talaria.core.clock import SystemClock
+from talaria.core.cluster import Member
+from talaria.core.errors import ConfigError
+from talaria.core.findings import Level
+from talaria.core.ids import OwnerId, PlaceId
+from talaria.gateway import Gateway
+from talaria.parts import PARTS
+from talaria.store.postgres.store import PostgresStore
+
+OTHER = Member(
+    OwnerId("own_other"),
+    PlaceId("plc_other"),
+    boot=read_boot(),
+    host="web-2",
+    url="http://10.0.0.2:8765",
+    version="1.0",
+    schema=22,
+    started_at=1.0,
+)
+FAR = msgspec.structs.replace(OTHER, boot="another machine")
+TOKEN = {"TALARIA_CLUSTER_TOKEN": "a-token-of-the-cluster"}
+
+
+def environ_of(url: str, **more: str) -> dict[str, str]:
+    given = {"STORE__URL": url, "SHUTDOWN__DEADLINE": "100ms", "HTTP__PORT": "0", "HTTP_TOKEN": "t" * 32}
+    return {f"TALARIA_{name}": value for name, value in (given | more).items()}
+
+
+@asynccontextmanager
+async def serving(home: Path, environ: dict[str, str]) -> AsyncIterator[Gateway]:
+    async with (
+        open_gateway(Home(home), load(home, environ, PARTS), environ) as gateway,
+        open_channels(gateway, (HTTP,)),
+    ):
+        yield gateway
+
+
+async def status_of(gateway: Gateway) -> Any:
+    http = gateway.channels["http"]
+    assert isinstance(http, HttpChannel)
+    headers = {"Authorization": f"Bearer {'t' * 32}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as client,
+        client.get(f"{http.server.address}/api/status") as answer,
+    ):
+        return await answer.json()
+
+
+async def join(url: str, member: Member) -> None:
+    async with await PostgresStore.open(url, SystemClock()) as store:
+        await store.cluster.join(member, 600.0)
+
+
+def living(url: str) -> list[str]:
+    with psycopg.connect(url, autocommit=True) as db:
+        rows = db.execute(
+            "SELECT owner FROM members WHERE expires_at > extract(epoch FROM clock_timestamp())"
+        )
+        return [owner for (owner,) in rows]
+
+
+async def test_a_gateway_that_cannot_serve_beside_another_is_refused(
+    postgres_database: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    environ = environ_of(postgres_database)
+    async with serving(tmp_path, environ) as gateway:
+        assert gateway.overview is not None
+        assert gateway.overview.troubles() == (), "a gateway alone needs no token"
+        await join(postgres_database, FAR)
+        await gateway.overview.look()
+        token, address = gateway.overview.troubles()
+        assert "no cluster token" in token
+        assert "cannot reach this gateway at http://127.0.0.1" in address
+        status = await status_of(gateway)
+        assert [member["state"] for member in status["cluster"]["members"]] == ["alive", "alive"]
+        assert len(status["cluster"]["troubles"]) == 2
+        assert status["ready"], "its own turns run all the same"
+    for more, said in (({}, "has no cluster token"), (TOKEN, "cannot reach this gateway")):
+        with pytest.raises(ConfigError, match=said):
+            async with serving(tmp_path, environ | more):
+                pass
+        assert living(postgres_database) == [FAR.owner], "it has left"
+    found = [each async for each in check_cluster(load(tmp_path, environ, PARTS).settings, environ, None)]
+    assert [each.level for each in found] == [Level.OK, Level.OK, Level.PROBLEM]
+    assert "127.0.0.1" in found[-1].text
+    good = {**environ, **TOKEN, "TALARIA_CLUSTER__ADVERTISE_URL": "http://10.0.0.1:8765"}
+    async with serving(tmp_path, good) as gateway:
+        assert gateway.overview is not None
+        await gateway.overview.look()
+        assert gateway.overview.troubles() == ()
+        found = [
+            each
+            async for each in check_cluster(
+                load(tmp_path, good, PARTS).settings, good, await status_of(gateway)
+            )
+        ]
+        assert "2 gateways serve the database" in found[0].text
+        page = gateway.metrics.render().decode()
+        assert f'member="{gateway.overview.me.place}"' in page
+        assert 'talaria_members{state="alive"} 2.0' in page
