@@ -27,7 +27,8 @@ _LOST = b"E" + (len(_FIELDS) + 4).to_bytes(4) + _FIELDS + b"Z\0\0\0\5I"  # as of
 
 class CuttingProxy:
     """`cut` is for the next bytes of any client. While `is_gone`, new connections are refused. If it
-    `is_pooler`, clients get other numbers for the server's processes, as poolers give them."""
+    `is_pooler`, clients get other numbers for the server's processes, as poolers give them. While it
+    `is_frozen`, clients can connect, and their statements get no answer."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
@@ -39,6 +40,7 @@ class CuttingProxy:
         self.cut: Cut | None = None
         self.is_gone = False
         self.is_pooler = False
+        self.is_frozen = False
         self.refused = 0
         self._threads[0].start()
 
@@ -105,6 +107,8 @@ class CuttingProxy:
             if client not in ready:
                 continue
             data = client.recv(1 << 16)
+            if self.is_frozen and data[:1] in (b"P", b"Q"):
+                continue
             cut, self.cut = self.cut, None
             if not data or cut is Cut.BEFORE:
                 return False

@@ -14,6 +14,7 @@ from store.cutting_proxy import Cut, CuttingProxy, cutting_proxy
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
 from talaria.store.postgres.connections import open_pipe
+from talaria.store.postgres.pipeline import ConnectionCut
 from talaria.store.postgres.server_clock import ServerClock
 from talaria.store.postgres.store import PostgresStore
 from talaria.store.sql.executor import Connection, Transaction
@@ -373,3 +374,13 @@ def test_a_prepared_statement_has_the_same_name_on_all_connections(postgres_url:
         names.append({text: name for text, name in pipe.execute(known).fetchall() if text in texts})
         pipe.close()
     assert names[0] == names[1] and len(names[0]) == 2
+
+
+def test_a_connection_to_a_server_that_does_not_answer_is_given_up(postgres_url: str) -> None:
+    with cutting_proxy(postgres_url) as (proxy, url):
+        proxy.is_frozen = True
+        for is_reader in (False, True):
+            with pytest.raises(ConnectionCut, match="in time"):
+                open_pipe(url, is_reader=is_reader, seconds=0.05)
+        proxy.is_frozen = False
+        open_pipe(url).close()

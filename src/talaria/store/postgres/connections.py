@@ -77,26 +77,29 @@ def connect(url: str, name: str = GATEWAY) -> psycopg.Connection[Any]:
         raise unreachable(error) from error
 
 
-def open_pipe(url: str, *, name: str = GATEWAY, is_reader: bool = False) -> Pipe:
-    """Return a connection for orders or for queries. Raises as `connect` does."""
+def open_pipe(
+    url: str, *, name: str = GATEWAY, is_reader: bool = False, seconds: float = CONNECT_SECONDS
+) -> Pipe:
+    """Return a connection for orders or for queries. Raises as `connect` does, and `ConnectionCut` if the
+    server does not take its settings within so many seconds."""
     connection = connect(url, name)
     try:
         settings = _LIMITS | (_READER if is_reader else _WRITER) | _PLANS
         if connection.info.server_version >= 170000:
             settings |= _LIMITS_17
-        _set(connection, settings)
-        connection.execute(_DURABLE)
-        return Pipe(connection)
+        pipe = Pipe(connection)
+        pipe.begin(seconds)
+        values = [part for pair in settings.items() for part in pair]
+        pipe.execute(f"SELECT {', '.join(['set_config(?, ?, false)'] * len(settings))}", values)
+        pipe.execute(_DURABLE)
+        pipe.commit()
     except psycopg.Error as error:
         connection.close()
         raise ConnectionCut(str(error)) from error
     except BaseException:
         connection.close()
         raise
-
-
-def _set(connection: psycopg.Connection[Any], settings: dict[str, str]) -> None:
-    connection.execute(_SET, [list(settings), list(settings.values())])
+    return pipe
 
 
 @contextmanager
@@ -105,7 +108,7 @@ def preparing(url: str, name: str = GATEWAY) -> Iterator[psycopg.Connection[Any]
     the block."""
     try:
         with connect(url, name) as connection:
-            _set(connection, _MIGRATION)
+            connection.execute(_SET, [list(_MIGRATION), list(_MIGRATION.values())])
             yield connection
     except ConnectionCut as cut:
         raise unreachable(cut) from cut
