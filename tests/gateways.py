@@ -3,16 +3,76 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psycopg
 
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
+
+
+class Balancer:
+    """A proxy before several gateways, as people put one there: each connection goes to the next one that
+    answers."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.port = int(listener.getsockname()[1])
+        self.targets: list[GatewayProcess] = []
+        self._listener = listener
+        self._turn = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, sock=self._listener)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            for _ in self.targets:
+                self._turn += 1
+                target = self.targets[self._turn % len(self.targets)]
+                with suppress(OSError, ValueError):
+                    there = await asyncio.open_connection("127.0.0.1", int(target.url.rpartition(":")[2]))
+                    break
+            else:
+                return
+            both = [_pump(reader, there[1]), _pump(there[0], writer)]
+            pumps = [asyncio.create_task(pump) for pump in both]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+                there[1].close()
+        finally:
+            writer.close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
 
 
 class Gateways:
@@ -39,15 +99,19 @@ class Gateways:
 
 @asynccontextmanager
 async def running_gateways(
-    url: str, *settings: Mapping[str, str], lease: str = "2s"
+    url: str, *settings: Mapping[str, str], lease: str = "2s", token: str = ""
 ) -> AsyncIterator[Gateways]:
-    """Run a gateway for each of the `settings`. Each has a home of its own."""
+    """Run a gateway for each of the `settings`. Each has a home of its own. All have the `token` of the API,
+    or each its own one."""
     with tempfile.TemporaryDirectory(prefix="talaria-gateways-") as folder:
         async with ModelServer(record=False) as model, AsyncExitStack() as scopes:
             each = []
             for number, more in enumerate(settings):
                 home = Path(folder) / f"home{number}"
                 home.mkdir(mode=0o700)
+                if token:
+                    (home / "http.token").write_text(token)
+                    (home / "http.token").chmod(0o600)
                 given = {
                     "STORE__URL": url,
                     "CLUSTER__LEASE": lease,

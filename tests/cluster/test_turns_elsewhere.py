@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import aiohttp
 import pytest
 
 from asking_tools import Danger, calling
@@ -193,3 +194,33 @@ async def test_files_are_where_the_chat_is_whichever_gateway_gets_or_gives_them(
     text = "x " * 400_000
     assert (await b.say("one", text))["state"] == "done"
     assert not any(path.is_file() for path in b.gateway.chat_folder(key).rglob("*"))
+
+
+async def test_a_login_that_one_gateway_made_or_ended_counts_at_the_other(pair: Pair) -> None:
+    a, b = pair.a, pair.b
+    code = (await a.post("/api/login/codes", status=201))["code"]
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as browser:
+
+        async def call(api: Api, method: str, path: str, cookie: str, secret: str) -> int:
+            port = api.url.rpartition(":")[2]
+            headers = {
+                "Cookie": f"talaria_login_{port}={cookie}",
+                "X-Talaria-Login": secret,
+                "Origin": api.url,
+            }
+            async with browser.request(method, api.url + path, headers=headers) as answer:
+                return answer.status
+
+        async with browser.post(f"{b.url}/api/login", json={"code": code}) as answer:
+            assert answer.status == 200
+            secret = (await answer.json())["secret"]
+            cookie = answer.headers["Set-Cookie"].partition("=")[2].partition(";")[0]
+        for again in (a, b):
+            async with browser.post(f"{again.url}/api/login", json={"code": code}) as answer:
+                assert answer.status == 401, "a code is good for once"
+            assert await call(again, "GET", "/api/turns", cookie, secret) == 200
+        assert await call(a, "POST", "/api/logout", cookie, secret) == 204
+        assert await call(a, "GET", "/api/turns", cookie, secret) == 401
+        async with asyncio.timeout(20):
+            while await call(b, "GET", "/api/turns", cookie, secret) != 401:
+                await asyncio.sleep(0.05)

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from talaria.access.settings import WebhookSettings
-from talaria.channels.http import job_api
+from talaria.channels.http import cluster_api, job_api
 from talaria.channels.http import routes as route_tables
 from talaria.channels.http.response import STATUS
 from talaria.cli.main import VERBS
@@ -63,7 +63,7 @@ def fenced(page: str, language: str) -> list[str]:
 def routes() -> set[str]:
     """`GET /path` of the tables of routes, as it is written there."""
     found = set()
-    for module in (route_tables, job_api):
+    for module in (route_tables, job_api, cluster_api):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.Dict):
                 for key, value in zip(node.keys, node.values, strict=True):

@@ -83,6 +83,11 @@ class Logins:
         self._ended = set(filter(self._is_current, self._ended))
         return "\n".join(self._ended)
 
+    @property
+    def ended(self) -> frozenset[str]:
+        """The claims of logins that were ended and would not have expired yet."""
+        return frozenset(filter(self._is_current, self._ended))
+
     def restore(self, ended: str) -> None:
         self._ended.update(ended.splitlines())
 
@@ -93,6 +98,12 @@ class Logins:
 def link(address: str, code: str) -> str:
     """Return the address that logs a browser in. Browsers do not send the part behind the # to any server."""
     return f"{address}/#code={code}"
+
+
+def is_code(text: str) -> bool:
+    """Return whether a text has the form of a code."""
+    code = text.strip().upper()
+    return len(code) == _CODE_LENGTH and all(character in _ALPHABET for character in code)
 
 
 def _sign(key: bytes, claim: str) -> str:

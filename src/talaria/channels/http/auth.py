@@ -14,13 +14,13 @@ from talaria.access.tokens import TokenChecker
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller, Credential, RouteAccess
 from talaria.channels.http.request import SMALL_BODY, HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response, json_response
+from talaria.channels.http.shared_logins import ENDED_LOGINS, SharedLogins
 from talaria.cluster.passed_events import ROLE_HEADER
 from talaria.core.access import Role
 from talaria.core.errors import BadRequest
 from talaria.core.store_ports import Store
 from talaria.core.turns import Sender
 
-ENDED_LOGINS: Final = "logins.ended"  # the store's cursor that keeps them
 _CLUSTER: Final = "/cluster/"
 _LOGIN: Final = b"x-talaria-login"  # the second secret of a login
 _SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", b"cookie", _LOGIN)
@@ -236,14 +236,18 @@ class LoginCode(msgspec.Struct, frozen=True):
 class LoginApi:
     """`/api/login` and `/api/logout`."""
 
-    def __init__(self, logins: Logins, store: Store) -> None:
+    def __init__(self, logins: Logins, store: Store, shared: SharedLogins | None = None) -> None:
+        """`shared` are the logins of a cluster."""
         self._logins = logins
         self._store = store
+        self._shared = shared
 
     async def log_in(self, request: Request) -> Response:
         """Exchange the code of a link for a cookie and the secret that goes with it."""
         body = await request.json(LoginBody, SMALL_BODY)
         login = self._logins.redeem(body.code)
+        if login is None and self._shared is not None:
+            login = await self._shared.redeem(body.code)
         if login is None:
             raise HttpError(
                 "bad_code",
@@ -259,7 +263,11 @@ class LoginApi:
         request.about = ""
         secret = request.header(_LOGIN) or ""
         for cookie in _cookies(request):
-            if self._logins.find(cookie, secret):
+            if not self._logins.find(cookie, secret):
+                continue
+            if self._shared is not None:
+                await self._shared.end(cookie)
+            else:
                 await self._store.set_cursor(ENDED_LOGINS, self._logins.end(cookie))
         return Response(b"", 204, _set_cookie(request, "", 0))
 

@@ -14,15 +14,19 @@ from urllib.parse import quote
 
 import msgspec
 
+from talaria.access.logins import Logins
+from talaria.channels.http.auth import LoginBody
 from talaria.channels.http.callers import RouteAccess
 from talaria.channels.http.description import Call, Field
 from talaria.channels.http.file_api import open_file
-from talaria.channels.http.request import Request, read_number
+from talaria.channels.http.request import SMALL_BODY, Request, read_number
 from talaria.channels.http.response import FileResponse, LineStream, Response, json_response
 from talaria.channels.http.routing import ApiRoute
+from talaria.channels.http.shared_logins import MemberLogin
 from talaria.channels.http.views import no_such_turn
 from talaria.cluster.following import PeerTiming
 from talaria.cluster.passed_events import LINES, StreamEnd, StreamHead, encode_event, encode_line
+from talaria.core.errors import NotFound
 from talaria.core.events import FINAL_EVENTS
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.messages import Part
@@ -39,8 +43,9 @@ _END = encode_line(StreamEnd())
 
 
 class ClusterApi:
-    def __init__(self, gateway: Gateway, timing: PeerTiming, max_bytes: int) -> None:
+    def __init__(self, gateway: Gateway, timing: PeerTiming, logins: Logins, max_bytes: int) -> None:
         """`max_bytes`: the most that a file may have."""
+        self._logins = logins
         self._max_bytes = max_bytes
         self._gateway = gateway
         self._turns = gateway.turns
@@ -82,6 +87,13 @@ class ClusterApi:
         now = self._gateway.clock.now()
         turns = (TurnChange.of(each.turn, now, each.model, each.spent) for each in self._turns.live)
         return _encode(OpenTurns(tuple(turns))) + b"\n"
+
+    async def log_in(self, request: Request) -> Response:
+        """Exchange a code that this member made, for the member to which a browser brought it."""
+        code = (await request.json(LoginBody, SMALL_BODY)).code
+        if (login := self._logins.redeem(code)) is None:
+            raise NotFound("This member has not made the code, or it was used.", "`talaria open` makes one.")
+        return json_response(MemberLogin(login.cookie, login.secret))
 
     # -- files ----------------------------------------------------------------------------------------------
 
@@ -183,6 +195,7 @@ def cluster_routes(cluster: ClusterApi) -> dict[str, dict[str, ApiRoute]]:
     put = Call("Put a file into the folder of a chat.", list[Part], body=_BYTES, fields=fields)
     read = Call("A file of a chat.", _BYTES, fields=fields, errors=("not_found",))
     file = Call("An upload, or a file that a turn sent.", _BYTES, errors=("not_found",))
+    log_in = Call("Exchange the code of a link.", MemberLogin, body=LoginBody, errors=("not_found",))
     return {
         "/cluster/turns/{id}/events": {"GET": ApiRoute(cluster.turn_events, RouteAccess.ALL, events)},
         "/cluster/files": {
@@ -190,5 +203,6 @@ def cluster_routes(cluster: ClusterApi) -> dict[str, dict[str, ApiRoute]]:
             "GET": ApiRoute(cluster.read_file, RouteAccess.OPERATE, read),
         },
         "/cluster/files/{id}": {"GET": ApiRoute(cluster.show_file, RouteAccess.OPERATE, file)},
+        "/cluster/login": {"POST": ApiRoute(cluster.log_in, RouteAccess.OPERATE, log_in)},
         "/cluster/events": {"GET": ApiRoute(cluster.feed, RouteAccess.ALL, feed)},
     }

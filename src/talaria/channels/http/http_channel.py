@@ -12,14 +12,15 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from talaria.access.logins import Logins, link
-from talaria.channels.http.auth import ENDED_LOGINS
 from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
 from talaria.channels.http.routes import create_app
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.channels.http.settings import HttpSettings
+from talaria.channels.http.shared_logins import ENDED_LOGINS, share_logins
 from talaria.channels.http.token import ensure_http_token
 from talaria.config.home import GatewayInfo
 from talaria.core.redaction import Secret
+from talaria.core.tasks import run_loops
 from talaria.core.version import this_version
 from talaria.gateway import Gateway
 from talaria.observe.health import GatewayPhase, Health
@@ -80,7 +81,9 @@ async def open_http(
         await asyncio.to_thread(gateway.home.write_gateway, info)
         if gateway.cluster is not None:
             await gateway.cluster.advertise(server.address)
-        yield HttpChannel(server, logins, gateway.health)
+        shared = share_logins(gateway, logins)
+        async with run_loops(gateway.clock, {} if shared is None else {"logins": shared.run}):
+            yield HttpChannel(server, logins, gateway.health)
     finally:
         gateway.health.enter(GatewayPhase.DRAINING)
         try:

@@ -45,6 +45,7 @@ from talaria.channels.http.search_api import MAX_FOUND, MAX_QUERY, SearchApi
 from talaria.channels.http.send_api import SendApi, SendBody, SentView
 from talaria.channels.http.session_api import ProjectBody, SessionApi
 from talaria.channels.http.settings import SESSION_HEADER, HttpSettings
+from talaria.channels.http.shared_logins import share_logins
 from talaria.channels.http.status_views import (
     BackupView,
     BuiltInModelView,
@@ -166,15 +167,15 @@ def create_app(
         **_approval_routes(ApprovalApi(gateway)),
         **job_routes(JobApi(gateway)),
         **_memory_routes(MemoryApi(gateway)),
-        **_login_routes(LoginApi(logins, gateway.store)),
+        **_login_routes(LoginApi(logins, gateway.store, share_logins(gateway, logins))),
         **_pairing_routes(OperatorApi(gateway)),
         **_operator_routes(OperatorApi(gateway)),
     }
     routes |= _page_routes(PageFiles(), DescriptionApi(routes))
     peers, cluster_token = gateway.peers, ""
     if peers is not None and peers.token:
-        cluster_token = peers.token
-        routes |= cluster_routes(ClusterApi(gateway, peers.timing, max(settings.max_file, settings.max_body)))
+        cluster_token, most = peers.token, max(settings.max_file, settings.max_body)
+        routes |= cluster_routes(ClusterApi(gateway, peers.timing, logins, most))
     tokens = TokenChecker(gateway.store.tokens, gateway.clock)
     guard = Guard(hosts, settings.origins, logins, tokens, cluster_token)
     return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
