@@ -15,8 +15,6 @@ from talaria.cluster.overview import Overview, open_overview
 from talaria.cluster.settings import ClusterSettings
 from talaria.core.clock import Clock
 from talaria.core.cluster import MemberFigures, Wake
-from talaria.core.errors import ToolError
-from talaria.core.ids import ChatKey, asking_chat
 from talaria.core.store_ports import StoreEngine
 from talaria.gateway import OpenChannel
 from talaria.observe.health import Health, read_rss
@@ -48,16 +46,7 @@ class ClusterScope:
     @property
     def routes(self) -> ChatFileRoutes:
         own = self.membership
-        return ChatFileRoutes(own.store, self.peers, own.here, self.clock, self._claim)
-
-    async def _claim(self, key: ChatKey) -> None:
-        own = self.membership
-        place = await own.store.place_chat(asking_chat(key), own.here.place)
-        if place and place != own.here.place:
-            raise ToolError(
-                "The files of this chat are on another machine, whose gateway is not there now.",
-                "Send it again when that gateway is back.",
-            )
+        return ChatFileRoutes(own.store, self.peers, own.here, self.clock, own.chats.claim)
 
 
 @asynccontextmanager

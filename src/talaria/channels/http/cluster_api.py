@@ -34,6 +34,7 @@ from talaria.gateway import Gateway
 from talaria.turns.feed import TurnChange
 from talaria.turns.live import LiveTurn
 from talaria.turns.other_feeds import ChangedTurn, OpenTurns
+from talaria.turns.states import LiveState
 from talaria.workspace.member_uploads import NAME_HEADER, MemberUploads
 from talaria.workspace.sent_files import read_sent
 
@@ -172,6 +173,8 @@ async def _tell(live: LiveTurn, stream: str, after: int) -> AsyncGenerator[bytes
     yield encode_line(told)
     async with aclosing(live.follow(after)) as events:
         async for number, event in events:
+            if live.state is LiveState.LET_GO:  # from now on it comes from another member
+                return
             head = StreamHead(stream, live.turn.state, live.model)
             if isinstance(event, FINAL_EVENTS):
                 yield _END
