@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from rig import Rig, inbound, start
-from talaria.core.delivery import OutboxRow, OutboxState, OutgoingFile
+from talaria.core.delivery import OutboxRow, OutboxState, OutgoingFile, OutgoingMessage
 from talaria.core.ids import OwnerId, TurnId
 from talaria.core.limits import LimitSettings
 from talaria.core.ports import TurnFeed
@@ -410,6 +410,39 @@ async def test_reply_is_the_last_word_over_a_show_that_straggles(
         outlet.may_end.set()
         await settled(store, turn)
         assert outlet.texts("room") == ["You said: hello there"]
+
+
+class Slow(FakeOutlet):
+    """Takes its time over each reply."""
+
+    def __init__(self) -> None:
+        super().__init__(shows=True)
+        self.may_take = asyncio.Event()
+
+    async def deliver(self, post: OutgoingMessage) -> str:
+        await self.may_take.wait()
+        return await super().deliver(post)
+
+
+async def test_a_turn_is_shown_below_the_reply_before_it(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = Slow()
+    async with start(store, tmp_path, clock=clock) as rig:
+        await say(rig, "one")  # its reply waits for the channel
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        message = msgspec.structs.replace(inbound("[[chunks 3]][[chunk-delay 5]]a b c"), address="room")
+        receipt = await rig.turns.submit(message)
+        for _ in range(2):
+            clock.advance(5)
+            await clock.settle(50)
+        assert outlet.texts("room") == []
+        outlet.may_take.set()
+        while not receipt.settled.done():
+            clock.advance(5)
+            await asyncio.sleep(0)
+        await settled(store, receipt.turn, clock=clock)
+        assert outlet.texts("room") == ["You said: one", "You said: a b c"]
 
 
 async def test_channel_that_closes_leaves_the_shows_of_others_alone(

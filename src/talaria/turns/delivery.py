@@ -109,6 +109,7 @@ class Delivery:
         self._questions: dict[QuestionId, asyncio.Task[None]] = {}  # that are being sent
         self._woken = asyncio.Event()
         self._new_outlets: set[str] = set()  # channels whose next due row is not known
+        self._looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # at one of those
         self._alarms: list[float] = []  # a heap of the times at which to look
         self._new_alarm = asyncio.Event()
         self._started_at = self._clock.now() - self._clock.elapsed()
@@ -220,6 +221,8 @@ class Delivery:
             if (later := await self._store.outbox.next_due(channel, now)) is not None:
                 self._look_at(later)
             self._new_outlets.discard(channel)
+            self._looked.set_result(None)
+            self._looked = asyncio.get_running_loop().create_future()
         fresh = [row for row in due if (channel, row.address) not in self._sends]
         for row in fresh:
             place = (channel, row.address)
@@ -401,9 +404,21 @@ class Delivery:
 
     async def _run_show(self, outlet: Outlet, live: LiveTurn) -> None:
         try:
-            await outlet.show(_View(live, self._store))
+            if await self._is_next(live):
+                await outlet.show(_View(live, self._store))
         except Exception:
             _log.warning("turn %s is not shown while it runs", live.turn.id, exc_info=True)
+
+    async def _is_next(self, live: LiveTurn) -> bool:
+        """Wait until the replies to the same address that are due are sent, so that the turn is shown below
+        them. Returns False if the turn is over meanwhile."""
+        place = (channel_of(live.turn.chat_key), live.turn.inbound.address or "")
+        while place in self._sends or place[0] in self._new_outlets:
+            if live.settled.done():
+                return False
+            waits_for = self._sends.get(place) or self._looked
+            await asyncio.wait((waits_for, live.settled), return_when=asyncio.FIRST_COMPLETED)
+        return True
 
     async def _end_show(self, row: OutboxRow) -> None:
         """Stop showing the turn before its reply is sent, so that the reply comes last."""
