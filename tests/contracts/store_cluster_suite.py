@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from contracts.cluster_orders import AWAY, HERE, THERE, at, both_join, member
 from contracts.store_adoption_suite import StoreAdoptionSuite
+from contracts.store_delivery_suite import owed
 from contracts.store_orders import (
     CHAT,
     LEASE,
@@ -202,6 +203,21 @@ class StoreClusterSuite(StoreAdoptionSuite):
         assert await store.cluster.roles() == (taken,)
         await store.cluster.give_role("channel:telegram", RIVAL)
         assert (await store.cluster.take_role("channel:telegram", RIVAL, LEASE)).fence == 3
+
+    async def test_what_the_last_holder_was_sending_is_due_for_the_next_one(
+        self, store: StoreEngine, clock: HandClock
+    ) -> None:
+        await store.cluster.take_role("channel:fake", ME, LEASE)
+        row = await owed(store)
+        claimed = await store.outbox.claim(row, clock.now() + 10 * LEASE)
+        await store.cluster.take_role("channel:fake", ME, LEASE)
+        await store.cluster.take_role("channel:other", RIVAL, LEASE)
+        clock.forward(LEASE)
+        await store.cluster.take_role("channel:other", ME, LEASE)
+        assert tuple(await store.outbox.due("fake", 9)) == ()
+        await store.cluster.take_role("channel:fake", RIVAL, LEASE)
+        assert [each.attempts for each in await store.outbox.due("fake", 9)] == [1]
+        assert claimed is not None
 
     # -- wake-ups
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from talaria.core.clock import Clock
+from talaria.core.cluster import CHANNEL_ROLE
 from talaria.core.cluster_port import ClusterStore
 from talaria.core.errors import StoreError
 from talaria.core.ids import OwnerId
@@ -26,7 +27,7 @@ _GIVE_SECONDS = 5.0
 
 def channel_role(channel: str) -> str:
     """Return the role of the only consumer of a channel."""
-    return f"channel:{channel}"
+    return f"{CHANNEL_ROLE}{channel}"
 
 
 class Roles:

@@ -111,6 +111,10 @@ class Adopted(msgspec.Struct, frozen=True):
     lost: tuple[ChatKey, ...] = ()
 
 
+CHANNEL_ROLE = "channel:"
+"""The name of a channel behind this is the role of its only consumer and sender."""
+
+
 class LeasedRole(msgspec.Struct, frozen=True):
     """A leased role, such as the one consumer of a channel. It has a fence that only grows."""
 

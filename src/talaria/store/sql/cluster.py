@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from talaria.core.cluster import (
+    CHANNEL_ROLE,
     Adopted,
     ChatPlace,
     Here,
@@ -287,12 +288,18 @@ WHERE roles.owner = excluded.owner OR roles.expires_at <= ?
 """
 FIND_ROLE = "SELECT name, owner, fence, expires_at FROM roles WHERE name = ?"
 FIND_ROLES = "SELECT name, owner, fence, expires_at FROM roles ORDER BY name"
+# Whoever sent on the channel before has stopped, and what became of its last messages is not known.
+SEND_AGAIN = "UPDATE outbox SET due_at = 0 WHERE state = 'sending' AND channel = ?"
 GIVE_ROLE = "UPDATE roles SET expires_at = 0 WHERE name = ? AND owner = ?"
 
 
 def take_role(tx: Transaction, name: str, owner: OwnerId, lease_seconds: float) -> LeasedRole:
+    before = tx.execute(FIND_ROLE, (name,)).fetchone()
     tx.execute(TAKE_ROLE, (name, owner, tx.now + lease_seconds, tx.now, tx.now))
-    return _role_from(tx.execute(FIND_ROLE, (name,)).fetchone())
+    role = _role_from(tx.execute(FIND_ROLE, (name,)).fetchone())
+    if role.owner == owner and before is not None and _role_from(before).fence != role.fence:
+        tx.execute(SEND_AGAIN, (name.removeprefix(CHANNEL_ROLE),))
+    return role
 
 
 def give_role(tx: Transaction, name: str, owner: OwnerId) -> None:
