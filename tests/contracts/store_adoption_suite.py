@@ -51,7 +51,7 @@ class StoreAdoptionSuite:
         running = await store.accept(at(HERE))
         clock.forward(LEASE)
         new = await store.accept(at(THERE))
-        assert new.elsewhere is None and new.began is None and new.is_behind
+        assert new.elsewhere is None and new.began is None
         waiting = [each.turn.id for each in await store.cluster.waiting_here(RIVAL)]
         assert waiting == [running.turn.id, new.turn.id]
 
@@ -81,7 +81,7 @@ class StoreAdoptionSuite:
         queued = await store.accept(at(HERE))
         await store.cluster.drain_member(ME)
         new = await store.accept(at(THERE))
-        assert new.elsewhere is None and new.began is None and new.is_behind
+        assert new.elsewhere is None and new.began is None
         with pytest.raises(TurnElsewhere):
             await store.begin(Begin(queued.turn.id, ME, LEASE))
         with pytest.raises(LeaseHeld):

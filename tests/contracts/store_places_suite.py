@@ -61,7 +61,7 @@ class StorePlacesSuite:
         await store.cluster.place_chat(CHAT, HOME)
         clock.forward(LEASE + THERE.takeover_seconds)
         await store.cluster.join(member(RIVAL, AWAY), LEASE)
-        assert (await store.accept(at(THERE, "again"))).lost_place == HOME
+        assert (await store.accept(at(THERE, "again"))).began is not None
         assert (await store.cluster.chat_place(CHAT)).lost.split()[0] == HOME
 
     async def test_a_run_of_a_job_is_for_the_place_of_the_chat_that_asked(self, store: StoreEngine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from rig import Rig
 from talaria.core.cluster import Waiting
-from talaria.core.events import Done
+from talaria.core.events import Done, Queued
 from talaria.core.ids import OwnerId, TurnId
 from talaria.core.messages import Text, UserMessage
 from talaria.core.questions import APPROVE
@@ -226,6 +227,25 @@ class SlowLook:
         self.seen.set()
         await self.end.wait()
         return rows
+
+
+async def test_a_sender_is_told_that_the_files_of_the_chat_are_away(cluster: Cluster) -> None:
+    first = await cluster.here.say("first")
+    assert cluster.here.cluster is not None
+    here = cluster.here.cluster.here
+    assert await cluster.here.cluster.store.place_chat(first.chat_key, here.place) == here.place
+    await cluster.kill_here()
+    live = await cluster.there.submit("second")
+    async with aclosing(live.follow()) as events:
+        async for _, event in events:
+            assert isinstance(event, Queued)
+            assert "if that gateway is not back in 10 min, another one answers" in str(event.waits_for)
+            break
+    cluster.clock.advance(here.takeover_seconds)
+    await cluster.there.keeper._renew_all()
+    await _come_back(cluster.there)
+    await look(cluster.there, adopts=True)
+    assert await cluster.until_over(live.turn.id) == [TurnState.DONE]
 
 
 async def test_a_turn_that_ends_during_a_look_is_not_taken_up_again(cluster: Cluster) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from talaria.core.ids import ChatKey, Fence, OwnerId, PlaceId, TurnId
 from talaria.core.turns import Turn
+from talaria.core.units import format_wait
 
 
 class Here(msgspec.Struct, frozen=True):
@@ -79,6 +80,13 @@ class AbsentPlace(msgspec.Struct, frozen=True):
     place: PlaceId
     host: str
     until: float
+
+    def sentence(self, now: float) -> str:
+        """Return what a person is told whose message waits."""
+        return (
+            f"The files of this chat are on {self.host}, whose gateway is away. The message is kept: if that "
+            f"gateway is not back in {format_wait(self.until - now)}, another one answers without them."
+        )
 
 
 class ChatPlace(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from talaria.core.units import format_wait
 
 class Queued(msgspec.Struct, frozen=True, tag="queued"):
     """The turn waits behind `ahead` turns of its chat. `waits_for` is a sentence, if the first of those waits
-    for a person."""
+    for a person, or the turn for a gateway that is away."""
 
     ahead: int
     waits_for: str | UnsetType = UNSET

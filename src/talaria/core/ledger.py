@@ -16,7 +16,7 @@ from talaria.core.delivery import Button, OutboxRow
 from talaria.core.entries import Entry, EntryBody, Hidden, Revision
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.files import SentFile, SentItem
-from talaria.core.ids import Fence, JobId, OwnerId, PlaceId, SessionId, TurnId
+from talaria.core.ids import Fence, JobId, OwnerId, SessionId, TurnId
 from talaria.core.jobs import SlotClaim
 from talaria.core.messages import TokenUsage, ToolResult, UserMessage
 from talaria.core.questions import Question
@@ -120,9 +120,8 @@ class Accepted(msgspec.Struct, frozen=True):
     and was ended by this order.
 
     `elsewhere` is the other member that the turn is for. `waits_for_place` is set if it is for a place that
-    has no living member now. `lost_place` is the place with the chat's files that is gone: this member took
-    the chat over. `has_loss`: it lost a place, now or before, and its log does not tell of it yet.
-    `is_behind`: the turn would have begun, but older turns of the chat are for this member.
+    has no living member now. `has_loss`: the chat lost a place, now or before, and its log does not tell of
+    it yet.
     """
 
     turn: Turn
@@ -132,9 +131,7 @@ class Accepted(msgspec.Struct, frozen=True):
     ended: SessionId | None = None
     elsewhere: OwnerId | None = None
     waits_for_place: AbsentPlace | None = None
-    lost_place: PlaceId | None = None
     has_loss: bool = False
-    is_behind: bool = False
 
 
 class RecentRequest(msgspec.Struct, frozen=True):

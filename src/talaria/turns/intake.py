@@ -441,7 +441,10 @@ class Intake:
         """Let another member of the cluster have the turn. It finds the turn by itself too."""
         if accepted.elsewhere is not None and self._cluster is not None:
             self._cluster.wake(Wake.TURNS, accepted.elsewhere)
-        return self._live.accept_elsewhere(accepted.turn)
+        live = self._live.accept_elsewhere(accepted.turn)
+        if (absent := accepted.waits_for_place) is not None:
+            live.emit(Queued(1, absent.sentence(self._agents.clock.now())))
+        return live
 
     def _begin(self, order: Accept) -> Begin:
         inbound, now = order.inbound, self._agents.clock.now()

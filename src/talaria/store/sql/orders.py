@@ -109,9 +109,7 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         ended=ended,
         elsewhere=None if place.is_here or place.absent else place.member,
         waits_for_place=place.absent,
-        lost_place=place.lost,
         has_loss=place.lost is not None or (bound.home is not None and bool(bound.home.lost)),
-        is_behind=place.is_behind and order.begin is not None,
     )
 
 
