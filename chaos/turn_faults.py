@@ -64,4 +64,12 @@ TURN_FAULTS = (
         (Edit("turns/turns.py", "            await self._cluster.drain()\n", "            pass\n"),),
         Tests(f"{_TESTS}::test_a_draining_member_gives_up_what_it_has_not_begun"),
     ),
+    Mutant(
+        "no limit elsewhere",
+        "a chat of another member takes any number of messages",
+        (Edit("store/sql/homes.py", "if waiting >= order.most_waiting:", "if waiting < 0:"),),
+        Tests(
+            "tests/store/test_contract.py::TestClusterContract::test_a_chat_elsewhere_takes_so_many_messages"
+        ),
+    ),
 )

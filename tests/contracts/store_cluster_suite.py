@@ -28,7 +28,7 @@ from contracts.store_orders import (
     said,
 )
 from talaria.core.cluster import MemberFigures, Wake
-from talaria.core.errors import NotFound, TurnElsewhere
+from talaria.core.errors import LimitReached, NotFound, TurnElsewhere
 from talaria.core.ids import TurnId, new_turn_id
 from talaria.core.ledger import Begin, Binding, TurnEnd
 from talaria.core.store_ports import StoreEngine
@@ -218,6 +218,16 @@ class StoreClusterSuite(StoreAdoptionSuite):
         await store.cluster.take_role("channel:fake", RIVAL, LEASE)
         assert [each.attempts for each in await store.outbox.due("fake", 9)] == [1]
         assert claimed is not None
+
+    async def test_a_chat_elsewhere_takes_so_many_messages(self, store: StoreEngine) -> None:
+        await both_join(store)
+        await store.accept(at(HERE))
+        for _ in range(2):
+            await store.accept(replace(at(THERE, "more"), most_waiting=2))
+        with pytest.raises(LimitReached, match="2 messages"):
+            await store.accept(replace(at(THERE, "too many"), most_waiting=2))
+        assert len(await store.cluster.waiting_here(ME)) == 3
+        assert (await store.accept(at(THERE, "/stop"))).elsewhere == ME
 
     # -- wake-ups
 

@@ -90,7 +90,8 @@ class Accept(msgspec.Struct, frozen=True):
     - With `here` the gateway is one of a cluster. The turn is for the member that has the chat, and the chat
       is this member's from now on if no other has it; see `Accepted`. A turn for another member is not begun.
       With `busy` "steer" it joins the running turn there, unless other messages wait behind that and it does
-      not pass them. With "interrupt" that turn is asked to stop.
+      not pass them. With "interrupt" that turn is asked to stop. If `most_waiting` messages of the chat, or
+      more, wait there already, `LimitReached` is raised; 0 is no limit.
     """
 
     turn_id: TurnId
@@ -113,6 +114,7 @@ class Accept(msgspec.Struct, frozen=True):
     here: Here | None = None
     busy: str = ""
     passes: bool = False
+    most_waiting: int = 0
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -352,10 +352,12 @@ class Intake:
             and (is_explicit or not (ahead or self._live.waiting_in(key)))
         ):
             order = msgspec.structs.replace(order, steers=running.turn.id)
-        if not self._agents.commands.is_control(order.command):
+        is_control = self._agents.commands.is_control(order.command)
+        if not is_control:
             self._check_room(order, ahead, running)
         if self._cluster is not None:
-            order = msgspec.structs.replace(order, busy=busy, passes=is_explicit)
+            most = 0 if is_control else self._limits.now.chat_queue
+            order = msgspec.structs.replace(order, busy=busy, passes=is_explicit, most_waiting=most)
         self._arriving[key] = ahead + 1
         try:
             live = await self._accept(order, NO_OPTIONS, may_begin=not ahead)
@@ -430,6 +432,8 @@ class Intake:
         self.accepting.add(order.turn_id)
         try:
             return await self._store.accept(msgspec.structs.replace(order, here=self._cluster.here))
+        except LimitReached as full:  # at the member that has the chat
+            raise LimitReached(full.user_text, f"{full.hint} {self._limits.refuse('chat_queue')}") from full
         finally:
             self.accepting.discard(order.turn_id)
 

@@ -14,7 +14,7 @@ from talaria.core.cluster import AbsentPlace, Here
 from talaria.core.ids import ChatKey, OwnerId, PlaceId, SessionId, TurnId, asking_chat
 from talaria.core.ledger import Accept
 from talaria.core.messages import File
-from talaria.store.sql import locks
+from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.rows import FOR_MEMBER
 
@@ -59,6 +59,9 @@ IS_QUEUED = """
 SELECT 1 FROM turns t
 WHERE t.session_id = ? AND t.state = 'accepted' AND t.merged_into IS NULL AND t.command = '' AND t.id <> ?
 LIMIT 1
+"""
+COUNT_WAITING = f"""
+SELECT count(*) FROM turns t WHERE t.member = ? AND t.chat_key = ? AND t.state = 'accepted' AND {FOR_MEMBER}
 """
 ASK_STOP = """
 UPDATE turns SET stop_asked_at = ?, stop_asked_by = ? WHERE id = ? AND stop_asked_at IS NULL
@@ -183,6 +186,14 @@ def _plan_with_place(tx: Transaction, here: Here, home: ChatHome) -> TurnPlace:
         return TurnPlace(OwnerId(owner), place, is_here=False)
     absent = AbsentPlace(place, host, expires_at + here.takeover_seconds)
     return TurnPlace(OwnerId(owner), place, is_here=False, absent=absent)
+
+
+def check_room(tx: Transaction, order: Accept, member: OwnerId) -> None:
+    """Raises `LimitReached` if too many messages of the chat wait at another member."""
+    if order.most_waiting:
+        ((waiting,),) = tx.execute(COUNT_WAITING, (member, order.inbound.chat_key)).fetchall()
+        if waiting >= order.most_waiting:
+            raise rules.chat_full(waiting)
 
 
 def join_running(tx: Transaction, order: Accept, session_id: SessionId, member: OwnerId) -> TurnId | None:

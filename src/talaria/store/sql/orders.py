@@ -83,6 +83,8 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         raise rules.no_session(order.only)
     session = found or binding.make_session(tx, order)
     place = _choose_member(tx, order, session, bound.home)
+    if not place.is_here:
+        homes.check_room(tx, order, place.member)
     if order.response is not None:
         chains.store(tx, session, order, order.response)
     turn = Turn(

@@ -13,6 +13,7 @@ from talaria.core.errors import (
     IdempotencyConflict,
     IllegalMove,
     LeaseHeld,
+    LimitReached,
     NotFound,
     SessionOwes,
     StaleFence,
@@ -246,6 +247,13 @@ def no_session(session_id: SessionId | None) -> NotFound:
 
 def no_session_here(session_id: SessionId | None) -> NotFound:
     return NotFound(f"This chat has no session {session_id}.", "/sessions lists the sessions of a chat.")
+
+
+def chat_full(waiting: int) -> LimitReached:
+    return LimitReached(
+        f"{waiting} messages of this chat wait already, so this one was not taken.",
+        "Wait for an answer, or send /stop.",
+    )
 
 
 def no_turn(turn_id: TurnId) -> NotFound:
