@@ -31,6 +31,7 @@ from chaos.mcp_faults import MCP_FAULTS
 from chaos.memory_faults import MEMORY_FAULTS
 from chaos.network_faults import NETWORK_FAULTS
 from chaos.pauses import PauseRun
+from chaos.place_faults import PLACE_FAULTS
 from chaos.planted import Cluster, Commands, Edit, Kills, Mutant, Pauses, Retries, Tests
 from chaos.plugin_faults import PLUGIN_FAULTS
 from chaos.postgres_faults import POSTGRES_FAULTS
@@ -522,6 +523,7 @@ MUTANTS = (
     *SLOT_FAULTS,
     *POSTGRES_FAULTS,
     *CLUSTER_FAULTS,
+    *PLACE_FAULTS,
     *LOAD_FAULTS,
     *MCP_FAULTS,
     *RUN_FAULTS,

@@ -106,8 +106,11 @@ async def check_move(world: Gateways) -> None:
     await say(here, "moves", call("terminal", command="echo everywhere > a.txt; mkdir b; cd b; export X=set"))
     await here.kill()
     assert "everywhere" in await say(there, "moves", call("terminal", command="cat ../a.txt; test $X = set"))
-    assert world.ask("SELECT 1 FROM chats WHERE place <> ''") == []
     await here.start()
+    upload = await here.call("POST", "/api/files?name=b.txt", data=b"uploaded")
+    await there.call("POST", "/api/sessions/moves/messages", json={"text": "see", "files": [upload["id"]]})
+    assert "uploaded" in await say(here, "moves", call("terminal", command="cat ../b.txt"))
+    assert world.ask("SELECT 1 FROM chats WHERE place <> ''") == []
 
 
 async def check_cut_off(world: Gateways, folder: Path) -> None:

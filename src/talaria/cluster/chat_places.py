@@ -41,8 +41,8 @@ class ChatPlaces:
             raise ToolError(text, "Try again in a moment.") from error
         if place and place != self.here.place:
             raise ToolError(
-                "The files of this chat are on another machine, which another gateway serves.",
-                "The next message of the chat is answered there.",
+                "The files of this chat are on another machine, whose gateway has to answer.",
+                "Try again in a moment, or when that gateway is back.",
             )
         if place:
             _keep(self._claimed, key)

@@ -52,10 +52,11 @@ async def test_a_command_ends_with_the_leash_and_a_renewal_lets_it_go_on(
         said.set()
 
     leash.extend(leash.now() + 30)
-    command = ShellCommand("for i in 1 2 3 4 5; do echo $i; sleep 0.3; done", 600.0)
+    command = ShellCommand("for i in 1 2 3 4 5; do echo $i; sleep 0.3; done", 20.0)
     assert (await shell.run(command, hear)).code == 0, "it runs for longer than a lease"
     end = await shell.run(replace(command, text="echo on; sleep 600 & sleep 600; echo no"), hear)
     assert end.code in (128 + signal.SIGKILL, 128 + signal.SIGTERM)
+    assert not end.timed_out
     assert (await shell.run(replace(command, text="sleep 600"), hear)).code != 0, "the leash has ended"
     leash.close()
 
@@ -73,7 +74,8 @@ async def test_a_process_ends_with_the_leash_while_no_gateway_looks(
     life = BackgroundProcesses(tmp_path, commands)
     await life.recover()
     (process,) = life
-    await process.gone.wait()
+    async with asyncio.timeout(20):
+        await process.gone.wait()
     assert process.state is ProcessState.ENDED
     assert process.end is not None
     assert process.end.is_cut_off

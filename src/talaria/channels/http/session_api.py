@@ -11,7 +11,7 @@ from talaria.channels.http.callers import HOME_CALLER, ApiCaller
 from talaria.channels.http.request import HttpError, Request, quoted, read_number
 from talaria.channels.http.response import Response, json_response
 from talaria.channels.http.views import DeletedSession, ProjectView, SessionList, SessionView
-from talaria.core.errors import BadRequest, LeaseHeld, NotFound
+from talaria.core.errors import BadRequest, LeaseHeld, NotFound, ToolError
 from talaria.core.ids import SESSION_PREFIX, ChatKey, SessionId, is_session_name
 from talaria.core.ledger import Page
 from talaria.core.sessions import Session
@@ -92,6 +92,7 @@ class SessionApi:
         self._turns = gateway.turns
         self._deletions = gateway.deletions
         self._folders = gateway.folders
+        self._workspaces = gateway.workspaces
         self._lookup = SessionLookup(gateway)
         self._agent_name = gateway.settings.agent.name
 
@@ -137,6 +138,12 @@ class SessionApi:
         """Let a chat work on a project's folder, or on its own again. The chat need not exist yet."""
         body = await request.json(ProjectBody, _MAX_PROJECT_BODY)
         chat = await self._lookup.chat(request.params["x"], request)
+        try:
+            await self._workspaces.claim(chat, is_tied=True)  # the folder is of this machine
+        except ToolError as error:
+            raise BadRequest(
+                error.user_text, "Choose it at the gateway that has the chat's files."
+            ) from error
         folder = await asyncio.to_thread(self._folders.choose, chat, body.folder)
         return json_response(ProjectView(chat, str(folder)))
 
