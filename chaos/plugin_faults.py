@@ -10,6 +10,12 @@ _FAULTY = Tests(f"{_LOADING}::test_faulty_plugins_are_named_and_left_out_and_the
 
 PLUGIN_FAULTS = (
     Mutant(
+        "records written without a lock",
+        "of two that add an entry at once, one loses it",
+        (Edit("core/whole_files.py", "        fcntl.flock(lock, fcntl.LOCK_EX)\n", ""),),
+        Tests(f"{_LOADING}::test_no_entry_of_the_quarantine_is_lost_if_several_write_at_once"),
+    ),
+    Mutant(
         "hook changes a request",
         "what stands around a model call adds a message to it",
         (

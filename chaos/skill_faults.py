@@ -62,16 +62,28 @@ SKILL_FAULTS = (
         (
             Edit(
                 "tools/skill.py",
-                "        wanted = folder.resolve(file or instructions_name(content))\n",
-                "        wanted = FolderPath((file or instructions_name(content),))\n",
+                "        named = folder.resolve(file) if file else None\n",
+                "        named = FolderPath((file,)) if file else None\n",
             ),
             Edit("tools/skill.py", "    if str(wanted) not in paths:\n", "    if not str(wanted):\n"),
             Edit(
                 "tools/skill.py",
-                "    data = folder.read(wanted, MAX_FILE_BYTES)\n",
+                "    data = read[str(wanted)]\n",
                 "    data = (copy / str(wanted)).read_bytes()\n",
             ),
             Edit("tools/skill.py", "folder import Folder\n", "folder import Folder, FolderPath\n"),
+        ),
+        Tests(_TOOL),
+    ),
+    Mutant(
+        "skill read again",
+        "a file that is replaced after the comparison of the hash is shown",
+        (
+            Edit(
+                "tools/skill.py",
+                "    data = read[str(wanted)]\n",
+                "    data = folder.read(wanted, MAX_FILE_BYTES)\n",
+            ),
         ),
         Tests(_TOOL),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,10 @@ def test_a_file_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         write_secrets_file(tmp_path, {"TWO": VALUE})
     assert read_secrets_file(tmp_path) == {}
+
+
+def test_no_key_is_lost_if_many_write_at_once(tmp_path: Path) -> None:
+    names = [f"KEY_{number}" for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: write_secrets_file(tmp_path, {name: VALUE}), names))
+    assert sorted(read_secrets_file(tmp_path)) == sorted(names)

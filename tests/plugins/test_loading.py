@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from talaria.gateway import find_extensions
 from talaria.observe.loop_watch import Holder
 from talaria.parts import PARTS
 from talaria.plugins.loading import load_plugins
-from talaria.plugins.records import read_records, release
+from talaria.plugins.records import Quarantined, quarantine, read_records, release
 
 GOOD = """\
 import os
@@ -281,3 +282,11 @@ def test_tables_of_plugins_are_no_concern_of_the_gateways_settings(tmp_path: Pat
     assert loaded.warnings == ()
     assert loaded.settings.plugins == {"weather": {"unit": "F", "more": {"a": 1}, "days": 7}}
     assert not [part for part in PARTS if isinstance(part, Channel) and part.table[:1] == ("plugins",)]
+
+
+def test_no_entry_of_the_quarantine_is_lost_if_several_write_at_once(tmp_path: Path) -> None:
+    names = [f"plugin{number}" for number in range(40)]
+    entry = Quarantined("digest", "it hung", 1.0)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: quarantine(tmp_path, name, entry), names))
+    assert sorted(read_records(tmp_path).quarantine) == sorted(names)

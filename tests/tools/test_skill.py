@@ -14,6 +14,7 @@ from talaria.skills.pins import SkillsInUse
 from talaria.tools.skill import SkillSource
 from talaria.tools.toolset import ToolSet
 from tools.conftest import bound
+from workspace.test_confinement import swapping
 
 
 async def read(home: Path, **arguments: str) -> tuple[ToolOutcome, str]:
@@ -88,3 +89,21 @@ def test_the_tool_is_offered_only_while_a_skill_counts(tmp_path: Path) -> None:
     assert len(source.section().encode()) <= 4096
     assert source.findables()[-1].name == "skill029"
     assert f"{len(source.findables())} more skills" in source.section()
+
+
+async def test_the_bytes_that_were_compared_are_shown_whatever_happens_to_the_file(tmp_path: Path) -> None:
+    folder = make_skill(tmp_path / "skills")
+    for number in range(100):  # they are read after SKILL.md
+        (folder / f"page{number}").write_text("A page.")
+    library = SkillLibrary(tmp_path / "skills")
+    library.accept(library.find("greet"))
+    copy = tmp_path / "skills/.accepted/greet"
+    forged = tmp_path / "forged.md"
+    forged.write_text((copy / "SKILL.md").read_text().replace("hello", "FORGED"))
+    outcomes = set()
+    with swapping(copy / "SKILL.md", forged):
+        for _ in range(40):
+            outcome, text = await read(tmp_path, name="greet")
+            outcomes.add(outcome)
+            assert outcome is ToolOutcome.ERROR or "FORGED" not in text
+    assert ToolOutcome.OK in outcomes

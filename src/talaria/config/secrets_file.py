@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from talaria.core.errors import ConfigError
-from talaria.core.whole_files import replace_file
+from talaria.core.whole_files import changing_files, replace_file
 
 SECRETS_FILE = "secrets.env"
 _LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)")
@@ -72,8 +72,17 @@ def read_secrets_file(home: Path) -> dict[str, str]:
 
 
 def write_secrets_file(home: Path, values: Mapping[str, str | None]) -> None:
-    """Set these values, or remove those that are None; other lines stay. Raises `ConfigError`."""
+    """Set these values, or remove those that are None; other lines stay, also those that another process
+    writes at the same time. Raises `ConfigError`."""
     path = home / SECRETS_FILE
+    try:
+        with changing_files(home):
+            _write(path, values)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}.", "Is the home yours?") from error
+
+
+def _write(path: Path, values: Mapping[str, str | None]) -> None:
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except FileNotFoundError:
@@ -84,10 +93,7 @@ def write_secrets_file(home: Path, values: Mapping[str, str | None]) -> None:
     if kept and not kept[-1].endswith("\n"):
         kept[-1] += "\n"
     kept += [f"{name}={value}\n" for name, value in values.items() if value is not None]
-    try:
-        if any(_LINE.match(line) for line in kept):
-            replace_file(path, "".join(kept).encode())
-        else:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}.", "Is the home yours?") from error
+    if any(_LINE.match(line) for line in kept):
+        replace_file(path, "".join(kept).encode())
+    else:
+        path.unlink(missing_ok=True)

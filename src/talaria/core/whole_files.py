@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -16,6 +19,18 @@ def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def changing_files(folder: Path) -> Iterator[None]:
+    """Let one writer at a time, of all threads and processes, read files of this folder and replace them.
+    Blocks while another one does. Raises `OSError`."""
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:

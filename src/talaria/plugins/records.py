@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from talaria.core.whole_files import replace_file
+from talaria.core.whole_files import changing_files, replace_file
 
 FILE: Final = "plugins.json"
 
@@ -49,25 +49,28 @@ def read_records(home: Path) -> PluginRecords:
 
 def keep_checks(home: Path, checks: dict[str, KeptCheck]) -> None:
     """Keep these checks in place of all others. Raises `OSError`."""
-    records = read_records(home)
-    if records.checks != checks:
-        _write(home, msgspec.structs.replace(records, checks=checks))
+    with changing_files(home):
+        records = read_records(home)
+        if records.checks != checks:
+            _write(home, msgspec.structs.replace(records, checks=checks))
 
 
 def quarantine(home: Path, name: str, entry: Quarantined) -> None:
     """Keep the plug-in out from the next start on. Raises `OSError`."""
-    records = read_records(home)
-    _write(home, msgspec.structs.replace(records, quarantine={**records.quarantine, name: entry}))
+    with changing_files(home):
+        records = read_records(home)
+        _write(home, msgspec.structs.replace(records, quarantine={**records.quarantine, name: entry}))
 
 
 def release(home: Path, name: str) -> bool:
     """Take a plug-in out of the quarantine. Return whether it was there. Raises `OSError`."""
-    records = read_records(home)
-    rest = {other: entry for other, entry in records.quarantine.items() if other != name}
-    if rest == records.quarantine:
-        return False
-    _write(home, msgspec.structs.replace(records, quarantine=rest))
-    return True
+    with changing_files(home):
+        records = read_records(home)
+        rest = {other: entry for other, entry in records.quarantine.items() if other != name}
+        if rest == records.quarantine:
+            return False
+        _write(home, msgspec.structs.replace(records, quarantine=rest))
+        return True
 
 
 def _write(home: Path, records: PluginRecords) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -76,8 +76,11 @@ class SkillContent(msgspec.Struct, frozen=True):
         return sum(file.size for file in self.files)
 
 
-def read_skill(folder: Path, copy: Path | None = None) -> SkillContent:
-    """Read a skill's folder. With `copy`, the bytes that were read are also written to this new folder.
+def read_skill(
+    folder: Path, copy: Path | None = None, take: Callable[[str, bytes], None] | None = None
+) -> SkillContent:
+    """Read a skill's folder. With `copy`, the bytes that were read are also written to this new folder. With
+    `take`, it is called with the path and the bytes of each file.
 
     Raises `SkillError` that says what is wrong with it, and `OSError`.
     """
@@ -101,6 +104,8 @@ def read_skill(folder: Path, copy: Path | None = None) -> SkillContent:
                 instructions = data
             if copy is not None:
                 _write(copy, path, data, is_program=is_program)
+            if take is not None:
+                take(path, data)
     if instructions is None:
         raise SkillError(f"{folder} has no SKILL.md.", "A skill is a folder with a file of this name.")
     return SkillContent(read_head(instructions, folder.name), tuple(files), whole.hexdigest())

@@ -118,8 +118,19 @@ def _read(name: str, pin: SkillPin, copy: Path, file: str) -> str:
     from talaria.skills.front_matter import SkillError  # noqa: PLC0415 - without skills, none is imported
     from talaria.skills.skill_folder import instructions_name, read_skill  # noqa: PLC0415
 
+    folder = Folder(copy)
     try:
-        content = read_skill(copy)
+        named = folder.resolve(file) if file else None
+    except ToolError:
+        raise ToolError(f"{clean(file)[:80]!r} is no path in the skill {name}.", _NAME_FILES) from None
+    read: dict[str, bytes] = {}  # the bytes that were hashed: the file could be another one afterwards
+
+    def take(path: str, data: bytes) -> None:
+        if path == str(named) or (named is None and path.upper() == "SKILL.MD"):
+            read[path] = data
+
+    try:
+        content = read_skill(copy, take=take)
     except (OSError, SkillError) as error:
         raise ToolError(f"The skill {name} cannot be read: {error}", "Tell the person.") from error
     if content.digest != pin.digest:
@@ -127,17 +138,17 @@ def _read(name: str, pin: SkillPin, copy: Path, file: str) -> str:
             f"The copy of the skill {name} is not what the operator accepted, so it is not shown.",
             f"Tell the person: `talaria skills accept {name}` on the gateway's machine makes it again.",
         )
-    folder, paths = Folder(copy), [each.path for each in content.files]
-    try:
-        wanted = folder.resolve(file or instructions_name(content))
-    except ToolError:
-        raise ToolError(f"{clean(file)[:80]!r} is no path in the skill {name}.", _NAME_FILES) from None
+    paths = [each.path for each in content.files]
+    wanted = named or folder.resolve(instructions_name(content))
     if wanted.is_root or any(path.startswith(f"{wanted}/") for path in paths):
         below = [path for path in paths if wanted.is_root or path.startswith(f"{wanted}/")]
         return f"[{copy}]\n{_list_files(below)}"
     if str(wanted) not in paths:
         raise ToolError(f"The skill {name} has no file {wanted}.", _NAME_FILES)
-    data = folder.read(wanted, MAX_FILE_BYTES)
+    data = read[str(wanted)]
+    if len(data) > MAX_FILE_BYTES:
+        text = f"{wanted} has {format_size(len(data))}, which is too much to read."
+        raise ToolError(text, f"A command can use it: it is {copy / str(wanted)}.")
     if b"\0" in data:
         raise ToolError(f"{wanted} is not a text.", f"A command can use it: it is {copy / str(wanted)}.")
     shown = data.decode(errors="replace")
