@@ -35,7 +35,7 @@ OTHER = Member(
     PlaceId("plc_other"),
     boot=read_boot(),
     host="web-2",
-    url="http://10.0.0.2:8765",
+    url="http://127.0.0.1:1",  # where nothing listens
     version="1.0",
     schema=22,
     started_at=1.0,
@@ -106,19 +106,21 @@ async def test_a_gateway_that_cannot_serve_beside_another_is_refused(
         assert living(postgres_database) == [FAR.owner], "it has left"
     found = [each async for each in check_cluster(load(tmp_path, environ, PARTS).settings, environ, None)]
     assert [each.level for each in found] == [Level.OK, Level.OK, Level.PROBLEM]
-    assert "127.0.0.1" in found[-1].text
+    assert "cannot reach this gateway at http://127.0.0.1" in found[-1].text
     good = {**environ, **TOKEN, "TALARIA_CLUSTER__ADVERTISE_URL": "http://10.0.0.1:8765"}
     async with serving(tmp_path, good) as gateway:
         assert gateway.overview is not None
         await gateway.overview.look()
-        assert gateway.overview.troubles() == ()
-        found = [
-            each
-            async for each in check_cluster(
-                load(tmp_path, good, PARTS).settings, good, await status_of(gateway)
-            )
-        ]
+        await gateway.overview.greet()
+        (lost,) = gateway.overview.troubles()
+        assert "cannot be reached, so what runs there is shown late" in lost
+        status = await status_of(gateway)
+        assert status["ready"], "a split between gateways stops no turns"
+        (other,) = [member for member in status["cluster"]["members"] if not member["is_here"]]
+        assert "cannot be reached" in other["unreachable"]
+        found = [each async for each in check_cluster(load(tmp_path, good, PARTS).settings, good, status)]
         assert "2 gateways serve the database" in found[0].text
         page = gateway.metrics.render().decode()
         assert f'member="{gateway.overview.me.place}"' in page
         assert 'talaria_members{state="alive"} 2.0' in page
+        assert f'talaria_members_unreachable{{member="{gateway.overview.me.place}"}} 1.0' in page

@@ -56,6 +56,11 @@ class Case:
         )
         assert chat.replies == answers
 
+    async def until_sent(self, process: GatewayProcess) -> None:
+        """Wait until no reply is owed: what was sent and not recorded yet would be sent again, with a mark."""
+        while (await process.call("GET", "/api/status"))["owed"]["replies"]:
+            await asyncio.sleep(0.05)
+
     async def until_status(self, process: GatewayProcess, beginning: str) -> str:
         while True:
             status = await process.call("GET", "/api/status")
@@ -81,6 +86,7 @@ async def test_one_gateway_polls_and_another_goes_on_when_it_is_cut_off_or_kille
                 assert one.url in told
                 await case.say("first")
                 await _see_the_cluster(one, two)
+                await case.until_sent(two)
                 await _cut_off(case, proxy, one, two)
                 await two.kill()
                 await case.say("after the kill")
@@ -107,6 +113,7 @@ async def _cut_off(case: Case, proxy: CuttingProxy, one: GatewayProcess, two: Ga
     while not (await one.call("GET", "/readyz", raise_for_status=False))["ready"]:
         await asyncio.sleep(0.05)
     await case.say("with it again")
+    await case.until_sent(one)
     assert await case.until_status(one, "elsewhere: ")
 
 

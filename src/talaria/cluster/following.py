@@ -95,6 +95,14 @@ class PeerClient:
         if self._session is not None:
             await self._session.close()
 
+    async def greet(self, member: Member) -> None:
+        """Look whether the member can be reached, and takes the token. Raises `PeerUnreachable`."""
+        async with (
+            asyncio.timeout(self.timing.silence_seconds),
+            self.call(member, "GET", "/cluster/greeting", "read"),
+        ):
+            pass
+
     async def turn_events(
         self, member: Member, turn_id: TurnId, stream: str = "", after: int = 0
     ) -> AsyncGenerator[StreamLine, None]:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from random import Random
 
 from talaria.cluster.following import PeerClient
 from talaria.cluster.member_checks import ClusterToken, describe, find_trouble
@@ -14,12 +15,13 @@ from talaria.cluster.membership import Membership
 from talaria.cluster.roles import UPKEEP, Roles
 from talaria.core.clock import Clock
 from talaria.core.cluster import LeasedRole, Member, MemberFigures, Wake
-from talaria.core.errors import StoreError
+from talaria.core.errors import ConfigError, StoreError
 from talaria.core.ids import OwnerId
 from talaria.core.tasks import run_loops
 from talaria.observe.metrics import ClusterReading
 
 _log = logging.getLogger("talaria.cluster")
+_GREETED = 8  # members at a time, of however many there are
 
 
 class MemberState(StrEnum):
@@ -53,6 +55,7 @@ class Overview:
         self._measure = measure
         self._peers = peers
         self._told: tuple[str, ...] = ()
+        self._random = Random()  # noqa: S311 - it is for choosing
         self.own_roles = roles
         self.members: Sequence[Member] = (own.me,)
         self.roles: Sequence[LeasedRole] = ()
@@ -73,12 +76,22 @@ class Overview:
                 await self.look()
             except StoreError as error:
                 _log.debug("the members were not read: %s", error)
+            await self.greet()
             await self._clock.sleep(self.own_roles.lease_seconds / 3)
 
     async def look(self) -> None:
         """Read the members and their roles. Raises `StoreError`."""
         self.members, self.roles = await asyncio.gather(self._store.members(), self._store.roles())
-        self._tell(self.troubles())
+        self._tell(tuple(map(_spoken, self._find_trouble())))
+
+    async def greet(self) -> None:
+        """Look whether some of the others can be reached, so that a split is known before it matters."""
+        others = self.others()
+        self._peers.forget({member.owner for member in others})
+        if not self._token.is_set:
+            return
+        chosen = self._random.sample(others, min(len(others), _GREETED))
+        await asyncio.gather(*map(self._peers.greet, chosen), return_exceptions=True)
 
     async def drain(self, seconds: float) -> None:
         """Let others have the roles of this member, if there are any, within so many seconds. Without others
@@ -124,16 +137,17 @@ class Overview:
 
     def troubles(self) -> tuple[str, ...]:
         """Return what keeps this member from working with the others. Its turns run all the same."""
-        others = self.others()
-        found = find_trouble(self.me, others, self._token)
-        texts = [f"{error.user_text} {error.hint}" for error in found]
-        lost = self.unreachable()
+        others, lost = self.others(), self.unreachable()
+        texts = list(map(_spoken, self._find_trouble()))
         texts += [
             f"{describe(each)} cannot be reached, so what runs there is shown late: {lost[each.owner]}"
             for each in others
             if each.owner in lost
         ]
         return tuple(texts)
+
+    def _find_trouble(self) -> list[ConfigError]:
+        return find_trouble(self.me, self.others(), self._token)
 
     def reading(self) -> ClusterReading:
         """Return the figures for metrics, as last read."""
@@ -149,6 +163,10 @@ class Overview:
         if self._told and not troubles:
             _log.info("the other members can be worked with again")
         self._told = troubles
+
+
+def _spoken(error: ConfigError) -> str:
+    return f"{error.user_text} {error.hint}"
 
 
 @asynccontextmanager

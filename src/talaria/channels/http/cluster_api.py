@@ -54,6 +54,10 @@ class ClusterApi:
         self._awaited: dict[TurnId, set[asyncio.Future[LiveTurn]]] = {}
         self._turns.live.observe(self._opened)
 
+    async def greet(self, request: Request) -> Response:
+        """Tell another member that it can reach this one."""
+        return Response(b"", 204)
+
     async def turn_events(self, request: Request) -> LineStream:
         """The events of a turn that this process has. Of a turn that is over, only the end. Raises `NotFound`
         if another process has the turn, or none."""
@@ -199,7 +203,9 @@ def cluster_routes(cluster: ClusterApi) -> dict[str, dict[str, ApiRoute]]:
     read = Call("A file of a chat.", _BYTES, fields=fields, errors=("not_found",))
     file = Call("An upload, or a file that a turn sent.", _BYTES, errors=("not_found",))
     log_in = Call("Exchange the code of a link.", MemberLogin, body=LoginBody, errors=("not_found",))
+    greeting = Call("Whether another member reaches this one, and has the token.", None, status=204)
     return {
+        "/cluster/greeting": {"GET": ApiRoute(cluster.greet, RouteAccess.ALL, greeting)},
         "/cluster/turns/{id}/events": {"GET": ApiRoute(cluster.turn_events, RouteAccess.ALL, events)},
         "/cluster/files": {
             "POST": ApiRoute(cluster.put_file, RouteAccess.CHAT, put),

@@ -122,8 +122,12 @@ def in_doubt() -> StoreError:
     )
 
 
-def no_connection(seconds: float, connections: int) -> StoreError:
-    return StoreError(
+class PoolFull(StoreError):
+    """All connections of this gateway were in use for too long. Nothing was written."""
+
+
+def no_connection(seconds: float, connections: int) -> PoolFull:
+    return PoolFull(
         f"The database is too slow: all {connections} connections were in use for {seconds:.0f} s, and "
         "nothing was written.",
         "Look at the load of PostgreSQL, or raise store.connections.",

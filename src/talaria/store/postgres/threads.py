@@ -23,7 +23,7 @@ from talaria.core.ids import OwnerId, SessionId, TurnId
 from talaria.core.ledger import Renewal
 from talaria.core.tasks import Uncancellable
 from talaria.store.postgres.connections import Connect
-from talaria.store.postgres.faults import ServerFull, failed, hanging, no_connection
+from talaria.store.postgres.faults import PoolFull, ServerFull, failed, hanging, no_connection
 from talaria.store.postgres.link import PostgresLink
 from talaria.store.postgres.pipeline import ConnectionCut
 from talaria.store.sql import cluster, leases, rules
@@ -88,7 +88,9 @@ class Crew:
                 self._queue.put(task)
             else:
                 self._count(-1)
-                _deliver(task.result, None, no_connection(monotonic() - task.at, self.most))
+                failure = no_connection(monotonic() - task.at, self.most)
+                self._on_end(failure)
+                _deliver(task.result, None, failure)
 
     def _count(self, by: int) -> int:
         with self._lock:
@@ -263,8 +265,9 @@ class PostgresThreads:
 
     def _note_failure(self, error: TalariaError | None) -> None:
         """A failure of the database has a cause; a refusal, or an order that is wrong in itself, has none."""
-        if isinstance(error, StoreError) and isinstance(
-            error.__cause__, ConnectionCut | psycopg.OperationalError
+        if isinstance(error, PoolFull) or (
+            isinstance(error, StoreError)
+            and isinstance(error.__cause__, ConnectionCut | psycopg.OperationalError)
         ):
             self._trouble = error
 
