@@ -57,7 +57,7 @@ class Case:
         assert chat.replies == answers
 
     async def until_sent(self, process: GatewayProcess) -> None:
-        """Wait until no reply is owed: what was sent and not recorded yet would be sent again, with a mark."""
+        """Wait until no reply is owed: one that was sent and not recorded yet would be sent again."""
         while (await process.call("GET", "/api/status"))["owed"]["replies"]:
             await asyncio.sleep(0.05)
 

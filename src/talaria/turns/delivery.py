@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import aclosing, suppress
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from functools import partial
 from random import Random
 
@@ -35,7 +35,6 @@ from talaria.core.delivery import (
     OutgoingMessage,
 )
 from talaria.core.errors import StoreError, ToolError
-from talaria.core.events import Event
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.limits import Limits
@@ -48,6 +47,7 @@ from talaria.core.turns import Turn
 from talaria.turns.feed import TurnChange
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import DeliverySettings
+from talaria.turns.shown_turn import ShownTurn
 
 _log = logging.getLogger("talaria.delivery")
 _BATCH = 64
@@ -405,7 +405,7 @@ class Delivery:
     async def _run_show(self, outlet: Outlet, live: LiveTurn) -> None:
         try:
             if await self._is_next(live):
-                await outlet.show(_View(live, self._store))
+                await outlet.show(ShownTurn(live, self._store))
         except Exception:
             _log.warning("turn %s is not shown while it runs", live.turn.id, exc_info=True)
 
@@ -471,36 +471,3 @@ class Delivery:
                 wish = error.retry_after
                 pause = pause_after(attempts, self._random) if wish is None else wish + _WISH_MARGIN
                 await self._clock.sleep(min(pause, LONGEST_WAIT))
-
-
-class _View:
-    """Implements `core.ports.TurnFeed`."""
-
-    def __init__(self, live: LiveTurn, store: Store) -> None:
-        self._live = live
-        self._store = store
-        self._shown_id = live.turn.shown_id
-
-    @property
-    def turn(self) -> Turn:
-        return self._live.turn
-
-    @property
-    def shown_id(self) -> str | None:
-        return self._shown_id
-
-    async def events(self) -> AsyncIterator[Event]:
-        async with aclosing(self._live.follow()) as events:
-            async for _, event in events:
-                yield event
-
-    async def shown(self, platform_id: str) -> None:
-        self._shown_id = platform_id
-        await self._store.show(self._live.turn.id, platform_id)
-
-    async def question_message(self, question_id: QuestionId) -> str | None:
-        found = await self._store.find_question(question_id)
-        return None if found is None else found.question.shown_id
-
-    async def question_shown(self, question_id: QuestionId, platform_id: str) -> None:
-        await self._store.show_question(question_id, platform_id)
