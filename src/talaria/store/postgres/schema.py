@@ -79,7 +79,7 @@ def _check_members(connection: psycopg.Connection[Any], oldest: int) -> None:
         named = ", ".join(f"{host} (Talaria {version}, schema {schema})" for host, version, schema in rows)
         raise StoreError(
             f"This version changes the database in a way that older gateways cannot follow: {named}.",
-            "Stop them first. One schema at a time can be upgraded while gateways run.",
+            "Stop them first: gateways that run follow one schema at a time.",
         )
 
 

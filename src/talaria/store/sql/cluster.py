@@ -288,7 +288,7 @@ WHERE roles.owner = excluded.owner OR roles.expires_at <= ?
 """
 FIND_ROLE = "SELECT name, owner, fence, expires_at FROM roles WHERE name = ?"
 FIND_ROLES = "SELECT name, owner, fence, expires_at FROM roles ORDER BY name"
-# Whoever sent on the channel before has stopped, and what became of its last messages is not known.
+# The holder before has stopped, and what became of its last messages is not known.
 SEND_AGAIN = "UPDATE outbox SET due_at = 0 WHERE state = 'sending' AND channel = ?"
 GIVE_ROLE = "UPDATE roles SET expires_at = 0 WHERE name = ? AND owner = ?"
 
