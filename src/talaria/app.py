@@ -382,6 +382,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
         keeper, watch = await scopes.enter_async_context(start.leases(store))
         cluster = await start.join(store, keeper, scopes)
         membership = None if cluster is None else cluster.membership
+        place = "" if membership is None else membership.here.own_place
         if membership is not None:
             sources.add(await scopes.enter_async_context(keep_places(membership, store, workspaces, notes)))
         uploads = make_uploads(cluster, folders, clock, workers)
@@ -401,7 +402,7 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
             store=store,
             pool=agents.pool,
             turns=turns,
-            deletions=Deletions(store, clock, sessions, folders, index.forget),
+            deletions=Deletions(store, clock, sessions, folders, index.forget, place=place),
             search=index,
             workspaces=workspaces,
             networks=networks,

@@ -73,6 +73,15 @@ def test_a_gateway_alone_needs_no_token_and_no_address() -> None:
     )
 
 
+def test_gateways_share_all_files_or_none() -> None:
+    token, shared = ClusterToken("A_TOKEN", is_set=True), member("a", shared=True)
+    (error,) = find_trouble(shared, [member("b")], token)
+    assert "only this one has store.files" in error.user_text
+    (error,) = find_trouble(member("b"), [shared], token)
+    assert "only that one has store.files" in error.user_text
+    assert not find_trouble(shared, [member("b", shared=True)], token)
+
+
 def test_processes_of_one_machine_have_the_same_boot() -> None:
     assert read_boot() == read_boot()
     assert len(read_boot()) > 10

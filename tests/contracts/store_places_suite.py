@@ -7,8 +7,9 @@ from msgspec.structs import replace
 from contracts.cluster_orders import AWAY, HERE, HOME, THERE, at, both_join, member
 from contracts.store_orders import CHAT, LEASE, ME, RIVAL, HandClock, ending
 from talaria.core.cluster import ChatPlace
+from talaria.core.files import MESSAGES
 from talaria.core.ids import ChatKey, JobId, job_chat
-from talaria.core.messages import File
+from talaria.core.messages import File, UserMessage
 from talaria.core.store_ports import StoreEngine
 
 
@@ -72,3 +73,18 @@ class StorePlacesSuite:
         accepted = await store.accept(replace(at(THERE), inbound=run))
         assert accepted.elsewhere == ME
         assert (await store.cluster.chat_place(run.chat_key)).place == HOME
+
+    async def test_files_of_deleted_sessions_are_removed_where_they_are(self, store: StoreEngine) -> None:
+        await both_join(store)
+        turn = await store.accept(at(HERE))
+        assert turn.began is not None
+        path = f"{MESSAGES}/{'a' * 24}.txt"
+        long = UserMessage((File("message.txt", path, "text/plain", 9),))
+        await store.commit(ending(turn, turn.began, long))
+        await store.cluster.place_chat(CHAT, HOME)
+        await store.delete_session(turn.turn.session_id, 0.0)
+        while await store.retention.purge_deleted():
+            pass
+        assert path in [each.path for each in await store.retention.removals(HOME)]
+        assert not await store.retention.removals(AWAY)
+        assert (await store.cluster.chat_place(CHAT)).place == HOME, "other files of the chat are there"

@@ -71,6 +71,16 @@ def find_trouble(me: Member, others: Sequence[Member], token: ClusterToken) -> l
         )
     if (far := find_far_trouble(me.url, me.boot, others)) is not None:
         troubles.append(far)
+    unlike = next((each for each in others if each.has_shared_files != me.has_shared_files), None)
+    if unlike is not None:
+        has = "that one" if unlike.has_shared_files else "this one"
+        troubles.append(
+            ConfigError(
+                f"{describe(unlike)} serves the same database, and only {has} has store.files, so files "
+                "of chats would be in two places.",
+                "Set store.files to the same shared folder on all gateways, or on none.",
+            )
+        )
     return troubles
 
 

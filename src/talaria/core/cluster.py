@@ -29,6 +29,11 @@ class Here(msgspec.Struct, frozen=True):
     takeover_seconds: float = 600.0
     has_shared_files: bool = False
 
+    @property
+    def own_place(self) -> PlaceId:
+        """The place whose files of chats nobody else sees; empty if all see them."""
+        return PlaceId("") if self.has_shared_files else self.place
+
 
 class MemberFigures(msgspec.Struct, frozen=True):
     """Figures that a member gives of itself at each renewal, for people who look at the cluster."""

@@ -39,8 +39,9 @@ class RetentionStore(Protocol):
         """Delete some rows of deleted sessions. Return whether there may be more."""
         ...
 
-    async def removals(self) -> Sequence[Removal]:
-        """Return files of deleted sessions that are to be removed from the disk, up to 100."""
+    async def removals(self, place: str = "") -> Sequence[Removal]:
+        """Return files of deleted sessions that are to be removed from the disk, up to 100. With `place`,
+        leave out those of chats whose files are in another place."""
         ...
 
     async def mentioned_results(self, chat_key: ChatKey) -> frozenset[str]:

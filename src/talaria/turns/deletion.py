@@ -49,13 +49,17 @@ class Deletions:
         sessions: SessionLifecycle,
         folder_of: Callable[[ChatKey], Path],
         forget: Callable[[SessionId], Awaitable[None]],
+        *,
+        place: str = "",
     ) -> None:
-        """`folder_of` returns the folder of a chat. `forget` removes a session from the search index."""
+        """`folder_of` returns the folder of a chat. `forget` removes a session from the search index. With
+        `place`, files of chats in other places are left to the gateways there."""
         self._store = store
         self._clock = clock
         self._sessions = sessions
         self._folder_of = folder_of
         self._forget = forget
+        self._place = place
         self._sweeping = asyncio.Lock()
 
     async def delete(self, session_id: SessionId) -> Session:
@@ -89,7 +93,7 @@ class Deletions:
                 count += 1
             if count:
                 hit(Failpoint.PURGED)
-            while removals := await self._store.retention.removals():
+            while removals := await self._store.retention.removals(self._place):
                 await self._remove(removals[0].chat_key, removals)
 
     async def sweep_workspaces(self) -> None:

@@ -142,7 +142,11 @@ def _files_of(tx: Transaction, turn_id: TurnId, files: str | None) -> Iterable[s
 
 # -- their files ------------------------------------------------------------------------------------------
 
-FIND_REMOVALS = f"SELECT id, chat_key, path FROM removals ORDER BY id LIMIT {rules.BATCH}"
+FIND_REMOVALS = f"""
+SELECT id, chat_key, path FROM removals r
+WHERE ? = '' OR NOT EXISTS (SELECT 1 FROM chats c WHERE c.chat_key = r.chat_key AND c.place NOT IN ('', ?))
+ORDER BY id LIMIT {rules.BATCH}
+"""
 DROP_REMOVAL = "DELETE FROM removals WHERE id = ?"
 FIND_MENTIONS = f"""
 SELECT e.body FROM sessions s JOIN entries e ON e.session_id = s.id
@@ -152,8 +156,8 @@ WHERE s.chat_key = ?
 """
 
 
-def removals(db: Connection) -> Sequence[Removal]:
-    return [Removal(*row) for row in db.execute(FIND_REMOVALS)]
+def removals(db: Connection, place: str = "") -> Sequence[Removal]:
+    return [Removal(*row) for row in db.execute(FIND_REMOVALS, (place, place))]
 
 
 def mentioned_results(db: Connection, chat_key: ChatKey) -> frozenset[str]:
