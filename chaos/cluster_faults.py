@@ -63,7 +63,7 @@ CLUSTER_FAULTS = (
                 "WHERE chat_key = ? AND ? <> '-' AND ? <> '-'\n",
             ),
         ),
-        Tests(f"{_RACES}::test_a_message_and_an_adoption_at_once_leave_a_chat_with_one_member"),
+        Tests(f"{_RACES}::test_a_chat_that_two_orders_are_about_to_move_is_moved_by_the_first"),
     ),
     Mutant(
         "process before in the place",

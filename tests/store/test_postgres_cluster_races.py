@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
@@ -18,6 +19,10 @@ from talaria.core.turns import TurnState
 from talaria.store.postgres.store import PostgresStore
 
 Stores = tuple[PostgresStore, PostgresStore]
+WAITING = """
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = 'talaria' AND wait_event_type = 'Lock'
+"""
 CHATS = [ChatKey(f"agent:main:http:api:{n}") for n in range(8)]
 
 
@@ -113,6 +118,22 @@ async def test_a_message_and_an_adoption_at_once_leave_a_chat_with_one_member(
     assert set(running(accepted).values()) == {0}, "older turns come first"
     news = {each.turn.id for each in accepted}
     assert set(await turns_of(stores[0], ME, RIVAL)) == set(orphans) | news
+
+
+async def test_a_chat_that_two_orders_are_about_to_move_is_moved_by_the_first(
+    stores: Stores, clock: HandClock, postgres_url: str
+) -> None:
+    """Both have read the chat's row, and wait to change it."""
+    await orphan(stores, clock)
+    with psycopg.connect(postgres_url) as holder, psycopg.connect(postgres_url, autocommit=True) as watch:
+        holder.execute("SELECT 1 FROM chats WHERE chat_key = %s FOR UPDATE", (CHATS[0],))
+        adopting = asyncio.create_task(stores[0].cluster.adopt(HERE))
+        accepting = asyncio.create_task(stores[1].accept(at(THERE, chat=CHATS[0])))
+        while watch.execute(WAITING).fetchone() != (2,):
+            await asyncio.sleep(0)
+        holder.rollback()
+        await asyncio.gather(adopting, accepting)
+    await turns_of(stores[0], ME, RIVAL)
 
 
 async def test_a_turn_is_begun_or_adopted_by_another(stores: Stores, clock: HandClock) -> None:
