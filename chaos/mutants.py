@@ -23,6 +23,7 @@ from chaos.cluster_faults import CLUSTER_FAULTS
 from chaos.cluster_mutants import strike
 from chaos.context_faults import CONTEXT_FAULTS
 from chaos.finding_faults import FINDING_FAULTS
+from chaos.following_faults import FOLLOWING_FAULTS
 from chaos.hook_faults import HOOK_FAULTS
 from chaos.key_faults import KEY_FAULTS
 from chaos.kills import KillRun
@@ -524,6 +525,7 @@ MUTANTS = (
     *POSTGRES_FAULTS,
     *CLUSTER_FAULTS,
     *PLACE_FAULTS,
+    *FOLLOWING_FAULTS,
     *LOAD_FAULTS,
     *MCP_FAULTS,
     *RUN_FAULTS,

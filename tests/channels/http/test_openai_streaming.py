@@ -254,3 +254,26 @@ async def test_a_session_on_another_model_says_so_to_a_call_by_the_agents_name(
         assert said.model == "scripted/fast"
         response = await client.responses.create(model="main", input="hi", extra_headers=SESSION)
         assert response.model == "scripted/fast"
+
+
+async def test_a_turn_that_is_begun_anew_in_mid_stream_says_nothing_twice(
+    api: Api, model: ModelServer
+) -> None:
+    """As when its lease is lost, or the gateway that answers dies behind another one."""
+    slow = "[[chunks 8]][[chunk-delay 0.03]][[words 40]]"
+    body = {"messages": [{"role": "user", "content": slow}], "stream": True}
+    texts: list[str] = []
+    async with api.client.post(
+        f"{api.url}/v1/chat/completions", json=body, headers={"X-Talaria-Session": "one"}
+    ) as answer:
+        async for line in answer.content:
+            if not line.startswith(b"data: {"):
+                continue
+            piece = json.loads(line[6:])["choices"][0]["delta"].get("content")
+            if piece and not "".join(texts):
+                [live] = api.gateway.turns.live
+                live.lose()
+            texts.append(piece or "")
+    turn = await api.get(f"/api/turns/{answer.headers['X-Talaria-Turn-Id']}")
+    assert model.requests == 2
+    assert "".join(texts) == turn["reply"]
