@@ -38,6 +38,7 @@ from chaos.plugin_faults import PLUGIN_FAULTS
 from chaos.postgres_faults import POSTGRES_FAULTS
 from chaos.recall_faults import RECALL_FAULTS
 from chaos.retries import RetryRun
+from chaos.role_faults import ROLE_FAULTS
 from chaos.run_faults import RUN_FAULTS
 from chaos.sandbox import SandboxRun, Setting
 from chaos.sandbox_faults import SANDBOX_FAULTS
@@ -524,6 +525,7 @@ MUTANTS = (
     *SLOT_FAULTS,
     *POSTGRES_FAULTS,
     *CLUSTER_FAULTS,
+    *ROLE_FAULTS,
     *PLACE_FAULTS,
     *FOLLOWING_FAULTS,
     *LOAD_FAULTS,
