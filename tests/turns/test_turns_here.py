@@ -192,6 +192,16 @@ async def test_a_turn_that_is_asked_to_stop_is_stopped_where_it_runs(cluster: Cl
     assert (await cluster.here.say("next")).state is TurnState.DONE
 
 
+async def test_a_stop_that_is_adopted_with_its_turn_stops_it(cluster: Cluster) -> None:
+    running = await cluster.here.submit(GATED)
+    await cluster.gate.entered.wait()
+    stop = await cluster.there.submit("/stop")
+    await cluster.kill_here()
+    assert await look(cluster.there, adopts=True) == 2
+    states = await cluster.until_over(running.turn.id, stop.turn.id)
+    assert states == [TurnState.CANCELLED, TurnState.DONE]
+
+
 async def test_a_stateless_call_of_a_dead_member_is_cancelled(cluster: Cluster) -> None:
     call = await cluster.here.turns.call(StatelessCall(Sender("api"), (UserMessage((Text("[[hang]]"),)),)))
     await settle_down()
