@@ -12,6 +12,7 @@ from typing import Any
 from gateways import Gateways, running_gateways
 from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from scenarios.test_cluster import reply_of, send
+from store.cutting_proxy import CuttingProxy, cutting_proxy
 from talaria.testing.gateway_process import GatewayProcess
 
 SETTINGS = {
@@ -30,10 +31,16 @@ async def say(gateway: GatewayProcess, chat: str, text: str) -> Any:
     return await reply_of(gateway, await send(gateway, chat, text))
 
 
-def ticks(folder: Path) -> list[int]:
+def ticks(folder: Path, chat: str) -> list[int]:
     """Return when a command wrote to its file, in nanoseconds."""
-    (found,) = folder.glob("files/*/ticks")
-    return [int(word) for word in found.read_text().split() if len(word) == 19]
+    texts = [found.read_text() for found in folder.glob(f"files/*{chat}/ticks")]
+    return [int(word) for word in "".join(texts).split() if len(word) == 19]
+
+
+async def ticking(folder: Path, chat: str) -> None:
+    """Wait until a command has written."""
+    while not ticks(folder, chat):
+        await asyncio.sleep(0.01)
 
 
 def notes_of(world: Gateways, turn_id: str) -> list[str]:
@@ -54,9 +61,11 @@ def begun_at(world: Gateways, turn_id: str) -> float:
 async def test_a_chat_stays_where_its_files_and_processes_are(
     postgres_database: str,  # noqa: F811
 ) -> None:
-    async with running_gateways(postgres_database, SETTINGS, SETTINGS) as world:
-        await check_restart(world)
-        await check_loss(world)
+    with cutting_proxy(postgres_database) as (proxy, url):
+        async with running_gateways(postgres_database, SETTINGS | {"STORE__URL": url}, SETTINGS) as world:
+            await check_restart(world)
+            await check_loss(world)
+            await check_lost_database(world, proxy)
 
 
 async def check_restart(world: Gateways) -> None:
@@ -80,17 +89,34 @@ async def check_loss(world: Gateways) -> None:
     await here.kill()
     turn_id = await send(there, "lost", call("terminal", command="ls"))
     assert "a.txt" not in await reply_of(there, turn_id)
-    assert ticks(here.home)[-1] / 1e9 < begun_at(world, turn_id), "no process of both at a time"
+    assert ticks(here.home, "lost")[-1] / 1e9 < begun_at(world, turn_id), "no process of both at a time"
     (note,) = notes_of(world, turn_id)
     assert "1 background process: " in note
     assert "while :; do date" in note
     assert "the files of the chat's folder" in note
     await here.start()
-    count = len(ticks(here.home))
+    count = len(ticks(here.home, "lost"))
     assert "gone" not in await say(here, "lost", call("terminal", command="cat a.txt"))
     assert len(notes_of(world, turn_id)) == 1, "it is told once"
-    assert len(ticks(here.home)) == count
+    assert len(ticks(here.home, "lost")) == count
     assert world.ask("SELECT 1 FROM chats WHERE lost <> ''") == []
+
+
+async def check_lost_database(world: Gateways, proxy: CuttingProxy) -> None:
+    """A gateway that lives and has lost the database ends its processes before another takes over."""
+    here, there = world.each
+    assert "Started" in await say(here, "cut", call("terminal", command=TICKS, background=True))
+    await ticking(here.home, "cut")
+    proxy.lose()
+    turn_id = await send(there, "cut", call("terminal", command=TICKS, background=True))
+    assert "Started" in await reply_of(there, turn_id)
+    assert len(notes_of(world, turn_id)) == 1
+    await ticking(there.home, "cut")
+    assert ticks(here.home, "cut")[-1] < ticks(there.home, "cut")[0], "no process of both at a time"
+    proxy.is_gone = False
+    assert "p" in await say(here, "cut", call("process", action="list"))
+    assert world.ask("SELECT count(*) FROM chats WHERE processes <> ''") == [(1,)]
+    await there.call("POST", "/api/sessions/cut/end")
 
 
 async def test_with_shared_files_only_processes_tie_a_chat(postgres_database: str) -> None:  # noqa: F811
@@ -118,12 +144,11 @@ async def check_cut_off(world: Gateways, folder: Path) -> None:
     here, there = world.each
     await send(here, "cut", call("terminal", command=TICKS))
     await world.until("SELECT 1 FROM steps WHERE state = 'started'")
-    while not list(folder.glob("files/*/ticks")):
-        await asyncio.sleep(0.01)
+    await ticking(folder, "cut")
     here.send_signal(signal.SIGSTOP)
     try:
         turn_id = await send(there, "cut", "/queue go on")
         assert "go on" in await reply_of(there, turn_id)
-        assert ticks(folder)[-1] / 1e9 < begun_at(world, turn_id)
+        assert ticks(folder, "cut")[-1] / 1e9 < begun_at(world, turn_id)
     finally:
         here.send_signal(signal.SIGCONT)
