@@ -20,7 +20,7 @@ SETTINGS = {
     "NETWORK__COMMANDS": "off",
     "CLUSTER__TAKEOVER_AFTER": "3s",
 }
-TICKS = "while :; do date +%s%N >> ticks; sleep 0.02; done"
+TICKS = "while :; do date +%s%N >> ticks; sleep 0.1; done"
 
 
 def call(tool: str, **arguments: object) -> str:
@@ -117,6 +117,7 @@ async def check_lost_database(world: Gateways, proxy: CuttingProxy) -> None:
     assert "p" in await say(here, "cut", call("process", action="list"))
     assert world.ask("SELECT count(*) FROM chats WHERE processes <> ''") == [(1,)]
     await there.call("POST", "/api/sessions/cut/end")
+    await world.until("SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM chats WHERE processes <> '')")
 
 
 async def test_with_shared_files_only_processes_tie_a_chat(postgres_database: str) -> None:  # noqa: F811

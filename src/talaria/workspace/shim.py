@@ -124,11 +124,12 @@ def _json(text: str) -> str:
 
 
 def left_on_leash(path: str, at: int) -> float:
-    """Return the seconds until the number at this offset of a leash, for ever if there is no such file."""
+    """Return the seconds until the number at this offset of a leash. A home without a leash is in no cluster,
+    and has no limit; if the home is gone, the time is over."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return float("inf")
+        return float("inf") if os.access(path.rpartition("/")[0], os.F_OK) else 0.0
     try:
         until = int.from_bytes(os.pread(fd, 8, at), "little")
     finally:

@@ -67,7 +67,7 @@ async def test_a_process_ends_with_the_leash_while_no_gateway_looks(
     leash = Leash(tmp_path, lease_seconds=0.9, takeover_seconds=0.6)
     leash.extend(leash.now() + 1)
     life = BackgroundProcesses(tmp_path, commands)
-    await start(life.of(SESSION, places(tmp_path)), "while :; do date +%s%N >> ticks; sleep 0.02; done")
+    await start(life.of(SESSION, places(tmp_path)), "while :; do date +%s%N >> ticks; sleep 0.1; done")
     ticks = chat_folder(tmp_path, KEY) / "ticks"
     await until(ticks.exists)
     await life.close()  # as a gateway that is gone
