@@ -47,7 +47,7 @@ async def endpoint() -> AsyncIterator[LocalEndpoint]:
     assert not Path(f"/proc/{pid}").exists()
 
 
-async def test_it_answers_in_words_and_counts_them(endpoint: LocalEndpoint) -> None:
+async def test_it_answers_in_words_counts_them_and_says_what_does_not_fit(endpoint: LocalEndpoint) -> None:
     heard: list[ModelDelta] = []
     prefix = endpoint.wire.render_prefix("Answer in one short sentence.", ())
     call = ModelCall(
@@ -60,6 +60,9 @@ async def test_it_answers_in_words_and_counts_them(endpoint: LocalEndpoint) -> N
     assert completion.usage.input > 5
     sorting = 3 * 4  # the calls that sort the request count too
     assert 0 < completion.usage.output <= 24 + sorting
+    long = endpoint.wire.encode(UserMessage((Text("word " * 5_000),)))
+    with pytest.raises(ContextTooLong):
+        await endpoint.complete(ModelCall(SMALLEST, prefix, [long]), lambda _: None)
 
 
 @pytest.mark.long
@@ -86,11 +89,3 @@ async def test_with_tools_it_talks_calls_one_tool_or_refuses_and_tells_a_change_
     last = await endpoint.complete(ModelCall(SMALLEST, prefix, chunks), lambda _: None)
     assert last.message.text == "Edited a.txt at line 1. “tea” became “milk”."
     assert last.usage.output == 0, "the program tells it, not the model"
-
-
-async def test_a_conversation_that_does_not_fit_says_so(endpoint: LocalEndpoint) -> None:
-    long = endpoint.wire.encode(UserMessage((Text("word " * 5_000),)))
-    with pytest.raises(ContextTooLong):
-        await endpoint.complete(
-            ModelCall(SMALLEST, endpoint.wire.render_prefix("", ()), [long]), lambda _: None
-        )
