@@ -102,7 +102,7 @@ async def test_the_bytes_that_were_compared_are_shown_whatever_happens_to_the_fi
     forged.write_text((copy / "SKILL.md").read_text().replace("hello", "FORGED"))
     outcomes = set()
     with swapping(copy / "SKILL.md", forged):
-        for _ in range(40):
+        for _ in range(25):
             outcome, text = await read(tmp_path, name="greet")
             outcomes.add(outcome)
             assert outcome is ToolOutcome.ERROR or "FORGED" not in text
