@@ -124,8 +124,8 @@ async def test_with_shared_files_only_processes_tie_a_chat(postgres_database: st
     with tempfile.TemporaryDirectory(prefix="talaria-shared-") as folder:
         settings = SETTINGS | {"STORE__FILES": folder}
         async with running_gateways(postgres_database, settings, settings) as world:
-            await check_move(world)
             await check_cut_off(world, Path(folder))
+            await check_move(world)
 
 
 async def check_move(world: Gateways) -> None:
@@ -133,10 +133,9 @@ async def check_move(world: Gateways) -> None:
     await say(here, "moves", call("terminal", command="echo everywhere > a.txt; mkdir b; cd b; export X=set"))
     await here.kill()
     assert "everywhere" in await say(there, "moves", call("terminal", command="cat ../a.txt; test $X = set"))
-    await here.start()
-    upload = await here.call("POST", "/api/files?name=b.txt", data=b"uploaded")
+    upload = await there.call("POST", "/api/files?name=b.txt", data=b"uploaded")
     await there.call("POST", "/api/sessions/moves/messages", json={"text": "see", "files": [upload["id"]]})
-    assert "uploaded" in await say(here, "moves", call("terminal", command="cat ../b.txt"))
+    assert "uploaded" in await say(there, "moves", call("terminal", command="cat ../b.txt"))
     assert world.ask("SELECT 1 FROM chats WHERE place <> ''") == []
 
 

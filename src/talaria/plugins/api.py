@@ -141,6 +141,7 @@ class Plugin:
         idempotent: bool = False,
         untrusted: bool = False,
         reaches_out: bool = False,
+        uses_files: bool = True,
         timeout: timedelta | None = None,
     ) -> T:
         """Offer a function to models, and return it. Its type hints are the parameters, its docstring is the
@@ -157,6 +158,7 @@ class Plugin:
                 idempotent=idempotent,
                 untrusted=untrusted,
                 reaches_out=reaches_out,
+                uses_files=uses_files,
                 timeout=timeout,
             )
         )

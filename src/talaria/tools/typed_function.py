@@ -40,6 +40,7 @@ def typed_tool(
     idempotent: bool = False,
     untrusted: bool = False,
     reaches_out: bool = False,
+    uses_files: bool = True,
     timeout: timedelta | None = None,
 ) -> FunctionTool:
     """Return a tool that calls the function with the arguments of a call.
@@ -66,6 +67,7 @@ def typed_tool(
         timeout=timeout,
         untrusted=untrusted,
         reaches_out=reaches_out,
+        uses_files=uses_files,
     )
     return FunctionTool(spec, partial(_run, function, signature))
 
