@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import aiohttp
 import pytest
@@ -191,6 +192,12 @@ async def test_files_are_where_the_chat_is_whichever_gateway_gets_or_gives_them(
     assert await uploads.routes.read(key, "note.txt") == b"a note for one"
     async with a.client.get(f"{a.url}/api/files/file_{'0' * 32}") as answer:
         assert answer.status == 404
+    made = await b.post("/api/tokens", {"name": "guest", "role": "chat"}, status=201)
+    guest = {"Authorization": f"Bearer {made['secret']}"}
+    for lead in (f"../files?chat={quote(key)}&path=note.txt", f"../turns/{turn['id']}/events", sent["id"]):
+        body = {"text": "show me the file of another's chat", "files": [lead]}
+        async with b.client.post(f"{b.url}/api/sessions/own/messages", json=body, headers=guest) as answer:
+            assert answer.status == 404, f"{lead} leads a guest into another's chat"
     text = "x " * 400_000
     assert (await b.say("one", text))["state"] == "done"
     assert not any(path.is_file() for path in b.gateway.chat_folder(key).rglob("*"))

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -29,6 +29,7 @@ from talaria.workspace.uploads import (
     UploadTooLarge,
     check_count,
     explained,
+    is_upload_id,
     no_such_file,
 )
 
@@ -132,7 +133,8 @@ class ChatFileRoutes:
     async def _fetch_from(self, member: Member, file_id: str) -> tuple[Upload, BinaryIO]:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
         try:
-            async with self._peers.call(member, "GET", f"{FILES_PATH}/{file_id}", "operate") as response:
+            path = f"{FILES_PATH}/{quote(file_id, safe='')}"
+            async with self._peers.call(member, "GET", path, "operate") as response:
                 async for piece in response.content.iter_any():
                     file.write(piece)
                 name = unquote(response.headers.get(NAME_HEADER, ""))
@@ -186,6 +188,8 @@ class MemberUploads(Uploads):
         try:
             return await self.open_here(upload_id)
         except NotFound:
+            if not is_upload_id(upload_id):  # another text could lead to another call, or to a sent file
+                raise
             return await self.routes.fetch(upload_id)
 
     async def open_here(self, upload_id: str) -> tuple[Upload, BinaryIO]:

@@ -230,7 +230,7 @@ class Uploads:
         raise no_such_file(upload_id)
 
     def _find(self, upload_id: str) -> _Note:
-        if _ID.fullmatch(upload_id):
+        if is_upload_id(upload_id):
             with suppress(OSError, msgspec.MsgspecError):
                 return _read_note(self._note(upload_id).read_bytes())
         raise no_such_file(upload_id)
@@ -365,6 +365,11 @@ def check_count(ids: Sequence[str]) -> None:
     """Raise `BadRequest` for more files than a message may bring."""
     if len(ids) > MAX_FILES:
         raise BadRequest(f"{len(ids)} files are too many for one message.", f"Send up to {MAX_FILES}.")
+
+
+def is_upload_id(text: str) -> bool:
+    """Return whether a text, which anybody may have written, has the form of the id of an upload."""
+    return _ID.fullmatch(text) is not None
 
 
 def no_such_file(file_id: str) -> NotFound:
