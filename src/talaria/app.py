@@ -232,6 +232,7 @@ async def open_gateway(
             yield gateway
         finally:
             start.health.enter(GatewayPhase.DRAINING)
+            gateway.abandon_late()
             if starting is not None:
                 starting.cancel()
                 await asyncio.gather(starting, return_exceptions=True)

@@ -231,6 +231,7 @@ class Gateway:
         """
         seconds = self.settings.shutdown.deadline.total_seconds()
         began = self.clock.elapsed()
+        self.abandon_late()
         if self.overview is not None and self.cluster is not None:
             await self.cluster.drain()
             await self.overview.drain(seconds * _TURNS_SHARE)
@@ -238,6 +239,11 @@ class Gateway:
             began = self.clock.elapsed()
         await self.turns.drain(seconds * _TURNS_SHARE)
         await self.delivery.drain(max(0.0, seconds - (self.clock.elapsed() - began)))
+
+    def abandon_late(self) -> None:
+        """Let the end of the process wait for a database that is gone only until the deadline has passed."""
+        seconds = self.settings.shutdown.deadline.total_seconds()
+        asyncio.get_running_loop().call_later(seconds, self.store.abandon)
 
     async def snapshot(self, seconds: float = _SNAPSHOT_SECONDS) -> Path:
         """Copy the database to a new file in the home and return its path.

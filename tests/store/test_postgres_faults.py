@@ -156,9 +156,11 @@ async def test_the_outcome_of_a_commit_is_waited_for_while_the_database_is_gone(
             assert await store.threads.read(read_count) == 1
 
 
+@pytest.mark.parametrize("is_abandoned", [False, True])
 async def test_a_store_that_closes_does_not_wait_for_a_database_that_is_gone(
-    proxied: tuple[CuttingProxy, PostgresStore],
+    proxied: tuple[CuttingProxy, PostgresStore], is_abandoned: bool
 ) -> None:
+    """Nor does a gateway that has waited for long enough, before it closes the store."""
     proxy, store = proxied
 
     def order(tx: Transaction) -> None:
@@ -168,7 +170,10 @@ async def test_a_store_that_closes_does_not_wait_for_a_database_that_is_gone(
     writing = asyncio.ensure_future(store.threads.write(order))
     while proxy.refused < 1:
         await asyncio.sleep(0)
-    await store.close()
+    if is_abandoned:
+        store.abandon()
+    else:
+        await store.close()
     with pytest.raises(StoreError, match="not known"):
         await writing
 

@@ -82,7 +82,7 @@ class Roles:
             yield role
         finally:
             running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await asyncio.wait((running,), timeout=_GIVE_SECONDS)  # a write under way cannot be cancelled
             del self._sought[name]
             await role.give()
 

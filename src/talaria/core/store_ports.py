@@ -465,6 +465,11 @@ class StoreEngine(Store, Protocol):
         """Write to the disk, changing nothing. Raises `StoreError` while that fails."""
         ...
 
+    def abandon(self) -> None:
+        """Wait no longer for a database that does not come back: a write whose outcome is not known raises
+        `StoreError`. For the end of a process; the next start reads what there is."""
+        ...
+
     async def look(self) -> None:
         """Look whether the database's files are still at their paths; `trouble` tells it if they are not."""
         ...

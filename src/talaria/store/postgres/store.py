@@ -96,6 +96,9 @@ class PostgresStore(SqlStore):
     def trouble(self) -> StoreError | None:
         return self._threads.trouble
 
+    def abandon(self) -> None:
+        self._threads.abandon()
+
     async def probe(self) -> None:
         await self._threads.write(lambda tx: None)
 

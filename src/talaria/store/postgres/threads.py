@@ -239,6 +239,10 @@ class PostgresThreads:
         """Connect for `write_from_thread` before the server may be full. Raises `StoreError`."""
         self._side.write(lambda tx: None)
 
+    def abandon(self) -> None:
+        """Let writes whose commit was cut off raise, in place of waiting for the database to come back."""
+        self._is_over = True
+
     async def close(self) -> None:
         """Finish what was submitted, then close. Goes on when its caller is cancelled."""
         if self._closing is None:
@@ -246,7 +250,7 @@ class PostgresThreads:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        self._is_over = True
+        self.abandon()
         await self.readers.stop()
         await self.writers.stop()
         await asyncio.to_thread(self._leave_side)

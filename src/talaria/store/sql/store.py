@@ -56,6 +56,9 @@ class SqlStore(SqlPort):
     def clock(self) -> Clock:
         return self._clock
 
+    def abandon(self) -> None:
+        """A database in this process's own file or memory comes to an end with every write."""
+
     # -- writing
 
     accept = writes(orders.accept, is_durable=True)
