@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -57,6 +58,9 @@ def command(invocation: Invocation, path: str | None, force: bool) -> None:
     if secret := find_secrets(home):
         what = f"It holds secrets, those in {' and '.join(secret)}"
         click.echo(f"{what}: keep it as safe as they are.", err=True)
+    if (shared := _find_shared(home)) is not None:
+        text = f"Not in it: the files of chats and memory, which are in {shared} (store.files)."
+        click.echo(f"{text} Save that folder too.", err=True)
     kept = (home.token_file.name, ENVIRONMENT, home.logs.name)
     absent = [name for name in kept if (home.path / name).exists()]
     if absent:
@@ -109,6 +113,13 @@ async def _snapshot(home: Home, found: GatewayOrStore) -> Path:
     copy = new_snapshot(home.path)
     await found.snapshot(copy)
     return copy
+
+
+def _find_shared(home: Home) -> Path | None:
+    try:
+        return load(home.path, os.environ, PARTS).settings.store.shared
+    except TalariaError:
+        return None
 
 
 def find_secrets(home: Home) -> list[str]:
