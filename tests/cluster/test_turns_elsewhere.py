@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
 from asking_tools import Danger, calling
 from channels.http.gateway import Api, run_gateway
 from channels.http.test_approvals import waiting
 from channels.http.test_events import Sse, collect, open_stream, read
-from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from postgres_server import PostgresServer, postgres  # noqa: F401 - fixtures
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
@@ -24,6 +24,7 @@ from talaria.testing.fake_outlet import FakeOutlet
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.member_uploads import MemberUploads
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 SLOW = "[[chunks 8]][[chunk-delay 0.02]][[words 40]]"
 
 
@@ -36,17 +37,22 @@ class Pair(NamedTuple):
     danger: Danger
 
 
-@pytest.fixture
-async def pair(tmp_path: Path, postgres_database: str) -> AsyncIterator[Pair]:  # noqa: F811
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pair(
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres: PostgresServer,  # noqa: F811
+) -> AsyncIterator[Pair]:
     danger, environ = Danger(), {"TALARIA_CLUSTER_TOKEN": "a-cluster-token-for-tests"}
-    tables = {"store": {"url": postgres_database}}
+    homes, url = tmp_path_factory.mktemp("homes"), postgres.new_database()
+    tables = {"store": {"url": url}}
     async with (
         ModelServer() as model,
-        run_gateway(tmp_path / "a", model, tables=tables, parts=danger.parts(), environ=environ) as a,
-        run_gateway(tmp_path / "b", model, tables=tables, parts=danger.parts(), environ=environ) as b,
+        run_gateway(homes / "a", model, tables=tables, parts=danger.parts(), environ=environ) as a,
+        run_gateway(homes / "b", model, tables=tables, parts=danger.parts(), environ=environ) as b,
     ):
         assert (await a.say("one", "hello"))["reply"] == "You said: hello"
         yield Pair(a, b, model, danger)
+    postgres.drop(url)
 
 
 def text_of(events: list[Sse]) -> str:
@@ -89,7 +95,7 @@ async def _complete(pair: Pair) -> None:
 async def test_stops_and_decisions_reach_the_member_that_has_the_turn(pair: Pair) -> None:
     a, b, model, danger = pair
     hanging = await a.begin("one", "[[hang]]")
-    await model.until(lambda: model.requests == 2)
+    await model.until(lambda: model.answering == 1)
     assert (await b.post(f"/api/turns/{hanging}/cancel"))["state"] == "cancelled"
     asking = await a.begin("one", calling("go"))
     async with open_stream(b, asking) as stream:
@@ -125,7 +131,7 @@ async def test_a_client_goes_on_at_another_gateway_and_has_each_text_once(pair: 
 async def test_the_feed_tells_the_turns_of_all_gateways(pair: Pair) -> None:
     a, b, model, _ = pair
     before = await a.begin("one", "[[hang]]")
-    await model.until(lambda: model.requests == 2)
+    await model.until(lambda: model.answering == 1)
     seen: list[tuple[str, str]] = []
     async with b.client.get(f"{b.url}/api/events") as answer:
         feed = read(answer)
