@@ -54,6 +54,18 @@ CLUSTER_FAULTS = (
         Tests(f"{_SUITE}_a_draining_member_keeps_what_runs_and_gives_up_the_rest"),
     ),
     Mutant(
+        "later turn first",
+        "a turn begins before an earlier one that a gateway which drained left in the middle",
+        (Edit(_ORDERS, "    if member and _has_cut_off(", "    if not position and _has_cut_off("),),
+        Tests(f"{_SUITE}_a_turn_that_was_cut_off_goes_on_before_later_ones_of_its_session"),
+    ),
+    Mutant(
+        "new turn first",
+        "a message is begun before a turn that a gateway which drained left in the middle",
+        (Edit(_ORDERS, "return order.here is not None and _has", "return order.here is None and _has"),),
+        Tests(f"{_SUITE}_a_turn_that_was_cut_off_goes_on_before_later_ones_of_its_session"),
+    ),
+    Mutant(
         "chat taken twice",
         "a chat moves although another gateway has moved it meanwhile",
         (

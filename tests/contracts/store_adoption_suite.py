@@ -10,8 +10,9 @@ from contracts.store_orders import CHAT, LEASE, ME, OTHER_CHAT, RIVAL, START, Ha
 from talaria.core.cluster import AbsentPlace, Here, MemberFigures
 from talaria.core.errors import LeaseHeld, TurnElsewhere
 from talaria.core.ids import OwnerId
-from talaria.core.ledger import Begin, Renewal
+from talaria.core.ledger import Begin, Renewal, TurnEnd
 from talaria.core.store_ports import StoreEngine
+from talaria.core.turns import TurnState
 
 
 class StoreAdoptionSuite:
@@ -108,6 +109,25 @@ class StoreAdoptionSuite:
             await store.cluster.join(member(here.owner, here.place), LEASE)
         assert not (await store.cluster.adopt(THIRD)).turns  # the chat is for a living member
         assert [turn.id for turn in (await store.cluster.adopt(THERE)).turns] == [running.turn.id]
+
+    async def test_a_turn_that_was_cut_off_goes_on_before_later_ones_of_its_session(
+        self, store: StoreEngine
+    ) -> None:
+        await both_join(store)
+        cut_off = await store.accept(at(HERE))
+        await store.cluster.drain_member(ME)
+        command = await store.accept(replace(at(THERE, "/status", begins=None), command="status"))
+        await store.settle(command.turn.id, TurnEnd(TurnState.DONE, reply="fine"))
+        await store.yield_turns(ME)
+        later = await store.accept(at(THERE, "later"))
+        assert later.began is None
+        for _ in range(2):
+            with pytest.raises(LeaseHeld):
+                await store.begin(Begin(later.turn.id, RIVAL, LEASE))
+            await store.cluster.adopt(THERE)
+        began = await store.begin(Begin(cut_off.turn.id, RIVAL, LEASE))
+        await store.commit(ending(cut_off, began))
+        assert (await store.begin(Begin(later.turn.id, RIVAL, LEASE))).attempts == 1
 
     async def test_a_member_that_left_is_dead_at_once_with_its_roles(self, store: StoreEngine) -> None:
         await both_join(store)

@@ -167,10 +167,10 @@ async def test_the_turns_of_a_chat_are_counted_by_what_they_do() -> None:
     assert opened == [first, second, command, joined, other] == list(turns)
     assert turns.running_in(CHAT) is first
     assert turns.waiting_in(CHAT) == 2
-    assert not turns.has_parked_behind(first)
+    assert not turns.has_begun_behind(first)
     second.turn = msgspec.structs.replace(second.turn, state=TurnState.WAITING)
-    assert turns.has_parked_behind(first)
-    assert not turns.has_parked_behind(other)
+    assert turns.has_begun_behind(first)
+    assert not turns.has_begun_behind(other)
     turns.settle(first, make_turn("turn_1", TurnState.DONE, reply="hi"))
     turns.let_go(second)
     turns.let_go(second)

@@ -273,3 +273,45 @@ async def test_a_turn_that_ends_during_a_look_is_not_taken_up_again(cluster: Clu
     assert (await rig.turns.wait(live)).state is TurnState.DONE
     slow.end.set()
     assert await looking == 0
+
+
+async def _drain_while_it_runs(cluster: Cluster, meanwhile: str) -> tuple[Any, Any]:
+    """Drain `here` in the middle of a turn, which does not end in time. `meanwhile` is said to `there`."""
+    running = await cluster.here.submit(GATED)
+    await cluster.gate.entered.wait()
+    assert cluster.here.cluster is not None
+    await cluster.here.cluster.drain()
+    said = await cluster.there.submit(meanwhile)
+    await settle_down()
+    await cluster.here.turns.drain(0)
+    cluster.gate.opened.set()
+    return running, said
+
+
+async def test_what_a_drain_cut_off_goes_on_before_a_message_that_came_meanwhile(cluster: Cluster) -> None:
+    running, later = await _drain_while_it_runs(cluster, "later")
+    for _ in range(20):
+        cluster.clock.advance(1)
+        await settle_down()
+        await look(cluster.there, adopts=True)
+    turn_ids = [running.turn.id, later.turn.id]
+    assert await cluster.until_over(*turn_ids) == [TurnState.DONE] * 2
+    log = await cluster.store.log(running.turn.session_id, 0)
+    order = [entry.turn_id for entry in log if entry.turn_id is not None]
+    assert order == sorted(order, key=turn_ids.index), "one turn after the other"
+
+
+async def test_a_message_is_not_begun_before_what_a_drain_cut_off(cluster: Cluster) -> None:
+    running, status = await _drain_while_it_runs(cluster, "/status")
+    assert await cluster.until_over(status.turn.id) == [TurnState.DONE]
+    later = await cluster.there.submit("later")
+    await settle_down()
+    assert await cluster.row(later.turn.id) is TurnState.ACCEPTED
+    for _ in range(20):
+        await look(cluster.there, adopts=True)
+        cluster.clock.advance(1)
+        await settle_down()
+    assert await cluster.until_over(running.turn.id, later.turn.id) == [TurnState.DONE] * 2
+    log = await cluster.store.log(running.turn.session_id, 0)
+    order = [entry.turn_id for entry in log if entry.turn_id is not None]
+    assert order == sorted(order, key=[running.turn.id, later.turn.id].index)

@@ -165,8 +165,9 @@ class Begin(msgspec.Struct, frozen=True):
     A `waiting` turn goes on with the attempt that was parked: nothing is appended, and neither `attempts` nor
     `crashes` grows. While a turn waits, no other turn of its session can begin.
 
-    Raises `LeaseHeld` while another owner's lease is unexpired or another turn of the session waits for a
-    person, `IllegalMove` when the turn is over, `TurnElsewhere` when it is for another member of the cluster.
+    Raises `LeaseHeld` while another owner's lease is unexpired, another turn of the session waits for a
+    person, or an earlier turn of it that another member of a cluster left in the middle has not gone on;
+    `IllegalMove` when the turn is over, `TurnElsewhere` when it is for another member.
     """
 
     turn_id: TurnId

@@ -465,14 +465,16 @@ class LiveTurns:
             live.state is LiveState.QUEUED and live.turn.merged_into is None for live in self._of(chat_key)
         )
 
-    def has_parked_behind(self, live: LiveTurn) -> bool:
-        """Return whether a turn that the store has as `waiting` is queued behind `live`, in the same session.
+    def has_begun_behind(self, live: LiveTurn) -> bool:
+        """Return whether a turn that another process began, and the store has as `waiting` or `running`, is
+        queued behind `live`, in the same session.
 
         The session is held for that turn, so `live` has to make room for it.
         """
         return any(
             other.state is LiveState.QUEUED
-            and other.turn.state is TurnState.WAITING
+            and other.turn.state in (TurnState.WAITING, TurnState.RUNNING)
+            and other.turn.merged_into is None
             and other.turn.session_id == live.turn.session_id
             for other in self._of(live.turn.chat_key)
         )

@@ -346,7 +346,7 @@ class Runner:
                     await finish(self._take(attempt, order))
                     break
                 except LeaseHeld:
-                    if live.begins or self._live.has_parked_behind(live):
+                    if live.begins or self._live.has_begun_behind(live):
                         raise
                     await self._clock.sleep(pause)
         await self._recall(attempt)

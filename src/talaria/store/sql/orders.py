@@ -91,7 +91,7 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         order.turn_id, inbound.chat_key, session.id, TurnState.ACCEPTED, inbound, tx.now, order.command
     )
     began, may_begin = None, place.is_here and not place.is_behind and not lease.waiting_turn
-    if order.begin is not None and may_begin and lease.is_free_for(order.begin.owner, tx.now):
+    if order.begin is not None and may_begin and not _is_taken(tx, session.id, lease, order):
         turn = rules.begun_turn(turn, tx.now)
         began = _take(tx, session, lease, order.begin, _Attempts())
     _insert_turn(tx, turn, order, place.member)
@@ -113,6 +113,14 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         waits_for_place=place.absent,
         has_loss=place.lost is not None or (bound.home is not None and bool(bound.home.lost)),
     )
+
+
+def _is_taken(tx: Transaction, session_id: SessionId, lease: Lease, order: Accept) -> bool:
+    assert order.begin is not None
+    owner = order.begin.owner
+    if not lease.is_free_for(owner, tx.now):
+        return True
+    return order.here is not None and _has_cut_off(tx, session_id, lease, owner)
 
 
 def _choose_member(tx: Transaction, order: Accept, session: Session, home: ChatHome | None) -> TurnPlace:
@@ -184,6 +192,11 @@ UPDATE turns SET state = 'running', attempts = attempts + 1, started_at = coales
                  begun_at = ?, begun_by = ?, forgiven = ?
 WHERE position = ?
 """
+IS_CUT_OFF = """
+SELECT 1 FROM turns t WHERE t.session_id = ? AND t.state = 'running' AND t.merged_into IS NULL
+AND t.member <> '' AND t.position < ? LIMIT 1
+"""
+_LAST_POSITION = (1 << 63) - 1
 RESUME_TURN = "UPDATE turns SET state = 'running', begun_at = ?, begun_by = ? WHERE position = ?"
 
 
@@ -199,6 +212,8 @@ def begin(tx: Transaction, order: Begin) -> Began:
     session, lease = session_from(row[:-9]), Lease(*row[-4:])
     if not lease.is_free_for(order.owner, tx.now):
         raise rules.lease_held(session.id)
+    if member and _has_cut_off(tx, session.id, lease, order.owner, position):
+        raise rules.lease_held(session.id)
     if lease.waiting_turn not in ("", order.turn_id):
         raise rules.session_waits(session.id)
     if state == TurnState.WAITING.value:
@@ -211,6 +226,16 @@ def begin(tx: Transaction, order: Begin) -> Began:
     forgiven = min(attempts, forgiven + order.is_forgiven)
     tx.execute(SET_RUNNING, (tx.now, tx.now, order.owner, forgiven, position))
     return _take(tx, session, lease, order, _Attempts(attempts, forgiven))
+
+
+def _has_cut_off(
+    tx: Transaction, session_id: SessionId, lease: Lease, owner: OwnerId, position: int = _LAST_POSITION
+) -> bool:
+    """Return whether another member had the session last and left an earlier turn in the middle, which has
+    to go on first."""
+    if lease.owner in ("", owner):
+        return False
+    return tx.execute(IS_CUT_OFF, (session_id, position)).fetchone() is not None
 
 
 class _Attempts(NamedTuple):
