@@ -154,3 +154,28 @@ async def test_a_role_goes_to_one_member(stores: Stores) -> None:
         )
         assert len({role.owner for role in found}) == 1
         assert {role.fence for role in found} == {1}
+
+
+async def test_messages_for_a_place_whose_next_process_joins_are_found_by_it(
+    stores: Stores, clock: HandClock
+) -> None:
+    """A turn for the process before would be adopted by anybody, late."""
+    one, two = stores
+    before = OwnerId("own_there_0")
+    for n in range(1, 6):
+        await one.cluster.join(member(before, THERE.place), LEASE)
+        for chat in CHATS:
+            first = await two.accept(at(replace(THERE, owner=before), chat=chat))
+            await one.cluster.place_chat(chat, THERE.place)
+            assert first.began is not None
+            await two.commit(ending(first, first.began))
+        clock.forward(LEASE)
+        await one.cluster.join(member(ME, HERE.place), LEASE)
+        after = OwnerId(f"own_there_{n}")
+        accepts = asyncio.gather(*(one.accept(at(HERE, chat=chat)) for chat in CHATS))
+        found, _ = await asyncio.gather(accepts, two.cluster.join(member(after, THERE.place), LEASE))
+        assert set(await turns_of(one, ME, RIVAL, before, after)) == {each.turn.id for each in found}
+        assert {waiting.turn.chat_key for waiting in await one.cluster.waiting_here(after)} == set(CHATS)
+        for waiting in await one.cluster.waiting_here(after):
+            await one.settle(waiting.turn.id, TurnEnd(TurnState.CANCELLED))
+        before = after

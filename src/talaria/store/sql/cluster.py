@@ -87,6 +87,7 @@ def member_from(row: Any) -> Member:
 def join(tx: Transaction, member: Member, lease_seconds: float) -> Sequence[Member]:
     for (dead,) in tx.execute(FIND_BEFORE, (member.place, member.owner)).fetchall():
         leases.bury(tx, dead)
+        locks.whole(tx, locks.member(dead))
         tx.execute(END_ROLES, (dead,))
         tx.execute(DROP_MEMBER, (dead,))
     tx.execute(DROP_OLD, (tx.now - KEPT_SECONDS,))

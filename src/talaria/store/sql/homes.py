@@ -136,17 +136,25 @@ def choose(tx: Transaction, here: Here, order: Accept, home: ChatHome | None) ->
     asking = asking_chat(chat_key)
     if home is None and asking != chat_key:
         home = ChatHome(here.owner, "", None, None, None, None)  # the row that this order has made
+    kept = ""
     while home is not None:
         files = home if asking == chat_key else home._replace(place=_find_place(tx, asking))
         chosen = _plan(tx, here, files)
         if chosen.is_here and not chosen.place and brings_files(order):
             chosen = chosen._replace(place=here.place)
+        left = (home.member, chat_key, tx.now, tx.now)
+        is_moved = (chosen.member, chosen.place) != home[:2]
+        if is_moved and home.owes is not None and tx.execute(IS_LEFT_LEASED, left).fetchone():
+            # This turn is adopted together with that one. If the chat moved now, this turn would pass it.
+            chosen = TurnPlace(OwnerId(home.member), PlaceId(home.place), is_here=False)
+        if not chosen.is_here and chosen.member != kept and locks.share(tx, locks.member(chosen.member)):
+            # The next process of its place takes its turns over, and must find this one among them.
+            kept = chosen.member
+            if tx.execute(FIND_MEMBER, (kept,)).fetchone() is None:
+                home = read(tx, chat_key)
+                continue
         if (chosen.member, chosen.place) == home[:2]:
             return chosen
-        left = (home.member, chat_key, tx.now, tx.now)
-        if home.owes is not None and tx.execute(IS_LEFT_LEASED, left).fetchone():
-            # This turn is adopted together with that one. If the chat moved now, this turn would pass it.
-            return TurnPlace(OwnerId(home.member), PlaceId(home.place), is_here=False)
         loss = None if chosen.lost is None else describe_loss(chosen.lost, tx.now)
         moved = (chosen.member, chosen.place, loss, chat_key, home.member, home.place)
         if tx.execute(MOVE_HOME, moved).rowcount:

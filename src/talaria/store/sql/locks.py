@@ -98,9 +98,9 @@ def names(tx: Transaction, what: str, *keys: str) -> None:
     _each(tx, NAME, (f"{what} {key}" for key in keys))
 
 
-def share(tx: Transaction, what: str) -> None:
+def share(tx: Transaction, what: str) -> bool:
     """Keep others from locking this name by `whole`, without keeping each other from sharing it."""
-    tx.lock(SHARED_NAME, (what,))
+    return tx.lock(SHARED_NAME, (what,))
 
 
 def whole(tx: Transaction, what: str) -> None:
@@ -111,6 +111,11 @@ def whole(tx: Transaction, what: str) -> None:
 SPECS = "specs"
 BRANCHES = "branches"
 SLOT_CLAIMS = "slot claims"
+
+
+def member(owner: OwnerId) -> str:
+    """Return the name that orders share while they write turns for this member."""
+    return f"member {owner}"
 
 
 # -- jobs and replies -------------------------------------------------------------------------------------
