@@ -84,7 +84,11 @@ class CuttingProxy:
                 thread.start()
 
     def _serve(self, client: socket.socket) -> None:
-        server = socket.create_connection(self._target)
+        try:
+            server = socket.create_connection(self._target)
+        except OSError:  # the server itself is gone
+            client.close()
+            return
         both = {client, server}
         self._sockets |= both
         is_held = False
