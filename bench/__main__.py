@@ -41,6 +41,9 @@ def main() -> None:
     parser.add_argument(
         "--store", choices=("postgres",), help="turns on PostgreSQL against turns on SQLite, and nothing else"
     )
+    parser.add_argument(
+        "--gateways", type=int, metavar="N", help="with --store: 1 to N gateways on one database only"
+    )
     options = parser.parse_args()
     if options.instructions:
         if options.compare is None:
@@ -52,10 +55,14 @@ def main() -> None:
         return
     if options.store is not None:
         sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the tests bring the server
+        from bench.gateways import cluster_rows  # noqa: PLC0415
         from bench.postgres import postgres_rows  # noqa: PLC0415
         from bench.postgres_sizes import size_rows  # noqa: PLC0415
 
         scale = 1 / 20 if options.quick else 1
+        if options.gateways:
+            print(render_text(uvloop.run(cluster_rows(options.gateways, scale))))
+            return
         print(render_text([*uvloop.run(postgres_rows(scale)), *uvloop.run(size_rows(scale))]))
         return
     suite = Suite(1 / 20 if options.quick else 1)
