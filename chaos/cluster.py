@@ -58,7 +58,7 @@ class ClusterRun:
         source: Path | None = None,
         points: Sequence[Failpoint] = POINTS,
         patience: float = 60.0,
-        with_stops: bool = True,
+        chats: int = _CHATS,
     ) -> None:
         self._count = faults
         self._progress = progress
@@ -66,7 +66,7 @@ class ClusterRun:
         self._source = source
         self._points = points
         self._patience = patience
-        self._with_stops = with_stops
+        self._chats = chats
         self.faults: dict[str, int] = {}
         self.foreign: list[str] = []
         self.owed = 0
@@ -78,7 +78,7 @@ class ClusterRun:
         async with new_world() as world, TelegramServer() as platform:
             users = SimulatedUsers(platform, _PEOPLE, *world.homes)
             await world.start(users.settings_with(world.model), self._source)
-            clients = ClusterClients(world, self._random, _CHATS, with_stops=self._with_stops)
+            clients = ClusterClients(world, self._random, self._chats)
             talking = asyncio.create_task(clients.run(), name="clients")
             chatting = asyncio.create_task(self._chat(users), name="platform")
             try:

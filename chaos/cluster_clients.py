@@ -77,16 +77,15 @@ class ClusterReport:
 
 
 class ClusterClients:
-    """People in `chats` chats. `with_stops`: some of them send a message that hangs, and `/stop`."""
+    """People in `chats` chats."""
 
-    def __init__(self, world: ClusterWorld, random: Random, chats: int, *, with_stops: bool) -> None:
+    def __init__(self, world: ClusterWorld, random: Random, chats: int) -> None:
         self._world = world
         self._random = random
         self._chats = [f"chat{number}" for number in range(chats)]
         self._names = itertools.count(1)
         self._is_over = False
-        self._kinds = [SaidKind.TEXT] * 4 + [SaidKind.TOOL] * 3 + [SaidKind.SLOW]
-        self._kinds += [SaidKind.STOPPED] if with_stops else []
+        self._kinds = [SaidKind.TEXT] * 4 + [SaidKind.TOOL] * 3 + [SaidKind.SLOW, SaidKind.STOPPED]
         self.said: dict[str, list[Said]] = {chat: [] for chat in self._chats}
         self.jobs: list[str] = []
         self.report = ClusterReport()
