@@ -22,7 +22,7 @@ from talaria.channels.http.response import DEFAULT_TIMING
 from talaria.channels.http.routes import create_app
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.cluster import passed_events
-from talaria.cluster.following import PeerClient, PeerTiming
+from talaria.cluster.following import PeerClient, PeerTiming, PeerUnreachable
 from talaria.cluster.passed_events import ROLE_HEADER, PassedEvent, decode_line
 from talaria.core.cluster import Member, StopAsked, Wake
 from talaria.core.events import Delta, Done, Event, Queued, Reset, ToolOutput, ToolStarted
@@ -415,6 +415,39 @@ async def test_the_token_follows_no_redirect_and_is_in_no_log(
     assert not seen
     assert "status 302" in caplog.text
     assert SECRET not in caplog.text
+
+
+async def test_only_a_member_that_cannot_be_worked_with_counts_as_unreachable(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_over = asyncio.Event()
+
+    async def hang(request: web.Request) -> web.Response:
+        await is_over.wait()
+        return web.Response()
+
+    async def refuse(request: web.Request) -> web.Response:
+        if request.path == "/cluster/greeting":
+            return web.Response(status=204)
+        error = {"type": "too_large", "message": "The folder is full.", "hint": "Delete files."}
+        return web.json_response({"error": error}, status=413)
+
+    peers = stage.peers
+    async with stranger(hang) as url:
+        with pytest.raises(PeerUnreachable, match="in time"):
+            await peers.greet(stage.member(url))
+        is_over.set()
+    assert "in time" in peers.unreachable[THERE]
+    async with stranger(refuse) as url:
+        await peers.greet(stage.member(url))
+        with pytest.raises(PeerUnreachable, match="The folder is full"):
+            async with peers.call(stage.member(url), "POST", "/cluster/files", "chat"):
+                pass
+    assert not peers.unreachable, "it answers"
+    caplog.clear()
+    with pytest.raises(PeerUnreachable, match="no address yet"):
+        await peers.greet(stage.member(""))
+    assert not peers.unreachable and not caplog.text, "it is starting"
 
 
 async def test_a_member_passes_nothing_on(stage: Stage) -> None:

@@ -97,11 +97,14 @@ class PeerClient:
 
     async def greet(self, member: Member) -> None:
         """Look whether the member can be reached, and takes the token. Raises `PeerUnreachable`."""
-        async with (
-            asyncio.timeout(self.timing.silence_seconds),
-            self.call(member, "GET", "/cluster/greeting", "read"),
-        ):
-            pass
+        try:
+            async with (
+                asyncio.timeout(self.timing.silence_seconds),
+                self.call(member, "GET", "/cluster/greeting", "read"),
+            ):
+                pass
+        except TimeoutError as error:  # all of it took too long, and none of its steps
+            raise self._note(member, _failure(member, error)) from error
 
     async def turn_events(
         self, member: Member, turn_id: TurnId, stream: str = "", after: int = 0
@@ -150,6 +153,8 @@ class PeerClient:
 
         if not self.token:
             raise PeerUnreachable("There is no cluster token, so no other gateway is called.")
+        if not member.url:
+            raise PeerUnreachable(f"The gateway on {member.host} is starting and has no address yet.")
         headers = {"authorization": f"Bearer {self.token}", ROLE_HEADER: role, **more.pop("headers", {})}
         url = member.url.rstrip("/") + path
         try:
@@ -158,7 +163,7 @@ class PeerClient:
             ) as response:
                 if not 200 <= response.status < 300:
                     body = await response.content.read(_MOST_ERROR)
-                    raise self._note(member, _refusal(member, response.status, body))
+                    raise self._refusal(member, response.status, body)
                 self._troubles.pop(member.owner, None)
                 yield response
         except (aiohttp.ClientError, BrokenStream, OSError, TimeoutError) as error:
@@ -179,30 +184,32 @@ class PeerClient:
             )
         return self._session
 
+    def _refusal(self, member: Member, status: int, body: bytes) -> PeerUnreachable:
+        """Return the error of an answer. An answer of a gateway that was let in is no trouble of the member:
+        it does not have what was asked for, or has no room."""
+        who = f"The gateway on {member.host}"
+        if status in _WRONG_TOKEN:
+            hint = "Give all gateways the same token, in the variable that cluster.token_env names."
+            return self._note(member, PeerUnreachable(f"{who} refuses the cluster token.", hint, status))
+        if status == 421:
+            hint = "Set its cluster.advertise_url to the address at which other gateways reach it."
+            text = f"{who} does not answer to the name in {member.url}."
+            return self._note(member, PeerUnreachable(text, hint, status))
+        if status == 404:  # the member does not have it: it has just ended, or is not taken up yet
+            return PeerUnreachable(f"{who} does not have it.", status=status)
+        try:
+            told = msgspec.json.decode(body, type=_ErrorBody).error
+        except msgspec.MsgspecError:
+            text = f"{who} answers with status {status}."
+            return self._note(member, PeerUnreachable(text, "See its log.", status))
+        return PeerUnreachable(f"{who} says: {told.message}", told.hint or "See its log.", status)
+
     def _note(self, member: Member, error: PeerUnreachable) -> PeerUnreachable:
-        """Remember a failure, and log it unless it was the member's last one too."""
-        if self._troubles.get(member.owner) != error.user_text and error.hint:
+        """Remember a trouble, and log it unless it was the member's last one too."""
+        if self._troubles.get(member.owner) != error.user_text:
             _log.warning("%s %s", error.user_text, error.hint)
-        if error.hint:
-            self._troubles[member.owner] = error.user_text
+        self._troubles[member.owner] = error.user_text
         return error
-
-
-def _refusal(member: Member, status: int, body: bytes) -> PeerUnreachable:
-    who = f"The gateway on {member.host}"
-    if status in _WRONG_TOKEN:
-        hint = "Give all gateways the same token, in the variable that cluster.token_env names."
-        return PeerUnreachable(f"{who} refuses the cluster token.", hint, status)
-    if status == 421:
-        hint = "Set its cluster.advertise_url to the address at which other gateways reach it."
-        return PeerUnreachable(f"{who} does not answer to the name in {member.url}.", hint, status)
-    if status == 404:  # the member does not have it: it has just ended, or is not taken up yet
-        return PeerUnreachable(f"{who} does not have it.", status=status)
-    try:
-        told = msgspec.json.decode(body, type=_ErrorBody).error
-    except msgspec.MsgspecError:
-        return PeerUnreachable(f"{who} answers with status {status}.", "See its log.", status)
-    return PeerUnreachable(f"{who} says: {told.message}", told.hint or "See its log.", status)
 
 
 def _failure(member: Member, error: Exception) -> PeerUnreachable:
