@@ -110,6 +110,7 @@ def test_all_gateways_of_a_database_are_shown_with_their_roles_and_troubles() ->
         "reasons": [],
         "cluster": {
             "lease_seconds": 30.0,
+            "is_out": False,
             "members": [here, other | {"roles": []}, gone],
             "troubles": ["web-2 is far away."],
         },
@@ -128,3 +129,23 @@ def test_all_gateways_of_a_database_are_shown_with_their_roles_and_troubles() ->
     assert "\x1b" not in text
     with pytest.raises(NotFound, match="alone"):
         render_cluster(status | {"cluster": None}, now=61.0)
+
+
+def test_gateways_that_lost_the_database_are_shown_as_last_seen() -> None:
+    figures = {"turns": 0, "turns_total": 0, "agents": 0, "rss_bytes": 0, "trouble": ""}
+    lost = {
+        "is_here": True, "state": "gone", "host": "web-1", "url": "http://[fd00::5]:8765", "version": "1",
+        "started_at": 0.0, "roles": [], "figures": figures,
+    }  # fmt: skip
+    status = {
+        "reasons": ["store: The database cannot be reached."],
+        "owed": {"turns": 0, "replies": 0},
+        "cluster": {"lease_seconds": 30.0, "is_out": True, "members": [lost], "troubles": []},
+    }
+    console = Console(width=200)
+    with console.capture() as seen:
+        console.print(render_cluster(status, now=61.0))
+    text = seen.get()
+    assert "1 gateway as last seen" in text
+    (row,) = [line for line in text.splitlines() if "web-1" in line]
+    assert row.split()[:4] == ["web-1", "[fd00::5]:8765", "(here)", "unknown"]

@@ -72,9 +72,11 @@ def render_cluster(status: dict[str, Any], now: float) -> RenderableType:
         table.add_column(head, justify="right" if is_number else "left", no_wrap=head != "ROLES")
     for member in cluster["members"]:
         figures, place = member["figures"], member["url"].partition("://")[2]
+        name = f"{member['host']} {place}".strip() + (" (here)" if member["is_here"] else "")
+        is_unknown = cluster["is_out"] and member["state"] == "gone"
         table.add_row(
-            f"{member['host']} {place}".strip() + (" (here)" if member["is_here"] else ""),
-            member["state"],
+            Text(name),  # an IPv6 address would be markup
+            "unknown" if is_unknown else member["state"],
             format_age(max(0.0, now - member["started_at"])),
             clean_line(member["version"], _VERSION_WIDTH),
             str(figures["turns"]),
@@ -84,8 +86,11 @@ def render_cluster(status: dict[str, Any], now: float) -> RenderableType:
             ", ".join(member["roles"]) or "-",
         )
     owed, living = status["owed"], sum(each["state"] != "gone" for each in cluster["members"])
+    lease = f"leases of {cluster['lease_seconds']:g} s"
     facts = [
-        f"{count(living, 'gateway')}, leases of {cluster['lease_seconds']:g} s",
+        f"{count(len(cluster['members']), 'gateway')} as last seen, since this one lost the database, {lease}"
+        if cluster["is_out"]
+        else f"{count(living, 'gateway')}, {lease}",
         f"owed: {count(owed['turns'], 'turn')}, {count(owed['replies'], 'reply', 'replies')}",
     ]
     views: list[RenderableType] = [*facts, "", table]
