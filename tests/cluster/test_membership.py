@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from threading import get_ident
 
+import pytest
+
 from cluster.test_leases import FromThread, run_beside
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.membership import Membership
@@ -118,3 +120,14 @@ async def test_the_thread_that_renews_leases_renews_the_member_over_failures() -
     assert store.of_member == []
     assert get_ident() not in store.threads
     assert case.member.is_out, "the last answer says that its time had run out"
+
+
+async def test_a_database_that_is_gone_for_long_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    case = Case()
+    await case.member.join()
+    gone, slow = StoreError("gone"), StoreError("slow")
+    store = MemberThread(gone, gone, gone, slow, True, gone)
+    for _ in range(6):
+        case.member.renew_from_thread(store, 1.0)
+    told = [record.args for record in caplog.records if "was not renewed" in record.msg]
+    assert told == [(gone,), (slow,), (gone,)]

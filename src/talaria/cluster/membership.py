@@ -71,6 +71,7 @@ class Membership:
         self._is_lost = False  # its time had run out, so it has to join again
         self._is_joining = False
         self._has_left = False
+        self._told = ""  # why the last renewal failed, as logged
         self._changed = asyncio.Event()
         self._wakes: dict[Wake, list[Callable[[], object]]] = {what: [] for what in Wake}
         self._outs: list[Callable[[], object]] = []
@@ -194,7 +195,7 @@ class Membership:
         try:
             is_renewed = await self.store.renew_member(self.owner, self.figures, self.lease_seconds)
         except StoreError as error:
-            _log.warning("the time of this member was not renewed: %s", error)
+            self._tell(error)
         else:
             self._note(began, mark, is_renewed=is_renewed)
 
@@ -206,7 +207,7 @@ class Membership:
         try:
             is_renewed = store.renew_member(self.owner, self.figures, self.lease_seconds, timeout)
         except StoreError as error:
-            _log.warning("the time of this member was not renewed: %s", error)
+            self._tell(error)
             return False
         self._note(began, mark, is_renewed=is_renewed)
         return True
@@ -254,7 +255,14 @@ class Membership:
         """Return the time for the leash, before something is asked for."""
         return 0.0 if self._leash is None else self._leash.now()
 
+    def _tell(self, error: StoreError) -> None:
+        """Log why the time was not renewed, once for all attempts that fail alike."""
+        if (why := str(error)) != self._told:
+            self._told = why
+            _log.warning("the time of this member was not renewed: %s", error)
+
     def _note(self, began: float, mark: float, *, is_renewed: bool) -> None:
+        self._told = ""
         if is_renewed:
             self._fresh_at = max(began, self._fresh_at)
             if self._leash is not None and not self._has_left:

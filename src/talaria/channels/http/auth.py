@@ -30,6 +30,7 @@ _OWN_PAGE: Final = frozenset({None, b"same-origin", b"none"})  # none: a person 
 _COOKIE: Final = "talaria_login"
 _MAX_COOKIES: Final = 20
 _REQUESTED_METHOD: Final = b"access-control-request-method"
+_CHALLENGE: Final = ((b"www-authenticate", b"Bearer"),)
 _VARY: Final = (b"vary", b"origin")
 # Without credentials * stands for every header but Authorization.
 _PREFLIGHT: Final = (
@@ -133,11 +134,18 @@ class Guard:
         """Return the caller for whom another gateway of the cluster calls."""
         given = authorization[7:].strip() if _is_bearer(authorization) else b""
         if not hmac.compare_digest(given, self._cluster_token):
-            raise _unauthorized("The token is wrong, or it was revoked.")
+            raise HttpError(
+                "unauthorized",
+                "Only gateways of the same cluster may call this, and the token is not theirs.",
+                "Give all gateways the same token, in the variable that cluster.token_env names.",
+                _CHALLENGE,
+            )
         try:
             role = Role(request.header(ROLE_HEADER.encode()) or "")
         except ValueError:
-            raise BadRequest("The caller's role is missing.", f"Send the header {ROLE_HEADER}.") from None
+            roles = ", ".join(Role)
+            text = "The role of the caller for whom the gateway calls is missing, or is none."
+            raise BadRequest(text, f"Send it in the header {ROLE_HEADER}: {roles}.") from None
         return ApiCaller(Credential.MEMBER, "", role, Sender("member", "Member"))
 
     def _check_place(self, request: Request) -> bool:
@@ -210,7 +218,7 @@ def _unauthorized(text: str) -> HttpError:
         text,
         "Send `Authorization: Bearer TOKEN`; the token is in http.token in the gateway's home, and "
         "`talaria token add` makes others. `talaria open` logs a browser in.",
-        ((b"www-authenticate", b"Bearer"),),
+        _CHALLENGE,
     )
 
 
