@@ -15,13 +15,13 @@ from talaria.core.cluster import Waiting
 from talaria.core.events import Done, Queued
 from talaria.core.ids import OwnerId, TurnId
 from talaria.core.messages import Text, UserMessage
-from talaria.core.questions import APPROVE
+from talaria.core.questions import APPROVE, QuestionDraft, QuestionKind
 from talaria.core.turns import Sender, TurnState
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.turns.intake import StatelessCall
 from talaria.turns.states import LiveState
-from turns.test_parking import World, open_questions, park
+from turns.test_parking import CALL, World, open_questions, park, until_parked
 from turns.test_stopping import Gate
 
 GATED = "[[call gate {}]][[reply done]]"
@@ -315,3 +315,36 @@ async def test_a_message_is_not_begun_before_what_a_drain_cut_off(cluster: Clust
     log = await cluster.store.log(running.turn.session_id, 0)
     order = [entry.turn_id for entry in log if entry.turn_id is not None]
     assert order == sorted(order, key=[running.turn.id, later.turn.id].index)
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_an_answer_that_came_while_its_member_was_dead_is_passed_on(
+    cluster: Cluster, is_dead: bool
+) -> None:
+    draft = QuestionDraft(QuestionKind.ANSWER, "Which one?", 600.0, ("red", "blue"))
+    cluster.world.act.draft = draft
+    parked = await park(cluster.here)
+    early = await cluster.here.submit("an answer for certain")
+    cluster.world.act.draft = None
+    assert await cluster.until_over(parked.turn.id, early.turn.id) == [TurnState.DONE] * 2
+    gated = await cluster.here.submit(f"[[call gate {{}}]]{CALL}")
+    await cluster.gate.entered.wait()
+    before = await cluster.here.submit("said before the question")
+    cluster.world.act.draft = draft
+    cluster.clock.advance(1)
+    cluster.gate.opened.set()
+    await until_parked(gated)
+    if is_dead:
+        await cluster.kill_here()
+    answer = await cluster.there.submit("blue")
+    next_one = await cluster.there.submit("and the next one")
+    if not is_dead:
+        await cluster.kill_here()
+        await look(cluster.there, adopts=True)
+    turn_ids = [each.turn.id for each in (gated, answer, before, next_one)]
+    assert await cluster.until_over(*turn_ids) == [TurnState.DONE] * 4
+    decisions = [each.text for each in cluster.world.act.decisions if each is not None]
+    assert decisions == ["an answer for certain", "blue"]
+    assert await cluster.told(gated.turn.session_id) == [
+        parked.turn.id, gated.turn.id, before.turn.id, next_one.turn.id
+    ]  # fmt: skip

@@ -118,6 +118,14 @@ class Decisions:
             await self._followed.nudge(turn.id)
         return turn
 
+    async def awaits(self, parked: Turn, said: Turn) -> bool:
+        """Return whether a message answers an open question of this turn, which was put before it."""
+        if parked.inbound.sender.id != said.inbound.sender.id or not said.inbound.text.strip():
+            return False
+        now, questions = self._clock.now(), await self._store.questions(parked.id)
+        asked = (each for each in questions if each.kind is QuestionKind.ANSWER and each.is_open(now))
+        return any(question.asked_at <= said.accepted_at for question in asked)
+
     async def take_in(self, live: LiveTurn, *, is_news: bool = True) -> None:
         """Let a turn of this process go on after decisions that other members have recorded. Unless
         `is_news`, nobody is told: they were recorded before this process had the turn."""

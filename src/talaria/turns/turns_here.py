@@ -18,7 +18,7 @@ from talaria.core.cluster import Waiting, Wake
 from talaria.core.errors import StoreError
 from talaria.core.ids import TurnId
 from talaria.core.tasks import sleep_until_woken
-from talaria.core.turns import Turn
+from talaria.core.turns import Turn, TurnState
 from talaria.turns.command_turns import ANSWER
 from talaria.turns.decisions import Decisions
 from talaria.turns.intake import Intake, is_ephemeral
@@ -116,12 +116,13 @@ class TurnsHere:
             known = {live.turn.id for live in self._live}
             self._opened, unplaced = set(), set(self._unplaced)
             rows = await self._cluster.store.waiting_here(self._cluster.owner)
-            count = await self._compare(rows, known)
+            count = await self._compare(rows, known, unplaced)
             self._unplaced -= unplaced  # not before: a lane that is at work asks meanwhile
             return count
 
-    async def _compare(self, rows: Sequence[Waiting], known: set[TurnId]) -> int:
-        """`known` are the turns that were live before the rows were read."""
+    async def _compare(self, rows: Sequence[Waiting], known: set[TurnId], unplaced: set[TurnId]) -> int:
+        """`known` are the turns that were live before the rows were read, `unplaced` those of them that were
+        opened since the last look."""
         self._let_go({row.turn.id for row in rows}, known)
         skipped = known | self._opened | self._intake.accepting
         fresh = [row.turn for row in rows if row.turn.id not in skipped and self._is_wanted(row.turn)]
@@ -132,6 +133,7 @@ class TurnsHere:
         self._unplaced -= {turn.id for turn in fresh}
         self._lanes.arrange({row.turn.id: place for place, row in enumerate(rows)})
         old = {turn.id for turn in fresh}
+        await self._pass_answers([row.turn for row in rows], old | unplaced)
         for row in rows:
             if (live := self._live.get(row.turn.id)) is not None:
                 await self._heed(live, row, is_fresh=row.turn.id in old)
@@ -171,6 +173,22 @@ class TurnsHere:
         live = self._live.open(turn)
         live.add_seconds(ran_seconds)
         self._lanes.put(live)
+
+    async def _pass_answers(self, turns: Sequence[Turn], new: set[TurnId]) -> None:
+        """Let the first new message of a chat that answers a waiting turn's question be the answer. It was
+        not known as one when it came, because this process had not parked that turn yet."""
+        asking = {turn.chat_key: turn for turn in turns if turn.state is TurnState.WAITING}
+        for turn in turns:
+            parked, live = asking.get(turn.chat_key), self._live.get(turn.id)
+            if parked is None or live is None:
+                continue
+            if live.turn.command == ANSWER:  # it is on its way
+                del asking[turn.chat_key]
+            elif turn.id in new and not turn.command and await self._decisions.awaits(parked, turn):
+                del asking[turn.chat_key]
+                if self._lanes.withdraw(live):
+                    live.turn = msgspec.structs.replace(live.turn, command=ANSWER)
+                    self._lanes.put(live)
 
     async def _cancel(self, turn: Turn) -> None:
         """End a stateless call of a dead member. If that fails, the next look tries again."""
