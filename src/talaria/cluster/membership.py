@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from talaria.cluster.chat_places import ChatPlaces
+from talaria.cluster.copied_home import refuse_copied_home
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.leash import Leash
 from talaria.cluster.member_checks import ClusterToken, read_boot
@@ -296,6 +297,7 @@ async def join_cluster(
         started_at=clock.now(),
         has_shared_files=has_shared_files,
     )
+    await refuse_copied_home(store.cluster, store.clock, me, home, keeper.lease_seconds)
     takeover = settings.takeover_after.total_seconds()
     here = Here(owner, place, takeover_seconds=takeover, has_shared_files=has_shared_files)
     with closing(Leash(home, keeper.lease_seconds, takeover)) as leash:
