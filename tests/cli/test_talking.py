@@ -247,7 +247,7 @@ def test_a_chat_works_on_the_folder_that_it_is_given_and_keeps_it(
     assert {path.name for path in project.iterdir()} == {"one.txt", "two.txt"}
     refused = talaria("chat", "--dir", str(home), stdin="hello\n")
     assert refused.returncode == 1
-    assert f"{home} contains the gateway's home, or lies in it" in refused.stderr
+    assert f"{home} contains a folder of the gateway, or lies in it" in refused.stderr
     back = talaria("chat", "--own-folder", stdin=write % "three.txt")
     own = home / "files" / "agent%3Amain%3Ahttp%3Aapi%3Aterminal"
     assert f"This chat works on {own}." in back.stderr
