@@ -17,6 +17,7 @@ from channels.http.gateway import Api, run_gateway
 from channels.http.test_approvals import waiting
 from channels.http.test_events import Sse, collect, open_stream, read
 from postgres_server import PostgresServer, postgres  # noqa: F401 - fixtures
+from talaria.core.cluster import Wake
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
@@ -237,3 +238,24 @@ async def test_a_login_that_one_gateway_made_or_ended_counts_at_the_other(pair: 
         async with asyncio.timeout(20):
             while await call(b, "GET", "/api/turns", cookie, secret) != 401:
                 await asyncio.sleep(0.05)
+
+
+async def test_a_job_that_one_gateway_takes_is_known_to_the_scheduler_of_the_other(pair: Pair) -> None:
+    rang, rings = asyncio.Event(), 0
+
+    def ring() -> None:
+        nonlocal rings
+        rings += 1
+        rang.set()
+
+    pair.a.gateway.store.jobs.bell.watch(ring)
+    await pair.b.post("/api/jobs", {"text": "say hello", "every": "1h", "name": "hello"}, 201)
+    async with asyncio.timeout(10):
+        await rang.wait()
+    assert pair.a.gateway.cluster is not None
+    heard = asyncio.Event()
+    pair.a.gateway.cluster.on_wake(Wake.OUTBOX, heard.set)
+    await pair.b.gateway.store.cluster.wake(Wake.OUTBOX)
+    async with asyncio.timeout(10):
+        await heard.wait()
+    assert rings == 1, "what is heard is not told again"

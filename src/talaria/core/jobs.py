@@ -379,10 +379,12 @@ class JobCounts(msgspec.Struct, frozen=True):
 
 
 class JobBell:
-    """Tells the scheduler of this process that an instant may have come nearer or a slot may have ended."""
+    """Tells the scheduler of this process that an instant may have come nearer or a slot may have ended.
+    `tell_others` tells those of the other members of a cluster."""
 
     def __init__(self) -> None:
         self._watchers: list[Callable[[], None]] = []
+        self.tell_others: Callable[[], None] | None = None
 
     def watch(self, watcher: Callable[[], None]) -> Callable[[], None]:
         """Call `watcher` at each ring. Returns the function that ends it."""
@@ -395,6 +397,12 @@ class JobBell:
         return bool(self._watchers)
 
     def ring(self) -> None:
+        self.hear()
+        if self.tell_others is not None:
+            self.tell_others()
+
+    def hear(self) -> None:
+        """Another member has rung, or has left what it was about to run."""
         for watcher in self._watchers:
             watcher()
 

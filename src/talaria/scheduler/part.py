@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from talaria.core.cluster import Wake
 from talaria.core.tasks import run_loops, sleep_until_woken
 from talaria.gateway import Gateway, ServicePart
 from talaria.jobs.settings import JobSettings
@@ -24,7 +25,12 @@ class JobService:
         self._gateway = gateway
         self._woken = asyncio.Event()
         self._runs: JobRuns | None = None
-        gateway.store.jobs.bell.watch(self._woken.set)
+        bell, cluster = gateway.store.jobs.bell, gateway.cluster
+        bell.watch(self._woken.set)
+        if cluster is not None:
+            bell.tell_others = lambda: cluster.wake(Wake.JOBS)
+            cluster.on_wake(Wake.JOBS, bell.hear)
+            cluster.on_wake(Wake.MEMBERS, bell.hear)
         gateway.reloader.live.on(("jobs", "heartbeat"), tell=lambda new: self._woken.set())
 
     async def run(self) -> None:
