@@ -22,7 +22,7 @@ class Line:
 
     def __init__(self, store: MemoryStore) -> None:
         self._cluster = store.cluster
-        self.is_cut = False
+        self.is_cut = self.is_broken = False
         self.block: asyncio.Event | None = None
         self.delay: asyncio.Event | None = None
 
@@ -42,6 +42,8 @@ class Line:
     def _check(self) -> None:
         if self.is_cut:
             raise StoreError("The database cannot be reached.")
+        if self.is_broken:
+            raise RuntimeError("nobody thought of this")
 
 
 class World:
@@ -192,3 +194,13 @@ async def test_each_tenure_is_waited_for_anew() -> None:
         world.lines["a"].is_cut = False
         await world.pass_time(LEASE)
         assert (await waiting) is not first
+
+
+async def test_an_error_that_nobody_thought_of_ends_no_role_for_ever() -> None:
+    async with World() as world:
+        world.lines["b"].is_broken = True
+        await world.pass_time(LEASE)
+        world.lines["b"].is_broken = False
+        await world.leave("a")
+        await world.pass_time(LEASE)
+        assert world.holders == "b"

@@ -145,9 +145,14 @@ class SoughtRole:
 
     async def run(self) -> None:
         """Ask and renew until cancelled. The watch does not wait for a request that hangs."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._ask_on(), name=f"role-renewal {self.name}")
-            tasks.create_task(self._watch(), name=f"role-watch {self.name}")
+        while True:
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._ask_on(), name=f"role-renewal {self.name}")
+                    tasks.create_task(self._watch(), name=f"role-watch {self.name}")
+            except Exception:  # the task's boundary: without it the role would never be asked for again
+                _log.exception("the role %s was not asked for", self.name)
+            await self._clock.sleep(self._roles.lease_seconds / 12)
 
     async def drain(self) -> None:
         """Let the work stop, and return when the role is given back. It is renewed meanwhile."""
