@@ -37,7 +37,7 @@ from talaria.config.load import Loaded
 from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings
-from talaria.config.shared_files import check_shared_files
+from talaria.config.shared_files import check_shared_files, read_mark
 from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.gateway_part import GatewayPart, Parts, S, StoreScope, ToolPart, ToolScope, find_engine
@@ -139,8 +139,9 @@ class _Start:
             remove_leash(self.home.path)
             return None
         known = (store, self.clock, self.settings.cluster, self.home.path)
-        is_shared = self.settings.store.shared is not None
-        joining = join_others(*known, environ=self.environ, keeper=keeper, has_shared_files=is_shared)
+        shared = self.settings.store.shared
+        files = "" if shared is None else read_mark(shared)
+        joining = join_others(*known, environ=self.environ, keeper=keeper, files=files)
         return await scopes.enter_async_context(joining)
 
     @property

@@ -58,14 +58,14 @@ async def join_others(
     *,
     environ: Mapping[str, str],
     keeper: LeaseKeeper,
-    has_shared_files: bool = False,
+    files: str = "",
 ) -> AsyncIterator[ClusterScope]:
-    """Be a member of the database's cluster while the context is open. Raises `ConfigError` if this gateway
-    cannot serve beside those that are there."""
+    """Be a member of the database's cluster while the context is open. `files` is the id of the folder of
+    `store.files`. Raises `ConfigError` if this gateway cannot serve beside those that are there."""
     secret = settings.find_token(environ)
     token = ClusterToken(settings.token_env, bool(secret))
     known = (store, clock, keeper, settings, home)
-    async with join_cluster(*known, token=token, has_shared_files=has_shared_files) as membership:
+    async with join_cluster(*known, token=token, files=files) as membership:
         yield ClusterScope(membership, store.clock, token, store, PeerClient(secret))
 
 

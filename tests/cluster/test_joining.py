@@ -22,7 +22,7 @@ from talaria.cluster.member_checks import read_boot
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
-from talaria.core.cluster import Member
+from talaria.core.cluster import Member, MemberFigures
 from talaria.core.errors import ConfigError
 from talaria.core.findings import Level
 from talaria.core.ids import OwnerId, PlaceId
@@ -104,6 +104,20 @@ async def test_a_gateway_that_cannot_serve_beside_another_is_refused(
             async with serving(tmp_path, environ | more):
                 pass
         assert living(postgres_database) == [FAR.owner], "it has left"
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o700)
+    near = {**environ, **TOKEN, "TALARIA_STORE__FILES": str(folder)}
+    apart = msgspec.structs.replace(
+        OTHER,
+        owner=OwnerId("own_apart"),
+        has_shared_files=True,
+        figures=MemberFigures(files="another-folder"),
+    )
+    await join(postgres_database, apart)  # in the place of the other, which ends
+    with pytest.raises(ConfigError, match="is another folder"):
+        async with serving(tmp_path / "home", near):
+            pass
+    await join(postgres_database, msgspec.structs.replace(FAR, owner=OwnerId("own_far")))
     found = [each async for each in check_cluster(load(tmp_path, environ, PARTS).settings, environ, None)]
     assert [each.level for each in found] == [Level.OK, Level.OK, Level.PROBLEM]
     assert "cannot reach this gateway at http://127.0.0.1" in found[-1].text
@@ -116,7 +130,8 @@ async def test_a_gateway_that_cannot_serve_beside_another_is_refused(
         assert "cannot be reached, so what runs there is shown late" in lost
         status = await status_of(gateway)
         assert status["ready"], "a split between gateways stops no turns"
-        (other,) = [member for member in status["cluster"]["members"] if not member["is_here"]]
+        others = [member for member in status["cluster"]["members"] if not member["is_here"]]
+        (other,) = [member for member in others if member["state"] != "gone"]
         assert "cannot be reached" in other["unreachable"]
         found = [each async for each in check_cluster(load(tmp_path, good, PARTS).settings, good, status)]
         assert "2 gateways serve the database" in found[0].text

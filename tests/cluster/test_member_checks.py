@@ -5,13 +5,19 @@ from __future__ import annotations
 import pytest
 
 from talaria.cluster.member_checks import ClusterToken, check_members, find_trouble, is_loopback, read_boot
-from talaria.core.cluster import Member
+from talaria.core.cluster import Member, MemberFigures
 from talaria.core.findings import Level
 from talaria.core.ids import OwnerId, PlaceId
 
 
 def member(
-    name: str, *, boot: str = "one", url: str = "", version: str = "1.0", shared: bool = False
+    name: str,
+    *,
+    boot: str = "one",
+    url: str = "",
+    version: str = "1.0",
+    shared: bool = False,
+    files: str = "",
 ) -> Member:
     return Member(
         OwnerId(f"own_{name}"),
@@ -22,7 +28,8 @@ def member(
         version=version,
         schema=22,
         started_at=1.0,
-        has_shared_files=shared,
+        has_shared_files=shared or bool(files),
+        figures=MemberFigures(files=files),
     )
 
 
@@ -80,6 +87,9 @@ def test_gateways_share_all_files_or_none() -> None:
     (error,) = find_trouble(member("b"), [shared], token)
     assert "only that one has store.files" in error.user_text
     assert not find_trouble(shared, [member("b", shared=True)], token)
+    (error,) = find_trouble(member("a", files="x"), [member("b", files="x"), member("c", files="y")], token)
+    assert "host-c" in error.user_text and "another folder" in error.user_text
+    assert not find_trouble(member("a", files="x"), [member("b", shared=True)], token), "an older version"
 
 
 def test_processes_of_one_machine_have_the_same_boot() -> None:
@@ -96,6 +106,8 @@ def test_processes_of_one_machine_have_the_same_boot() -> None:
         ([member("a", shared=True), member("b", shared=True)], False, [Level.OK, Level.PROBLEM]),
         ([member("a"), member("b")], True, [Level.OK, Level.WARN]),
         ([member("a", shared=True), member("b")], True, [Level.OK, Level.PROBLEM]),
+        ([member("a", files="x"), member("b", files="y")], True, [Level.OK, Level.PROBLEM]),
+        ([member("a", files="x"), member("b", shared=True)], True, [Level.OK]),
         (
             [member("a", shared=True), member("b", shared=True, version="1.1")],
             True,

@@ -13,6 +13,7 @@ from gateways import Gateways, running_gateways
 from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from scenarios.test_cluster import reply_of, send
 from store.cutting_proxy import CuttingProxy, cutting_proxy
+from talaria.config.shared_files import MARK
 from talaria.testing.gateway_process import GatewayProcess
 
 SETTINGS = {
@@ -125,6 +126,8 @@ async def test_with_shared_files_only_processes_tie_a_chat(postgres_database: st
         settings = SETTINGS | {"STORE__FILES": folder}
         async with running_gateways(postgres_database, settings, settings) as world:
             await check_cut_off(world, Path(folder))
+            for (figures,) in world.ask("SELECT figures FROM members"):  # which were renewed since the start
+                assert (Path(folder) / MARK).read_text().strip() in figures
             await check_move(world)
 
 

@@ -81,6 +81,16 @@ def find_trouble(me: Member, others: Sequence[Member], token: ClusterToken) -> l
                 "Set store.files to the same shared folder on all gateways, or on none.",
             )
         )
+    files = me.figures.files
+    apart = next((each for each in others if files and each.figures.files not in ("", files)), None)
+    if apart is not None:
+        troubles.append(
+            ConfigError(
+                f"{describe(apart)} serves the same database, and its store.files is another folder, so each "
+                "would miss files of the other.",
+                "Mount the same folder on both machines: its file .talaria-files must be the same on both.",
+            )
+        )
     return troubles
 
 
@@ -137,6 +147,9 @@ def _check_versions(members: Sequence[Member]) -> Iterator[Finding]:
 def _check_files(members: Sequence[Member]) -> Iterator[Finding]:
     places = {member.place for member in members}
     shared = [member for member in members if member.has_shared_files]
+    if len({member.figures.files for member in shared} - {""}) > 1:
+        text = "The gateways name different folders in store.files, so each misses files of the others."
+        yield problem(_NAME, text, "Mount the same folder on all machines.")
     if len(places) < 2 or len(shared) == len(members):
         return
     if shared:

@@ -63,7 +63,7 @@ class Membership:
         self.is_draining = False
         self._clock = clock
         self._check = check
-        self.figures = MemberFigures()  # replaced as a whole: a thread reads it
+        self.figures = me.figures  # replaced as a whole: a thread reads it
         self._leash = leash
         self.chats = ChatPlaces(store, here)
         self._ins: list[Callable[[], object]] = [self.chats.forget]
@@ -281,10 +281,11 @@ async def join_cluster(
     home: Path,
     *,
     token: ClusterToken,
-    has_shared_files: bool = False,
+    files: str = "",
 ) -> AsyncIterator[Membership]:
     """Be a member of the cluster of this database while the context is open. The caller has the home's lock.
-    Raises `ConfigError` if this gateway cannot serve beside those that are there."""
+    `files` is the id of the folder of `store.files`, empty if files are not shared. Raises `ConfigError` if
+    this gateway cannot serve beside those that are there."""
     owner, place = keeper.owner, find_place(home)
     me = Member(
         owner=owner,
@@ -295,11 +296,12 @@ async def join_cluster(
         version=this_version(),
         schema=(await store.stats()).schema,
         started_at=clock.now(),
-        has_shared_files=has_shared_files,
+        has_shared_files=bool(files),
+        figures=MemberFigures(files=files),
     )
     await refuse_copied_home(store.cluster, store.clock, me, home, keeper.lease_seconds)
     takeover = settings.takeover_after.total_seconds()
-    here = Here(owner, place, takeover_seconds=takeover, has_shared_files=has_shared_files)
+    here = Here(owner, place, takeover_seconds=takeover, has_shared_files=bool(files))
     with closing(Leash(home, keeper.lease_seconds, takeover)) as leash:
         membership = Membership(store.cluster, clock, keeper, me, here, check=token.check, leash=leash)
         async with membership.open():

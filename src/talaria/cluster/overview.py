@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from enum import StrEnum
 from random import Random
 
+import msgspec
+
 from talaria.cluster.following import PeerClient
 from talaria.cluster.member_checks import ClusterToken, describe, find_trouble
 from talaria.cluster.membership import Membership
@@ -71,7 +73,7 @@ class Overview:
     async def run(self) -> None:
         """Look each third of a lease, until cancelled."""
         while True:
-            self._own.figures = self._measure()
+            self._own.figures = msgspec.structs.replace(self._measure(), files=self.me.figures.files)
             try:
                 await self.look()
             except StoreError as error:

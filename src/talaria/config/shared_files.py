@@ -46,6 +46,11 @@ def check_shared_files(home: Home, shared: Path) -> str:
     return check_shared_files(home, shared)
 
 
+def read_mark(shared: Path) -> str:
+    """Return the id of a folder that was checked."""
+    return _read(shared / MARK)
+
+
 def examine_shared_files(home: Home, settings: StoreSettings) -> Iterator[Finding]:
     """Yield what `talaria doctor` says of the folder. Nothing is changed."""
     if (shared := settings.shared) is None:

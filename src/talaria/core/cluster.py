@@ -36,7 +36,8 @@ class Here(msgspec.Struct, frozen=True):
 
 
 class MemberFigures(msgspec.Struct, frozen=True):
-    """Figures that a member gives of itself at each renewal, for people who look at the cluster."""
+    """Figures that a member gives of itself at each renewal, for people who look at the cluster. `files` is
+    the id of its folder of `store.files`."""
 
     turns: int = 0
     agents: int = 0
@@ -44,6 +45,7 @@ class MemberFigures(msgspec.Struct, frozen=True):
     turns_total: int = 0
     channels: tuple[str, ...] = ()
     trouble: str = ""
+    files: str = ""
 
 
 class Member(msgspec.Struct, frozen=True):
