@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rig import Rig
+from rig import Rig, inbound
 from talaria.core.cluster import Waiting
 from talaria.core.events import Done, Queued
 from talaria.core.ids import OwnerId, TurnId
@@ -20,6 +21,7 @@ from talaria.core.turns import Sender, TurnState
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.turns.intake import StatelessCall
+from talaria.turns.retries import ClientRequest
 from talaria.turns.states import LiveState
 from turns.test_parking import CALL, World, open_questions, park, until_parked
 from turns.test_stopping import Gate
@@ -348,3 +350,39 @@ async def test_an_answer_that_came_while_its_member_was_dead_is_passed_on(
     assert await cluster.told(gated.turn.session_id) == [
         parked.turn.id, gated.turn.id, before.turn.id, next_one.turn.id
     ]  # fmt: skip
+
+
+async def test_a_retry_at_another_member_joins_the_turn_of_the_first_request(cluster: Cluster) -> None:
+    def asking(*, is_retry: bool) -> ClientRequest:
+        return ClientRequest("one request", lambda: True, is_retry=is_retry)
+
+    said = inbound(GATED, "one")
+    first = await cluster.here.turns.submit(said, asking(is_retry=False))
+    await cluster.gate.entered.wait()
+    again = await cluster.there.turns.submit(said, asking(is_retry=True))
+    assert again.turn.id == first.turn.id
+    await cluster.kill_here()
+    assert await look(cluster.there, adopts=True) == 1
+    last = await cluster.there.turns.submit(said, asking(is_retry=True))
+    assert last.turn.id == first.turn.id
+    cluster.gate.opened.set()
+    assert await cluster.until_over(first.turn.id) == [TurnState.DONE]
+    other = await cluster.there.turns.submit(said, ClientRequest("another", lambda: True, is_retry=True))
+    assert other.turn.id != first.turn.id
+
+
+async def test_a_request_that_is_sent_again_after_its_member_died_joins_the_adopted_turn(
+    cluster: Cluster,
+) -> None:
+    said, there = inbound(GATED, "one"), cluster.there.turns
+    asking = partial(ClientRequest, "one request", lambda: True, is_retry=False)
+    first = await cluster.here.turns.submit(said, asking())
+    await cluster.gate.entered.wait()
+    await cluster.kill_here()
+    assert there.here is not None
+    await there.here._adopt()
+    again = await there.submit(said, asking())
+    assert again.turn.id == first.turn.id
+    await look(cluster.there)
+    cluster.gate.opened.set()
+    assert await cluster.until_over(first.turn.id) == [TurnState.DONE]

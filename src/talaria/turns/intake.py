@@ -126,7 +126,7 @@ class Intake:
         self._branches = Branching(store, agents, load.limits)
         self._limits.watch("chat_queue", lambda: max((len(lane) - 1 for lane in lanes), default=0))
         self._live = lanes.live
-        self.requests = RecentRequests(store, agents.clock)
+        self.requests = RecentRequests(store, agents.clock, is_shared=cluster is not None)
         self._is_open = False
         self._arriving: dict[ChatKey, int] = {}  # how many messages of the chat are being accepted now
         self.accepting: set[TurnId] = set()  # turns that may be in the store and are not live yet

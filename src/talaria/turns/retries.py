@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count, islice
 from typing import Final
 
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
 from talaria.core.ids import TurnId
+from talaria.core.ledger import RecentRequest
 from talaria.core.store_ports import Store
+from talaria.core.turns import Turn
 
 _log = logging.getLogger("talaria.turns")
 RETRY_SECONDS: Final = 600.0  # for so long after a request, another one can be its retry
@@ -69,11 +71,13 @@ class RecentRequests:
 
     Only the newest request of a digest is kept, and at most `MOST_REQUESTS` in all. Their turns have the
     digest in their rows. Whether a whole answer was written is marked there about a second later; `load`
-    takes a turn without the mark for one whose client has no answer.
+    takes a turn without the mark for one whose client has no answer. With `is_shared`, other gateways accept
+    requests of the same clients, and a retry is looked for in the store.
     """
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, *, is_shared: bool = False) -> None:
         self._store = store
+        self._is_shared = is_shared
         self._clock = clock
         self._known: dict[str, _Known] = {}
         self._unmarked: dict[TurnId, None] = {}
@@ -91,8 +95,10 @@ class RecentRequests:
     async def joined(self, request: ClientRequest) -> TurnId | None:
         """Return the turn of an earlier request that this one repeats, or None if it is a request of its own.
 
-        If that turn is being accepted, wait for it.
+        If that turn is being accepted, wait for it. Raises `StoreError`.
         """
+        if self._is_shared and request.is_retry and request.digest not in self._known:
+            await self._find_elsewhere(request.digest)
         while (known := self._known.get(request.digest)) is not None:
             if self._is_old(known) or not (request.is_retry or known.is_broken()):
                 return None
@@ -105,6 +111,21 @@ class RecentRequests:
                 known.accepted = asyncio.get_running_loop().create_future()
             await asyncio.wait((known.accepted,))
         return None
+
+    async def _find_elsewhere(self, digest: str) -> None:
+        """Take up the newest request of this digest, if another gateway has accepted one."""
+        await self._take_over(lambda row: row.digest == digest)
+
+    async def take_over(self, turns: Iterable[Turn]) -> None:
+        """Take up the requests of turns that another gateway has left. Raises `StoreError`."""
+        if ids := {turn.id for turn in turns}:
+            await self._take_over(lambda row: row.turn_id in ids)
+
+    async def _take_over(self, is_wanted: Callable[[RecentRequest], bool]) -> None:
+        since = self._clock.now() - RETRY_SECONDS
+        for row in await self._store.recent_requests(since, MOST_REQUESTS):
+            if is_wanted(row) and row.digest not in self._known:
+                self._put(_Known(row.digest, row.accepted_at, row.turn_id, is_answered=row.is_answered))
 
     def begin(self, request: ClientRequest) -> None:
         """Remember the request while its turn is accepted; `accepted` must follow."""

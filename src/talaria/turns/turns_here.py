@@ -216,3 +216,4 @@ class TurnsHere:
         adopted = await self._cluster.store.adopt(self._cluster.here)
         for chat_key in adopted.lost:
             self._cluster.chats.note_lost(chat_key)
+        await self._intake.requests.take_over(adopted.turns)
