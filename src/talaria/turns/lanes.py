@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -27,6 +27,10 @@ class Placing(Protocol):
 
     async def place(self, live: LiveTurn) -> None:
         """Find them, and `arrange` the lanes."""
+        ...
+
+    def doubt(self, turns: Iterable[LiveTurn]) -> None:
+        """Find the turns before these again, because one was let go and may come back."""
         ...
 
 
@@ -194,8 +198,11 @@ class Lanes:
                 if self._placing is not None and not self._placing.is_placed(lane[0]):
                     await self._placing.place(lane[0])
                     continue
-                await self._run(lane[0])
+                live = lane[0]
+                await self._run(live)
                 lane.popleft()
+                if live.state is not LiveState.SETTLED and self._placing is not None:
+                    self._placing.doubt(lane)
         finally:
             del self._lanes[key]
 

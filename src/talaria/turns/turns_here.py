@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -101,9 +101,14 @@ class TurnsHere:
         """Return whether all turns are known that were accepted before this one, so that it may begin."""
         return live.began is not None or live.turn.id not in self._unplaced or is_ephemeral(live.turn)
 
+    def doubt(self, turns: Iterable[LiveTurn]) -> None:
+        """Find the turns before these again, because one was let go, as while this member was out."""
+        self._unplaced.update(live.turn.id for live in turns)
+
     async def place(self, live: LiveTurn) -> None:
         """Find the turns that were accepted before this one. Waits while the store fails."""
         while not self.is_placed(live):
+            await self._cluster.wait_until_in()
             try:
                 await self.look()
             except StoreError as error:
