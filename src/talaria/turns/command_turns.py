@@ -71,7 +71,9 @@ class CommandRunner:
         """Answer the command and settle its turn. Raises store errors if the end cannot be written."""
         turn = live.turn
         outcome, end, specs = await self._outcome(turn)
-        if outcome.stop and (running := self._live.running_in(turn.chat_key)) is not None:
+        running = self._live.running_in(turn.chat_key) if outcome.stop else None
+        # A `/stop` that is carried out again after a crash must not hit a message that came after it.
+        if running is not None and running.turn.accepted_at <= turn.accepted_at:
             running.stop()
         if ended := await self._end_sessions(turn, outcome.ends):
             told = "Its background process was" if ended == 1 else f"Its {ended} background processes were"
