@@ -9,7 +9,7 @@ FROM $PYTHON_IMAGE AS build
 # The one wheel of the last ./dev build.
 COPY dist/talaria_gateway-*.whl /wheel/
 RUN python -m venv /opt/talaria \
-    && /opt/talaria/bin/pip install --no-cache-dir --disable-pip-version-check "$(echo /wheel/*.whl)[local,web]"
+    && /opt/talaria/bin/pip install --no-cache-dir --disable-pip-version-check "$(echo /wheel/*.whl)[local,web,postgres]"
 
 FROM $PYTHON_IMAGE
 # The built-in model's runtime wants OpenMP.
@@ -17,7 +17,7 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends libgomp1 tini \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --uid 10001 --create-home --home-dir /home/talaria talaria \
-    && install --directory --owner talaria --group talaria --mode 0700 /data
+    && install --directory --owner talaria --group talaria --mode 0700 /data /files
 COPY --from=build /opt/talaria /opt/talaria
 # Inside, it listens for everyone; outside, whoever starts it says who reaches the port.
 ENV PATH=/opt/talaria/bin:$PATH \

@@ -98,10 +98,9 @@ def _strike_cluster(options: argparse.Namespace, progress: Progress) -> bool:
     run = ClusterRun(count, progress, options.seed)
     figures = asyncio.run(run.run())
     print(render_text(figures))
-    if is_good := all(figure.is_reached for figure in figures):
-        if options.docs:
-            write_cluster_docs(figures, on_cluster(MUTANTS))
-    else:
+    if options.docs:
+        write_cluster_docs(figures, on_cluster(MUTANTS))
+    if not (is_good := all(figure.is_reached for figure in figures)):
         print(f"seed {options.seed}:\n{run.findings()}")
     return is_good
 
