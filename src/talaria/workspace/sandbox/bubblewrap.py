@@ -41,11 +41,13 @@ exec "$@"
 # `--die-with-parent` does not hold while bubblewrap starts. Its first process of the namespaces waits for the
 # outer one without end, and asks to die with it only when the command is about to run; if the outer one is
 # killed before, both stay. They are all in one process group, to which a signal is sent as a whole: a process
-# that is being made gets it too. The guard sends it when its input ends.
+# that is being made gets it too. The guard sends it when its input ends. It inherits all descriptors, also
+# the lock on the network, so its number is told: a command has ended when its guard has.
 _GUARD = """\
 [ "$PPID" = "$1" ] || exit 125
 exec {fd}<"$2" || exit 125
 {{ read -r _ <&{fd}; kill -9 0; }} </dev/null >/dev/null 2>&1 &
+echo "{{\\"guard\\": $!}}" >/proc/self/fd/{told} || exit 125
 shift 2
 exec "$@" {fd}<&-
 """
@@ -100,7 +102,7 @@ class BubblewrapSandbox:
         inner += ["/bin/sh", "-c", _script(command.limits), "sh", *command.argv]
         join = command.network.join if command.network is not None else ()
         argv = (*join, program, *arguments, "--json-status-fd", str(told), "--", *inner)
-        guard = _GUARD.format(fd=next(fd for fd in _DIGITS if fd not in fds))
+        guard = _GUARD.format(fd=next(fd for fd in _DIGITS if fd not in fds), told=told)
         return Launch(argv, tuple(fds), status, signal.SIGKILL, ("/bin/sh", "-c", guard, "sh"))
 
 

@@ -90,11 +90,11 @@ class SandboxedProcess:
         self._ended = asyncio.Event()
         self._told = bytearray()
         self._has_first = False
-        self._running = {os.pidfd_open(process.pid)}
+        self._guard: int | None = None
+        self._running: set[int] = set()
         os.set_blocking(launch.status, False)
         loop.add_reader(launch.status, self._hear)
-        for fd in self._running:
-            loop.add_reader(fd, self._reap, fd)
+        self._watch(os.pidfd_open(process.pid))
 
     async def connect(self) -> None:
         """Begin to read the output."""
@@ -253,9 +253,21 @@ class SandboxedProcess:
         asyncio.get_running_loop().remove_reader(fd)
         os.close(fd)
         self._running.remove(fd)
-        if not self._running:
+        if self._running:
+            return
+        if self._alive >= 0:
             os.close(self._alive)  # the guard ends
-            self._ended.set()
+            self._alive = -1
+        if self._guard is not None:
+            self._watch(self._guard)
+            self._guard = None
+            return
+        self._ended.set()
+
+    def _watch(self, fd: int) -> None:
+        """Call `_reap` when the process of this pidfd has ended."""
+        self._running.add(fd)
+        asyncio.get_running_loop().add_reader(fd, self._reap, fd)
 
     def _hear(self) -> None:
         """Read what the launcher tells. If it names the first process of a namespace of its own, that one
@@ -265,12 +277,16 @@ class SandboxedProcess:
             self._told += (heard := os.read(self._launch.status, _MAX_STATUS))
             if not heard or len(self._told) > _MAX_STATUS:
                 loop.remove_reader(self._launch.status)
-        first = None if self._has_first else self._status().get("child-pid")
-        if isinstance(first, int):
+        if self._has_first:
+            return
+        told = self._status()
+        with suppress(ProcessLookupError):
+            if self._guard is None and isinstance(guard := told.get("guard"), int) and self._alive >= 0:
+                self._guard = os.pidfd_open(guard)
+        if isinstance(first := told.get("child-pid"), int):
             self._has_first = True
             with suppress(ProcessLookupError):
-                self._running.add(fd := os.pidfd_open(first))
-                loop.add_reader(fd, self._reap, fd)
+                self._watch(os.pidfd_open(first))
 
     def _status(self) -> dict[str, Any]:
         """Return what the launcher told about the command: documents of JSON, one after the other."""
