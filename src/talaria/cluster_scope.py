@@ -63,7 +63,7 @@ async def join_others(
     """Be a member of the database's cluster while the context is open. `files` is the id of the folder of
     `store.files`. Raises `ConfigError` if this gateway cannot serve beside those that are there."""
     secret = settings.find_token(environ)
-    token = ClusterToken(settings.token_env, bool(secret))
+    token = ClusterToken.of(settings.token_env, secret)
     known = (store, clock, keeper, settings, home)
     async with join_cluster(*known, token=token, files=files) as membership:
         yield ClusterScope(membership, store.clock, token, store, PeerClient(secret))

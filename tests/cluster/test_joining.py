@@ -104,6 +104,12 @@ async def test_a_gateway_that_cannot_serve_beside_another_is_refused(
             async with serving(tmp_path, environ | more):
                 pass
         assert living(postgres_database) == [FAR.owner], "it has left"
+    short = {**environ, "TALARIA_CLUSTER_TOKEN": "short"}
+    with pytest.raises(ConfigError, match="has 5 characters"):
+        async with serving(tmp_path, short):
+            pass
+    found = [each async for each in check_cluster(load(tmp_path, short, PARTS).settings, short, None)]
+    assert "has 5 characters" in found[0].text
     folder = tmp_path / "shared"
     folder.mkdir(mode=0o700)
     near = {**environ, **TOKEN, "TALARIA_STORE__FILES": str(folder)}

@@ -6,6 +6,7 @@ import pytest
 
 from talaria.cluster.member_checks import ClusterToken, check_members, find_trouble, is_loopback, read_boot
 from talaria.core.cluster import Member, MemberFigures
+from talaria.core.errors import ConfigError
 from talaria.core.findings import Level
 from talaria.core.ids import OwnerId, PlaceId
 
@@ -90,6 +91,27 @@ def test_gateways_share_all_files_or_none() -> None:
     (error,) = find_trouble(member("a", files="x"), [member("b", files="x"), member("c", files="y")], token)
     assert "host-c" in error.user_text and "another folder" in error.user_text
     assert not find_trouble(member("a", files="x"), [member("b", shared=True)], token), "an older version"
+
+
+@pytest.mark.parametrize(
+    ("secret", "said"),
+    [
+        ("", None),
+        ("a-token-of-the-cluster", None),
+        ("short", "has 5 characters"),
+        ("two words that are long", "spaces"),
+        ("one line\nand another", "spaces"),
+        ("schlüssel-für-alle-häuser", "ASCII"),
+    ],
+)
+def test_a_token_that_can_be_guessed_or_not_be_sent_is_refused(secret: str, said: str | None) -> None:
+    if said is None:
+        assert ClusterToken.of("A_TOKEN", secret).is_set is bool(secret)
+        return
+    with pytest.raises(ConfigError, match=said) as refused:
+        ClusterToken.of("A_TOKEN", secret)
+    assert "A_TOKEN" in refused.value.user_text
+    assert secret not in str(refused.value), "it is a secret all the same"
 
 
 def test_processes_of_one_machine_have_the_same_boot() -> None:

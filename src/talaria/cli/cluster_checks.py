@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from talaria.channels.http.part import HTTP
 from talaria.cluster.member_checks import ClusterToken, check_members, find_far_trouble, read_boot
 from talaria.config.settings import Settings
+from talaria.core.errors import ConfigError
 from talaria.core.findings import Finding, problem, warn
 from talaria.core.gateway_part import Status
 from talaria.store.part import find_members
@@ -26,7 +27,12 @@ async def check_cluster(
         return
     members = await asyncio.to_thread(find_members, url)
     running = (status or {}).get("cluster")
-    token = ClusterToken(cluster.token_env, bool(running) or bool(cluster.find_token(environ)))
+    secret = cluster.find_token(environ)
+    try:
+        ClusterToken.of(cluster.token_env, secret)
+    except ConfigError as error:
+        yield problem(_NAME, error.user_text, error.hint)
+    token = ClusterToken(cluster.token_env, bool(running) or bool(secret))
     for finding in check_members(members, token):
         yield finding
     if running is None and members:

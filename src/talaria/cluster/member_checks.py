@@ -18,6 +18,7 @@ from talaria.core.findings import Finding, ok, problem, warn
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
 _NAME = "cluster"
+_MIN_TOKEN = 16
 
 
 def read_boot() -> str:
@@ -49,6 +50,18 @@ class ClusterToken(msgspec.Struct, frozen=True):
 
     variable: str
     is_set: bool
+
+    @classmethod
+    def of(cls, variable: str, secret: str) -> ClusterToken:
+        """Raises `ConfigError` for a token that can be guessed, or cannot be sent in a header."""
+        hint = "Put one of `openssl rand -hex 32` into it, the same for all gateways of the database."
+        if 0 < len(secret) < _MIN_TOKEN:
+            found = f"has {len(secret)} characters: expected at least {_MIN_TOKEN}, hard to guess"
+            raise ConfigError(f"The cluster token in {variable} {found}.", hint)
+        if not all("!" <= character <= "~" for character in secret):
+            text = f"The cluster token in {variable} has spaces or characters other than plain ASCII."
+            raise ConfigError(text, hint)
+        return cls(variable, bool(secret))
 
     def check(self, me: Member, others: Sequence[Member]) -> None:
         """Raise `ConfigError` if this gateway cannot serve the database beside the others."""
