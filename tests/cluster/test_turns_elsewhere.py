@@ -16,11 +16,14 @@ from asking_tools import Danger, calling
 from channels.http.gateway import Api, run_gateway
 from channels.http.test_approvals import waiting
 from channels.http.test_events import Sse, collect, open_stream, read
+from contracts.job_suite import add
 from postgres_server import PostgresServer, postgres  # noqa: F401 - fixtures
 from talaria.core.cluster import Wake
-from talaria.core.ids import ChatAddress
+from talaria.core.ids import ChatAddress, PlaceId, TurnId
+from talaria.core.jobs import AfterProcess, JobState
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
+from talaria.scheduler.process_ends import ProcessEnds
 from talaria.testing.fake_outlet import FakeOutlet
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.member_uploads import MemberUploads
@@ -259,3 +262,19 @@ async def test_a_job_that_one_gateway_takes_is_known_to_the_scheduler_of_the_oth
     async with asyncio.timeout(10):
         await heard.wait()
     assert rings == 1, "what is heard is not told again"
+
+
+async def test_a_job_after_a_process_is_left_to_the_gateway_that_has_the_process(pair: Pair) -> None:
+    store, states = pair.a.gateway.store, []
+    for name, place in (("placed", "plc_third"), ("free", "")):
+        record = await store.turn_record(TurnId((await pair.a.say(name, "hello"))["id"]))
+        assert record is not None
+        if place:
+            await store.cluster.place_chat(record.turn.chat_key, PlaceId(place))
+        job = await add(store, schedule=AfterProcess(record.turn.session_id, "p1"))
+        for api in (pair.a, pair.b):
+            await ProcessEnds(api.gateway).look()
+        found = await store.jobs.find(job.id)
+        assert found is not None
+        states.append(found.state)
+    assert states == [JobState.ACTIVE, JobState.DONE], "a process that is nowhere has ended"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from talaria.core.ids import SessionId, asking_chat
 from talaria.core.jobs import AfterProcess
 from talaria.core.tasks import wait_event
 
@@ -24,6 +25,8 @@ class ProcessEnds:
     """Looks when a process ends and when a job is made. `run` goes on until it is cancelled."""
 
     def __init__(self, gateway: Gateway) -> None:
+        self._store = gateway.store
+        self._cluster = gateway.cluster
         self._jobs = gateway.store.jobs
         self._notes = gateway.notes
         self._processes = gateway.workspaces.processes
@@ -48,8 +51,18 @@ class ProcessEnds:
         """Fire the jobs whose process has ended, or is gone with its session."""
         for job in await self._jobs.awaiting(_BATCH):
             awaited = job.plan.schedule
-            if isinstance(awaited, AfterProcess) and not self._runs(awaited):
+            if not isinstance(awaited, AfterProcess) or self._runs(awaited):
+                continue
+            if not await self._is_elsewhere(awaited.session_id):
                 await self._jobs.fire(job.id, self._clock.now())
+
+    async def _is_elsewhere(self, session_id: SessionId) -> bool:
+        """Return whether the processes of the session are in the place of another member of a cluster, which
+        knows of their ends."""
+        if self._cluster is None or (session := await self._store.session(session_id)) is None:
+            return False
+        place = (await self._cluster.store.chat_place(asking_chat(session.chat_key))).place
+        return place not in ("", self._cluster.here.place)
 
     def _runs(self, awaited: AfterProcess) -> bool:
         known = self._processes.of_session(awaited.session_id)
