@@ -19,11 +19,23 @@ from channels.http.test_events import Sse, collect, open_stream, read
 from contracts.job_suite import add
 from postgres_server import PostgresServer, postgres  # noqa: F401 - fixtures
 from talaria.core.cluster import Wake
-from talaria.core.ids import ChatAddress, PlaceId, TurnId
-from talaria.core.jobs import AfterProcess, JobState
+from talaria.core.ids import ChatAddress, PlaceId, TurnId, new_job_id
+from talaria.core.jobs import (
+    NOWHERE,
+    AddJob,
+    AfterProcess,
+    ClaimSlots,
+    Cron,
+    JobOrigin,
+    JobPlan,
+    JobState,
+    SlotState,
+)
+from talaria.core.ledger import Page
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
 from talaria.scheduler.process_ends import ProcessEnds
+from talaria.scheduler.runs import JobRuns
 from talaria.testing.fake_outlet import FakeOutlet
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.member_uploads import MemberUploads
@@ -278,3 +290,28 @@ async def test_a_job_after_a_process_is_left_to_the_gateway_that_has_the_process
         assert found is not None
         states.append(found.state)
     assert states == [JobState.ACTIVE, JobState.DONE], "a process that is nowhere has ended"
+
+
+async def test_the_check_of_a_job_runs_at_the_gateway_that_has_the_files(pair: Pair) -> None:
+    store, agent = pair.a.gateway.store, pair.a.gateway.settings.agent.name
+    chat = ChatAddress(agent, "http", "api", "one").key()
+    assert pair.a.gateway.cluster is not None
+    place = pair.a.gateway.cluster.here.place
+    assert await store.cluster.place_chat(chat, place) == place
+    folder = pair.a.gateway.chat_folder(chat)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "news").write_text("it rains")
+    plan = JobPlan("look", Cron("0 9 * * *"), "UTC", check="cat news", to=NOWHERE)
+    origin = JobOrigin("ada", chat, Sender("u1"))
+    job = await store.jobs.add(AddJob(new_job_id(), origin, plan, store.clock.now() + 3600, 10))
+    await store.jobs.fire(job.id, 1000.0, is_manual=True)
+    [claimed] = await store.jobs.claim(ClaimSlots(pair.b.gateway.turns.owner, 10))
+    await JobRuns(pair.b.gateway).start(claimed)
+    async with asyncio.timeout(30):
+        while (slot := (await store.jobs.slots(job.id, Page())).items[0]).ended_at is None:
+            assert not slot.reason
+            await asyncio.sleep(0)
+    assert (slot.state, slot.attempts) == (SlotState.DONE, 1)
+    assert slot.turn_id is not None
+    record = await store.turn_record(slot.turn_id)
+    assert record is not None and "it rains" in record.turn.inbound.text

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from talaria.core.cluster import Wake
 from talaria.core.display import clean_line
 from talaria.core.errors import LeaseHeld, NotFound, Overloaded, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
@@ -81,6 +82,9 @@ class JobRuns:
 
     async def start(self, claimed: ClaimedSlot) -> None:
         job, slot = claimed.job, claimed.slot
+        if await self._is_elsewhere(job):
+            await self._pass_on(job, slot)
+            return
         for earlier in claimed.replaces:
             await self._replace(earlier)
         try:
@@ -95,6 +99,25 @@ class JobRuns:
             reason = error.info().sentence()
             await self._store.jobs.settle(SettleSlot(slot.claim, SlotState.FAILED, reason, asked_in))
             self._sender.look()
+
+    async def _is_elsewhere(self, job: Job) -> bool:
+        """Return whether the job's check needs files, or its text a process, that another member of a cluster
+        has."""
+        cluster, is_after = self._gateway.cluster, isinstance(job.plan.schedule, AfterProcess)
+        if cluster is None or not (is_after or (job.plan.check and not cluster.here.has_shared_files)):
+            return False
+        place = (await cluster.store.chat_place(asking_chat(job.origin.chat_key))).place
+        return place not in ("", cluster.here.place)
+
+    async def _pass_on(self, job: Job, slot: Slot) -> None:
+        """Give the claim back, and let the member look that has the files. While there is none, the slot
+        waits for it, or until its place is gone."""
+        cluster = self._gateway.cluster
+        await self._store.jobs.settle(SettleSlot(slot.claim, SlotState.DUE))
+        assert cluster is not None
+        member = await cluster.store.member_of(asking_chat(job.origin.chat_key))
+        if member is not None and member.owner != cluster.owner:
+            cluster.wake(Wake.JOBS, member.owner)
 
     async def _start(self, job: Job, slot: Slot) -> None:
         chat_key, found = self._chat(job), ""
