@@ -85,4 +85,16 @@ FOLLOWING_FAULTS = (
         ),
         Tests(f"{_PAIR}_files_are_where_the_chat_is_whichever_gateway_gets_or_gives_them"),
     ),
+    Mutant(
+        "an id that leads elsewhere",
+        "a message names a file of another chat as its upload, and another gateway gives it",
+        (
+            Edit(
+                "workspace/member_uploads.py",
+                "            if not is_upload_id(upload_id):",
+                "            if not upload_id:",
+            ),
+        ),
+        Tests(f"{_PAIR}_files_are_where_the_chat_is_whichever_gateway_gets_or_gives_them"),
+    ),
 )
