@@ -19,6 +19,7 @@ from channels.http.test_events import Sse, collect, open_stream, read
 from contracts.job_suite import add
 from postgres_server import PostgresServer, postgres  # noqa: F401 - fixtures
 from talaria.core.cluster import Wake
+from talaria.core.errors import ToolError
 from talaria.core.ids import ChatAddress, PlaceId, TurnId, new_job_id
 from talaria.core.jobs import (
     NOWHERE,
@@ -212,6 +213,10 @@ async def test_files_are_where_the_chat_is_whichever_gateway_gets_or_gives_them(
     uploads = b.gateway.uploads
     assert isinstance(uploads, MemberUploads)
     assert await uploads.routes.read(key, "note.txt") == b"a note for one"
+    with pytest.raises(ToolError, match="does not have it"):
+        await uploads.routes.read(key, "../../../http.token")
+    page = a.gateway.metrics.render().decode()
+    assert 'route="/cluster/files",status="404"' in page and 'status="500"' not in page
     async with a.client.get(f"{a.url}/api/files/file_{'0' * 32}") as answer:
         assert answer.status == 404
     made = await b.post("/api/tokens", {"name": "guest", "role": "chat"}, status=201)

@@ -26,7 +26,7 @@ from talaria.channels.http.shared_logins import MemberLogin
 from talaria.channels.http.views import no_such_turn
 from talaria.cluster.following import PeerTiming
 from talaria.cluster.passed_events import LINES, StreamEnd, StreamHead, encode_event, encode_line
-from talaria.core.errors import NotFound
+from talaria.core.errors import NotFound, ToolError
 from talaria.core.events import FINAL_EVENTS
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.messages import Part
@@ -115,10 +115,14 @@ class ClusterApi:
         return json_response(await uploads.put_here(key, name, query.get("type", ""), body))
 
     async def read_file(self, request: Request) -> Response:
-        """A file of a chat that this member has, for the member that sends it."""
+        """A file of a chat that this member has, for the member that sends it. Raises `NotFound` for one that
+        is not there, or may not be sent."""
         query = request.query()
         key, path = ChatKey(query.get("chat", "")), query.get("path", "")
-        data = await asyncio.to_thread(read_sent, self._gateway.chat_folder, key, path)
+        try:
+            data = await asyncio.to_thread(read_sent, self._gateway.chat_folder, key, path)
+        except ToolError as error:
+            raise NotFound(error.user_text, error.hint) from None
         return Response(data, media_type=b"application/octet-stream")
 
     async def show_file(self, request: Request) -> FileResponse:
