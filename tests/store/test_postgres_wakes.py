@@ -10,7 +10,10 @@ import pytest
 
 from contracts.store_orders import ME, HandClock
 from talaria.core.cluster import Wake
+from talaria.core.errors import StoreError
+from talaria.store.postgres.pipeline import Pipe
 from talaria.store.postgres.store import PostgresStore
+from talaria.store.postgres.wakes import PostgresWakes
 
 Stores = tuple[PostgresStore, PostgresStore]
 CUT_ALL = """
@@ -49,3 +52,21 @@ async def test_what_was_sent_last_goes_out_before_the_store_is_closed(stores: St
             await stores[1].cluster.wake(what, ME)
         await stores[1].close()
         assert {await heard.get() for _ in Wake} == set(Wake)
+
+
+async def test_a_database_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "talaria.store")
+    attempts, tried_often, loop = 0, asyncio.Event(), asyncio.get_running_loop()
+
+    def connect() -> Pipe:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 3:
+            loop.call_soon_threadsafe(tried_often.set)
+        raise StoreError("The database is gone.")
+
+    wakes = PostgresWakes(connect)
+    wakes.wake(Wake.TURNS, None)
+    await asyncio.wait_for(tried_often.wait(), 20)
+    await wakes.close()
+    assert caplog.text.count("The database is gone.") == 1

@@ -52,6 +52,7 @@ class PostgresWakes:
         self._ended: Uncancellable[None] | None = None
         self._bell: tuple[int, int] = (-1, -1)
         self._is_over = False
+        self._told = ""  # why wake-ups were last not passed on, as logged
 
     def wake(self, what: Wake, owner: OwnerId | None) -> None:
         if not self._is_over:
@@ -157,6 +158,7 @@ class PostgresWakes:
         pipe.begin(_SECONDS)
         pipe.execute(_NOT_DURABLE)
         pipe.commit()
+        self._told = ""
         listening = frozenset[str]()
         poll = select.poll()
         poll.register(pipe.socket, select.POLLIN)
@@ -203,7 +205,9 @@ class PostgresWakes:
             self._call(self._hear, known)
 
     def _note_failure(self, error: Exception) -> None:
-        _log.info("wake-ups between gateways are not passed on: %s", error)
+        if (why := str(error)) != self._told:
+            self._told = why
+            _log.info("wake-ups between gateways are not passed on: %s", error)
         self._call(self._release, None)
 
     def _wait(self, seconds: float) -> None:
