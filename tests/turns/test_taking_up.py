@@ -158,3 +158,24 @@ async def test_taking_up_takes_as_long_as_there_are_turns(tmp_path: Path) -> Non
         return taken
 
     assert await seconds(4000) < 20 * await seconds(500)
+
+
+async def test_a_stop_that_is_carried_out_late_hits_no_message_that_came_after_it(tmp_path: Path) -> None:
+    """It has stopped its turn, and the process died before the command's own end was written."""
+    clock = FakeClock()
+    world = World(MemoryStore(clock), tmp_path)
+    gate = Gate("gate", idempotent=True)
+    world.more = [gate]
+    async with world.start(clock=clock) as rig:
+        first = (await rig.submit("hello")).turn
+        inbound = Inbound(first.chat_key, first.inbound.sender, (Text("/stop"),))
+        stop = Accept(new_turn_id(), inbound, Fresh(new_session_id(), None), "stop")
+        await rig.store.accept(stop)
+        await rig.turns.wait(await rig.submit("/new"))
+        after = await rig.submit("[[call gate {}]][[reply done]]")
+        await gate.entered.wait()
+        clock.advance(61)
+        assert await rig.turns.adopt() == 1
+        assert (await rig.turns.wait(await rig.turns.find(stop.turn_id))).state is TurnState.DONE
+        gate.opened.set()
+        assert (await rig.turns.wait(after)).state is TurnState.DONE
