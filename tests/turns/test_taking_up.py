@@ -171,6 +171,7 @@ async def test_a_stop_that_is_carried_out_late_hits_no_message_that_came_after_i
         inbound = Inbound(first.chat_key, first.inbound.sender, (Text("/stop"),))
         stop = Accept(new_turn_id(), inbound, Fresh(new_session_id(), None), "stop")
         await rig.store.accept(stop)
+        clock.advance(1)
         await rig.turns.wait(await rig.submit("/new"))
         after = await rig.submit("[[call gate {}]][[reply done]]")
         await gate.entered.wait()
