@@ -417,9 +417,11 @@ class Slow(FakeOutlet):
 
     def __init__(self) -> None:
         super().__init__(shows=True)
+        self.asked = asyncio.Event()
         self.may_take = asyncio.Event()
 
     async def deliver(self, post: OutgoingMessage) -> str:
+        self.asked.set()
         await self.may_take.wait()
         return await super().deliver(post)
 
@@ -443,6 +445,31 @@ async def test_a_turn_is_shown_below_the_reply_before_it(
             await asyncio.sleep(0)
         await settled(store, receipt.turn, clock=clock)
         assert outlet.texts("room") == ["You said: one", "You said: a b c"]
+
+
+async def test_channel_that_closes_shows_nothing_more_while_a_reply_is_being_sent(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = Slow()
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        message = msgspec.structs.replace(
+            inbound("[[chunks 9]][[chunk-delay 5]]a b c d e", "hall"), address="hall"
+        )
+        receipt = await rig.turns.submit(message)
+        while not outlet.texts("hall"):
+            clock.advance(5)
+            await asyncio.sleep(0)
+        await say(rig, "one")
+        await outlet.asked.wait()
+        closing = asyncio.create_task(rig.delivery.detach("test"))
+        await clock.settle(50)
+        drawn = outlet.messages["m1"].edits
+        while not receipt.settled.done():
+            clock.advance(5)
+            await clock.settle(50)
+        assert not closing.done() and outlet.messages["m1"].edits == drawn
+        outlet.may_take.set()
+        await closing
 
 
 async def test_channel_that_closes_leaves_the_shows_of_others_alone(

@@ -146,15 +146,18 @@ class Delivery:
         self.wake()
 
     async def detach(self, channel: str) -> None:
-        """Stop sending on this channel. Sends under way may finish; turns are no longer shown."""
+        """Stop sending on this channel. Turns are no longer shown, since another gateway may draw over what
+        they left; sends under way may finish."""
         self._outlets.pop(channel, None)
-        sends = [task for (name, _), task in self._sends.items() if name == channel]
-        if sends:
-            await asyncio.wait(sends, timeout=self._settings.timeout.total_seconds())
         shows = [task for (name, _), task in self._shows.items() if name == channel]
         if (watch := self._watches.pop(channel, None)) is not None:
             shows.append(watch)
-        for task in [*sends, *shows]:
+        for task in shows:
+            task.cancel()
+        sends = [task for (name, _), task in self._sends.items() if name == channel]
+        if sends:
+            await asyncio.wait(sends, timeout=self._settings.timeout.total_seconds())
+        for task in sends:
             task.cancel()
         await asyncio.gather(*sends, *shows, return_exceptions=True)
 
