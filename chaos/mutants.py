@@ -24,6 +24,7 @@ from chaos.cluster_mutants import strike
 from chaos.context_faults import CONTEXT_FAULTS
 from chaos.finding_faults import FINDING_FAULTS
 from chaos.following_faults import FOLLOWING_FAULTS
+from chaos.gateway_faults import GATEWAY_FAULTS
 from chaos.hook_faults import HOOK_FAULTS
 from chaos.key_faults import KEY_FAULTS
 from chaos.kills import KillRun
@@ -525,6 +526,7 @@ MUTANTS = (
     *SLOT_FAULTS,
     *POSTGRES_FAULTS,
     *CLUSTER_FAULTS,
+    *GATEWAY_FAULTS,
     *ROLE_FAULTS,
     *PLACE_FAULTS,
     *FOLLOWING_FAULTS,

@@ -16,7 +16,7 @@ def test_faults_of_three_gateways_lose_nothing_double_nothing_and_keep_the_order
         find_binaries()
     except LookupError as reason:
         pytest.skip(f"no PostgreSQL: {reason}")
-    run = ClusterRun(15, Progress(is_quiet=True), seed=4, chats=6)
+    run = ClusterRun(15, Progress(is_quiet=True), seed=4, chats=4)
     missed = [figure.name for figure in asyncio.run(run.run()) if not figure.is_reached]
     assert missed == [], run.findings()[:20_000]
     assert sum(run.faults.values()) >= 15
