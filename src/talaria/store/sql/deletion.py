@@ -143,8 +143,9 @@ def _files_of(tx: Transaction, turn_id: TurnId, files: str | None) -> Iterable[s
 # -- their files ------------------------------------------------------------------------------------------
 
 FIND_REMOVALS = f"""
-SELECT id, chat_key, path FROM removals r
-WHERE ? = '' OR NOT EXISTS (SELECT 1 FROM chats c WHERE c.chat_key = r.chat_key AND c.place NOT IN ('', ?))
+SELECT id, chat_key, path FROM removals
+WHERE ? = '' OR NOT EXISTS
+      (SELECT 1 FROM chats c WHERE c.chat_key = removals.chat_key AND c.place NOT IN ('', ?))
 ORDER BY id LIMIT {rules.BATCH}
 """
 DROP_REMOVAL = "DELETE FROM removals WHERE id = ?"
