@@ -111,9 +111,9 @@ async def work_together(
     followed = FollowedTurns(scope.store, own.store, turns.live, scope.peers, own.owner)
     turns.use_followed(followed, OtherFeeds(scope.store, turns.live.feed, scope.peers, own.owner))
     delivery.use_files(scope.routes.read)
-    delivery.share(lambda: own.wake(Wake.OUTBOX), scope.clock.now)
     own.on_wake(Wake.OUTBOX, delivery.wake)
     async with open_overview(own, scope.clock, scope.token, figures.measure, scope.peers) as overview:
+        delivery.share(lambda: own.wake(Wake.OUTBOX), scope.clock.now, overview.own_roles.has_channel)
         figures.health.watch("cluster", overview.trouble)
         figures.metrics.watch_cluster(own.me.place, overview.reading)
         yield overview

@@ -293,8 +293,8 @@ async def test_another_gateway_sends_on_the_channel_that_it_has_open(
         sending(store, tmp_path / "one", clock, None) as one,
         sending(store, tmp_path / "two", ahead, outlet) as two,
     ):
-        one.delivery.share(lambda: told.append("one"), clock.now)
-        two.delivery.share(lambda: told.append("two"), clock.now)
+        one.delivery.share(lambda: told.append("one"), clock.now, lambda channel: True)
+        two.delivery.share(lambda: told.append("two"), clock.now, lambda channel: True)
         turn = await say(one, "hello")
         assert told == ["one"]
         assert (await reply(store, turn.id)).state is OutboxState.PENDING, "nobody has told the other yet"

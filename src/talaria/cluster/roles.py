@@ -67,6 +67,10 @@ class Roles:
     def has(self, name: str) -> bool:
         return (role := self._sought.get(name)) is not None and role.is_held
 
+    def has_channel(self, channel: str) -> bool:
+        """Return whether this member may act on the channel: it has its role, or there is none."""
+        return (role := self._sought.get(channel_role(channel))) is None or role.is_held
+
     def look(self) -> None:
         """Ask for the roles now that another member may have given back."""
         for role in self._sought.values():

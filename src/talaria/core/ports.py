@@ -140,6 +140,12 @@ class TurnFeed(Protocol):
     @property
     def shown_id(self) -> str | None: ...
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this gateway still has the channel. False at once in a process that was stopped for so long
+        that another one took the channel over; it must not draw over that one's messages."""
+        ...
+
     def events(self) -> AsyncIterator[Event]:
         """Yield the events from first to final. Ends early if this process lets go of the turn."""
         ...

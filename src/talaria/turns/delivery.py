@@ -115,17 +115,21 @@ class Delivery:
         self._started_at = self._clock.now() - self._clock.elapsed()
         self._database_time: Callable[[], float] | None = None
         self._tell_others: Callable[[], None] | None = None
+        self._has_channel: Callable[[str], bool] = lambda channel: True
         self._fetch_file: Callable[[ChatKey, str], Awaitable[bytes | None]] = _is_here
         self._look_seconds = _LOOK_SECONDS
         self._expired_at = float("-inf")
         live.observe(self._watch)
 
-    def share(self, tell_others: Callable[[], None], now: Callable[[], float]) -> None:
+    def share(
+        self, tell_others: Callable[[], None], now: Callable[[], float], has_channel: Callable[[str], bool]
+    ) -> None:
         """Send together with other gateways on the same database, each on the channels that it has open.
 
         `tell_others` asks them to look at the outbox. `now` is the database's time, which counts for all.
+        `has_channel` returns whether no other gateway may have a channel that is open here.
         """
-        self._tell_others, self._database_time = tell_others, now
+        self._tell_others, self._database_time, self._has_channel = tell_others, now, has_channel
         self._look_seconds = _SHARED_LOOK_SECONDS
 
     def use_files(self, fetch: Callable[[ChatKey, str], Awaitable[bytes | None]]) -> None:
@@ -408,7 +412,8 @@ class Delivery:
     async def _run_show(self, outlet: Outlet, live: LiveTurn) -> None:
         try:
             if await self._is_next(live):
-                await outlet.show(ShownTurn(live, self._store))
+                is_ours = partial(self._has_channel, channel_of(live.turn.chat_key))
+                await outlet.show(ShownTurn(live, self._store, is_ours))
         except Exception:
             _log.warning("turn %s is not shown while it runs", live.turn.id, exc_info=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 
 from talaria.core.events import Event
@@ -15,9 +15,10 @@ from talaria.turns.live import LiveTurn
 class ShownTurn:
     """Implements `core.ports.TurnFeed`."""
 
-    def __init__(self, live: LiveTurn, store: Store) -> None:
+    def __init__(self, live: LiveTurn, store: Store, is_ours: Callable[[], bool]) -> None:
         self._live = live
         self._store = store
+        self._is_ours = is_ours
         self._shown_id = live.turn.shown_id
 
     @property
@@ -27,6 +28,10 @@ class ShownTurn:
     @property
     def shown_id(self) -> str | None:
         return self._shown_id
+
+    @property
+    def is_ours(self) -> bool:
+        return self._is_ours()
 
     async def events(self) -> AsyncIterator[Event]:
         async with aclosing(self._live.follow()) as events:

@@ -36,6 +36,7 @@ class View:
 
     address: str = "7::"
     shown_id: str | None = None
+    is_ours: bool = True
     state: TurnState = TurnState.RUNNING
     queue: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
 
@@ -124,6 +125,19 @@ async def test_text_is_shown_as_it_comes_and_the_reply_takes_its_place(server: T
         post = OutgoingMessage("7::", "**one two** three", "n", edits=on.view.shown_id)
         assert await on.outlet.deliver(post) == on.view.shown_id
         assert on.shown == ["one two three"]
+
+
+async def test_a_gateway_that_lost_the_channel_draws_over_nothing(server: TelegramServer) -> None:
+    async with stage(server) as on:
+        on.hear(Delta("one"))
+        await on.pass_time(lambda: on.view.shown_id is not None)
+        on.view.is_ours = False
+        on.hear(Delta(" two"))
+        for _ in range(50):
+            on.clock.advance(0.1)
+            await on.clock.settle()
+        await on.end()
+        assert on.shown == ["one ▌"]
 
 
 async def test_edits_keep_their_pace_and_wait_when_they_are_told_to(server: TelegramServer) -> None:

@@ -426,6 +426,8 @@ class LiveMessage:
             await self._clock.sleep(pause)
 
     async def _put(self) -> None:
+        if not self._view.is_ours:
+            return
         shown_id = self._view.shown_id
         text: dict[str, Value] = {"text": self._text.html(), "parse_mode": "HTML"}
         if shown_id is None:
