@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import pytest
+
 from gateways import Gateways, running_gateways
 from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from talaria.testing.gateway_process import GatewayProcess
@@ -32,6 +34,7 @@ def said(world: Gateways, turn_ids: list[str]) -> list[str]:
     return [turn_id for (turn_id,) in rows]
 
 
+@pytest.mark.long
 async def test_gateways_on_one_database_serve_the_same_chats(
     postgres_database: str,  # noqa: F811
 ) -> None:
