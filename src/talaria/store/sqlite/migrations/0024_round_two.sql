@@ -1,0 +1,7 @@
+-- Folders that untrusted content has entered: see turns/trust.py. `folder` is `chat:` with a chat's key, or
+-- `project:` with the path of a project folder. `source` says what brought the content. Only a person removes a row.
+CREATE TABLE tainted_folders (
+    folder TEXT NOT NULL PRIMARY KEY,
+    since  REAL NOT NULL,
+    source TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
