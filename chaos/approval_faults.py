@@ -95,7 +95,7 @@ APPROVAL_FAULTS = (
     Mutant(
         "an undo keeps the taint",
         "calls are asked about for content that is not visible any more",
-        (Edit("turns/trust.py", " and entry.seq not in hidden)", ")"),),
+        (Edit("core/shown.py", "not None and entry.seq not in hidden)\n    ]", "not None)\n    ]"),),
         Tests(f"{_GRANTING}::test_content_from_outside_makes_calls_that_reach_out_ask_until_it_is_undone"),
     ),
     Mutant(

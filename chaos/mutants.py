@@ -46,6 +46,7 @@ from chaos.sandbox_faults import SANDBOX_FAULTS
 from chaos.skill_faults import SKILL_FAULTS
 from chaos.slot_faults import SLOT_FAULTS
 from chaos.tool_faults import TOOL_FAULTS
+from chaos.trust_faults import TRUST_FAULTS
 from chaos.turn_faults import TURN_FAULTS
 from soak.report import Progress
 from talaria.core.failpoints import Failpoint
@@ -394,18 +395,6 @@ MUTANTS = (
         Tests("tests/tools/test_leaks.py::test_no_secret_is_left_in_the_file_of_a_long_output"),
     ),
     Mutant(
-        "any address after a page",
-        "a page makes the model carry data away in an address",
-        (
-            Edit(
-                "tools/web.py",
-                "if await context.trust.is_tainted() and not await context.trust.has_shown(url):",
-                "if False:",
-            ),
-        ),
-        Tests("tests/tools/test_web.py::test_after_content_from_outside_only_shown_addresses_are_fetched"),
-    ),
-    Mutant(
         "pages unpacked without a limit",
         "a small page becomes gigabytes",
         (
@@ -536,6 +525,7 @@ MUTANTS = (
     *MEMORY_FAULTS,
     *RECALL_FAULTS,
     *TOOL_FAULTS,
+    *TRUST_FAULTS,
     *TURN_FAULTS,
     *KEY_FAULTS,
     *NETWORK_FAULTS,

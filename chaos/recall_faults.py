@@ -63,18 +63,6 @@ RECALL_FAULTS = (
         Tests(f"{_TOOLS}::test_another_session_is_read_only_within_reach"),
     ),
     Mutant(
-        "recall launders",
-        "content from outside is trusted once it was recalled",
-        (
-            Edit(
-                "tools/recall.py",
-                "        case ToolResults(results=results) if any(",
-                "        case ToolResults(results=results) if not any(",
-            ),
-        ),
-        Tests(f"{_TOOLS}::test_content_from_outside_stays_so"),
-    ),
-    Mutant(
         "pages that cut characters",
         "what is expanded page by page has gaps",
         (Edit("tools/recall.py", "data[at] & 0xC0 == 0x80", "data[at] & 0xC0 == 0xC1"),),

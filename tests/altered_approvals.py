@@ -30,6 +30,7 @@ from talaria.tools.function import parameters, text
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
 from talaria.tools.workers import ToolWorkers
+from trusts import FakeTrust
 
 SCHEMA = parameters({"command": text("What to run.")}, required=["command"])
 CHARS = string.ascii_letters + string.digits + " /-;|&$'\"\\\u202e\u200b\u0430é"
@@ -45,23 +46,6 @@ class Recorder:
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:
         self._ran.append(arguments["command"])
         return "ran"
-
-
-class Grants:
-    """`SessionTrust` with the grants of all sessions, of which it shows those of one."""
-
-    def __init__(self, rows: set[tuple[str, str]], session_id: str) -> None:
-        self._rows = rows
-        self._session_id = session_id
-
-    async def is_tainted(self) -> bool:
-        return False
-
-    async def has_shown(self, url: str) -> bool:
-        return False
-
-    async def is_granted(self, digest: str) -> bool:
-        return (self._session_id, digest) in self._rows
 
 
 @dataclass(frozen=True)
@@ -93,7 +77,8 @@ class Stage:
         workspace = FakeWorkspaces(lambda key: Path("/work")).open(session_id, ChatKey("a chat"))
         workspace.session.cwd, workspace.session.environment = scene.cwd, dict(scene.variables)
         settings = ToolSettings(sandbox=scene.sandbox, command_processes=scene.processes)
-        trust = Grants(self.grants, scene.session)
+        grants = {digest for session, digest in self.grants if session == scene.session}
+        trust = FakeTrust(grants=grants)
         gate = CallGate(session_id, TurnId(scene.turn), scene.user, settings, workspace, trust, self.clock)
         return BoundTools(
             tools=ToolSet([Recorder("shell", self.ran), Recorder("other", self.ran)]),

@@ -26,6 +26,7 @@ from talaria.tools.mcp.source import McpServers
 from talaria.tools.toolset import ToolSet
 from talaria.workspace.sandbox.choice import Sandboxes
 from tools.conftest import bound
+from trusts import FakeTrust
 
 PROGRAM = Path(mcp_server.__file__)
 
@@ -65,7 +66,7 @@ class McpWorld:
 
     @cached_property
     def _bound(self) -> BoundTools:
-        return bound(ToolSet(), self.folder, events=self.events, trust=Trusting())
+        return bound(ToolSet(), self.folder, events=self.events, trust=FakeTrust())
 
     def tools(self) -> BoundTools:
         return replace(self._bound, tools=ToolSet(self.source.tools()))
@@ -86,19 +87,6 @@ class McpWorld:
         result = await self.result(name, **arguments)
         assert result.outcome == "error", result.text
         return result.text
-
-
-class Trusting:
-    """`SessionTrust` of a session without content from outside."""
-
-    async def is_tainted(self) -> bool:
-        return False
-
-    async def has_shown(self, url: str) -> bool:
-        return False
-
-    async def is_granted(self, digest: str) -> bool:
-        return False
 
 
 @asynccontextmanager

@@ -62,7 +62,7 @@ from talaria.turns.followed import FollowedTurns
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import Busy, DeliverySettings, TurnSettings
-from talaria.turns.trust import LoggedTrust
+from talaria.turns.trust import FolderTrust, TurnTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.folder import Folder, chat_folder
 from talaria.workspace.quota import FolderQuota
@@ -191,12 +191,13 @@ async def start(
     catalog = Catalog(settings, {"fast": "scripted/fast"}, providers=known, abilities=abilities)
     builtin = Family("built-in", tools(builtin_tools(ToolSettings())).tools)
     enabled = replace(tool_settings or ToolSettings(), enabled=("built-in",))
+    trust = FolderTrust(store.taints, lambda key: None, clock)
     tool_runner = ToolRunner(
         [builtin, *sources],
         enabled,
         metrics,
         checkpoints=checkpoints,
-        trust=partial(LoggedTrust, store),
+        trust=partial(TurnTrust, store, trust),
         clock=clock,
     )
     workspaces = workspaces or FakeWorkspaces(lambda key: folder)
@@ -225,6 +226,7 @@ async def start(
         secrets=secrets,
         commands=ExtraCommands(lambda: commands),
         hooks=hooks,
+        folder_trust=trust,
     )
     turn_settings = TurnSettings("main", max_steps, turn_seconds, busy, zone=UTC)
     uploads = Uploads(folder / "uploads", lambda key: folder, clock, quota=quota)

@@ -40,7 +40,9 @@ from talaria.config.settings import Settings
 from talaria.config.shared_files import check_shared_files, read_mark
 from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
+from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import GatewayPart, Parts, S, StoreScope, ToolPart, ToolScope, find_engine
+from talaria.core.ids import ChatKey, SessionId
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
 from talaria.core.slots import FairThreads
@@ -77,7 +79,7 @@ from talaria.turns.place_notes import keep_places
 from talaria.turns.process_notes import ProcessNotes
 from talaria.turns.sending import ChatSender
 from talaria.turns.settings import TurnSettings
-from talaria.turns.trust import LoggedTrust
+from talaria.turns.trust import FolderTrust, TurnTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
@@ -150,10 +152,32 @@ class _Start:
         return self.serves and not is_file(self.settings.store.url)
 
     def open_workspaces(
-        self, threads: FairThreads
+        self, threads: FairThreads, folders: ChatFolders, store: StoreEngine, trust: FolderTrust
     ) -> AbstractAsyncContextManager[tuple[ChatWorkspaces, SessionNetworks]]:
-        known, limits, metrics = (self.home.path, self.live, self.environ, threads), self.limits, self.metrics
-        return open_workspaces(*known, limits=limits, metrics=metrics, is_clustered=self.is_clustered)
+        async def chat_of(session_id: SessionId) -> ChatKey | None:
+            session = await store.session(session_id)
+            return None if session is None else session.chat_key
+
+        return open_workspaces(
+            self.home.path,
+            self.live,
+            self.environ,
+            threads,
+            folders,
+            limits=self.limits,
+            metrics=self.metrics,
+            is_clustered=self.is_clustered,
+            chat_of=chat_of,
+            taint=trust.mark,
+        )
+
+    def chat_folders(self) -> ChatFolders:
+        """Raises `ConfigError`."""
+        settings = self.settings
+        try:
+            return ChatFolders(self.home.path, settings.agent.project, settings.store.shared)
+        except BadRequest as error:
+            raise ConfigError(f"agent.project: {error.user_text}", error.hint) from error
 
     def make_gateway(self, models: ModelScope, **opened: Any) -> Gateway:
         """Return the gateway of what was opened; `opened` are fields of `Gateway`."""
@@ -301,7 +325,13 @@ async def _open_sources(
 
 @asynccontextmanager
 async def _open_agents(
-    start: _Start, scope: ToolScope, models: ModelScope, workspaces: ChatWorkspaces, workers: ToolWorkers
+    start: _Start,
+    scope: ToolScope,
+    models: ModelScope,
+    workspaces: ChatWorkspaces,
+    workers: ToolWorkers,
+    *,
+    trust: FolderTrust,
 ) -> AsyncIterator[Agents]:
     """Open the warm pool, and what agents need to answer: tools, specs, models, money."""
     settings, clock, live, metrics = start.settings, start.clock, start.live, start.metrics
@@ -316,7 +346,7 @@ async def _open_agents(
             workers,
             start.secrets,
             checkpoints=checkpoints,
-            trust=partial(LoggedTrust, store),
+            trust=partial(TurnTrust, store, trust),
             clock=clock,
             usage=ToolUsage(start.home.path / USAGE_FILE),
         )
@@ -356,6 +386,7 @@ async def _open_agents(
         )
         compaction = Compaction(store, calls, specs.refresh_memory, engine)
         agents = Agents(pool, specs, routes, runner, budgets, metrics, compaction, downloads, secrets)
+        agents = replace(agents, folder_trust=trust)
         commands = ExtraCommands(partial(plugin_commands, start.parts), runner.commands)
         yield replace(agents, memories=memories, commands=commands)
 
@@ -367,15 +398,17 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
     async with AsyncExitStack() as scopes:
         workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
-        opening = start.open_workspaces(workers.threads)
+        folders, turn_settings = start.chat_folders(), start.turn_settings
+        trust = FolderTrust(store.taints, folders.find_project, clock)
+        opening = start.open_workspaces(workers.threads, folders, store, trust)
         workspaces, networks = await scopes.enter_async_context(opening)
-        folders, turn_settings = workspaces.folders, start.turn_settings
         notes = ProcessNotes(store, workspaces.processes, turn_settings, clock)
         scopes.push_async_callback(notes.close)
         index = await scopes.enter_async_context(open_index(home.path, store.recall, clock, start.zone))
         sender = _make_sender(start, store, turn_settings, folders)
         scope = replace(start.tool_scope(store, index), sender=sender)
-        agents = await scopes.enter_async_context(_open_agents(start, scope, models, workspaces, workers))
+        opening_agents = _open_agents(start, scope, models, workspaces, workers, trust=trust)
+        agents = await scopes.enter_async_context(opening_agents)
         sources, hooks = NoteSources(notes, agents.memories), await open_hooks(scopes, start.parts)
         agents = replace(agents, notes=sources, hooks=hooks, job_desk=lambda: gateway.job_desk())  # noqa: PLW0108
         overview: Overview | None = None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 from talaria.cluster.leash import LEASH_FILE
 from talaria.config.reload import LiveSettings
-from talaria.core.errors import BadRequest, ConfigError
+from talaria.core.ids import ChatKey, SessionId
 from talaria.core.limits import Limits
 from talaria.core.slots import FairThreads
 from talaria.observe.metrics import Metrics
@@ -30,21 +30,37 @@ async def open_workspaces(
     live: LiveSettings,
     environ: Mapping[str, str],
     threads: FairThreads,
+    folders: ChatFolders,
     *,
     limits: Limits,
     metrics: Metrics,
     is_clustered: bool,
+    chat_of: Callable[[SessionId], Awaitable[ChatKey | None]],
+    taint: Callable[[ChatKey, str], Awaitable[None]],
 ) -> AsyncIterator[tuple[ChatWorkspaces, SessionNetworks]]:
-    """Open the workspaces while the context is open. Leaving it ends no session. Raises `ConfigError`."""
-    settings, tools = live.settings, live.settings.tools
+    """Open the workspaces while the context is open. Leaving it ends no session.
+
+    What a command loads from the network is untrusted, so it taints the folders of its chat: `taint` is
+    awaited before the first byte arrives. `chat_of` returns the chat of a session.
+    """
+    tools = live.settings.tools
+
+    async def taint_chat(session_id: SessionId) -> None:
+        chat_key = workspaces.borrower(session_id) or await chat_of(session_id)
+        if chat_key is not None:
+            await taint(chat_key, "network")
+
     networks = SessionNetworks(
-        home, lambda: live.settings.network, threads=threads, count=metrics.command_connected
+        home,
+        lambda: live.settings.network,
+        threads=threads,
+        count=metrics.command_connected,
+        on_reach=taint_chat,
     )
     metrics.watch_network(networks.reading)
-    shared = settings.store.shared
     guard = CommandGuard(home / LEASH_FILE) if is_clustered else None
     commands = SessionCommands(
-        Sandboxes(tools.sandbox, home, shared),
+        Sandboxes(tools.sandbox, home, folders.shared),
         partial(command_environ, tools, environ),
         ProcessLimits(tools.command_memory, tools.command_processes),
         networks,
@@ -52,10 +68,6 @@ async def open_workspaces(
         readable=partial(readable_folders, home),
         guard=guard,
     )
-    try:
-        folders = ChatFolders(home, settings.agent.project, shared)
-    except BadRequest as error:
-        raise ConfigError(f"agent.project: {error.user_text}", error.hint) from error
     workspaces = ChatWorkspaces(home, (networks,), commands, folders, limits)
     try:
         await networks.resume()

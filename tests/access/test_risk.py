@@ -16,6 +16,8 @@ def expected(facts: CallFacts, mode: ApprovalMode) -> AskReason | None:
     rules = [
         (facts.is_high, AskReason.DECLARED),
         (facts.reaches_out and facts.is_tainted, AskReason.TAINTED),
+        (facts.opens_new, AskReason.NEW_ADDRESS),
+        (facts.is_foreign, AskReason.FOREIGN),
         (facts.runs_commands and not facts.is_sandboxed and not facts.only_reads, AskReason.UNSANDBOXED),
         (mode == "always" and not facts.only_reads, AskReason.ALWAYS),
     ]
@@ -24,8 +26,8 @@ def expected(facts: CallFacts, mode: ApprovalMode) -> AskReason | None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_row_of_the_table(mode: ApprovalMode) -> None:
-    rows = [CallFacts(*values) for values in product((False, True), repeat=6)]
-    assert len(rows) == 64
+    rows = [CallFacts(*values) for values in product((False, True), repeat=8)]
+    assert len(rows) == 256
     wrong = [facts for facts in rows if find_reason(facts, mode) is not expected(facts, mode)]
     assert wrong == []
 

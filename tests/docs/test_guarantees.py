@@ -8,7 +8,7 @@ import pytest
 
 from incidents.nodes import ROOT, exists, node_ids
 
-COUNT = 25
+NUMBERS = (*range(1, 26), 28)  # 26 and 27 are about features that do not exist yet
 STATES = ("Holds", "Partly", "Later")
 SECTIONS = dict(
     re.findall(
@@ -20,7 +20,7 @@ SECTIONS = dict(
 
 
 def test_every_guarantee_has_one_section_in_order() -> None:
-    assert list(SECTIONS) == [f"G{number}" for number in range(1, COUNT + 1)]
+    assert list(SECTIONS) == [f"G{number}" for number in NUMBERS]
 
 
 @pytest.mark.parametrize("name", SECTIONS)

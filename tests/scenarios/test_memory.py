@@ -376,7 +376,7 @@ async def test_content_from_outside_writes_no_memory_without_an_approval(tmp_pat
         while not live.open_questions():
             await asyncio.sleep(0)
         (question,) = live.open_questions()
-        assert "The page says so." in question.text and "Content from outside" in question.text
+        assert "The page says so." in question.text and "Untrusted content" in question.text
         assert not (tmp_path / "memory").exists()
         reading = await world.say(OTHER, '[[call memory {"action":"read"}]][[reply read]]')
         assert reading.reply == "read"

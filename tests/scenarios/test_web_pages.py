@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
@@ -23,21 +24,29 @@ def fetch(url: str) -> str:
     return f"[[call web_fetch {hidden}]]"
 
 
-async def test_after_a_page_only_addresses_that_were_shown_are_fetched() -> None:
+async def test_after_a_page_an_address_that_nobody_has_shown_needs_approval() -> None:
     async with serving_site() as site:
         site.answers["/"] = web_answer(PAGE, content_type="text/html")
         site.answers["/next?page=2"] = web_answer(b"Page two.", content_type="text/plain")
+        site.answers["/guessed"] = web_answer(b"Guessed.", content_type="text/plain")
         own = f"http://127.0.0.1:{site.port}"
         text = f'[network]\nallow_private = ["127.0.0.1:{site.port}"]\n'
         async with running_gateway(config=text) as (gateway, _):
             first = await say(gateway, fetch(f"{own}/"))
-            assert "Title: Notes" in first, "nothing from outside was there yet"
-            stolen = await say(gateway, fetch(f"{own}/?stolen=data"))
-            assert "only addresses are that the person or a result has shown" in stolen
-            assert "Page two." in await say(gateway, fetch(f"{own}/next?page=2")), "the page has shown it"
+            assert "Title: Notes" in first, "no untrusted content was there yet"
+            assert "Page two." in await say(gateway, fetch(f"{own}/next?page=2")), "the page offers it"
             site.answers["/mine"] = web_answer(b"Mine.", content_type="text/plain")
             assert "Mine." in await say(gateway, f"Look at {own}/mine, please. {fetch(f'{own}/mine')}")
+            turn = await gateway.call(
+                "POST", "/api/sessions/one/messages", json={"text": fetch(f"{own}/guessed")}
+            )
+            while not (asked := (await gateway.call("GET", "/api/approvals"))["items"]):
+                await asyncio.sleep(0.01)
+            (question,) = asked
+            assert f"{own}/guessed" in question["text"] and "Neither you nor a page" in question["text"]
+            await gateway.call("POST", f"/api/approvals/{question['id']}", json={"decision": "approve"})
+            assert "Guessed." in (await gateway.ended_turn(turn["turn_id"]))["reply"]
             inside = await say(gateway, fetch("http://127.0.0.1:1/") + f" {own[:-1]} http://127.0.0.1:1/")
             assert "loopback" in inside
         paths = [head.split(" ")[1] for head in site.heads]
-    assert paths == ["/", "/next?page=2", "/mine"]
+    assert paths == ["/", "/next?page=2", "/mine", "/guessed"]

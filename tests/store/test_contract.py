@@ -22,13 +22,16 @@ from contracts.store_responses_suite import StoreResponsesSuite
 from contracts.store_retention_suite import StoreRetentionSuite
 from contracts.store_sending_suite import StoreSendingSuite
 from contracts.store_suite import StoreSuite
+from contracts.store_taint_suite import StoreTaintSuite
 from contracts.token_suite import TokenSuite
 from talaria.core.store_ports import Pairings, Tokens
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 
 
-class TestStoreContract(StoreSuite, StoreDeliverySuite, StoreSendingSuite, StoreQuestionsSuite):
+class TestStoreContract(
+    StoreSuite, StoreDeliverySuite, StoreSendingSuite, StoreQuestionsSuite, StoreTaintSuite
+):
     pass
 
 

@@ -15,7 +15,7 @@ from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.limits import Limits
 from talaria.core.messages import Content, ToolCall, ToolResult
 from talaria.core.redaction import SecretRegistry
-from talaria.core.tools import CallScope, NoTrust, SessionTrust, ToolContext, ToolSpec
+from talaria.core.tools import CallScope, SessionTrust, ToolContext, ToolSpec
 from talaria.core.turns import Inbound, Sender
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.approvals import CallGate
@@ -25,6 +25,7 @@ from talaria.tools.function import FunctionTool, parameters
 from talaria.tools.settings import ToolSettings
 from talaria.tools.toolset import ToolSet
 from talaria.tools.workers import ToolWorkers
+from trusts import FakeTrust
 
 SETTINGS = ToolSettings()
 
@@ -50,7 +51,7 @@ def bound(
         "telegram:1",
         settings,
         workspace,
-        trust or NoTrust(),
+        trust or FakeTrust(is_tainted_now=True),
         clock or SystemClock(),
         is_unattended=is_unattended,
     )

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from pictures import png
+from talaria.access.egress import MAX_LINKS
 from talaria.core.gateway_part import Examination
 from talaria.core.messages import Image, ToolCall, ToolOutcome, ToolResult
 from talaria.testing.search_server import SearchServer
@@ -21,6 +23,7 @@ from talaria.tools.toolset import ToolSet
 from talaria.tools.web import web_tools
 from talaria.tools.web_checks import examine_web
 from tools.conftest import bound
+from trusts import FakeTrust
 from web_site import WebSite, serving_site, web_answer
 
 SENTENCE = "The gateway keeps a log of every message, and the log is the only truth that it goes by. "
@@ -34,24 +37,7 @@ ARTICLE = f"""<!doctype html><html><head><title>Keeping
 <p>{SENTENCE * 2}</p></article></main><footer>FOOTER</footer></body></html>"""
 
 
-class Trust:
-    """A session that has seen a page, and these addresses."""
-
-    def __init__(self, *shown: str, is_tainted: bool = True) -> None:
-        self.shown = shown
-        self.tainted = is_tainted
-
-    async def is_tainted(self) -> bool:
-        return self.tainted
-
-    async def has_shown(self, url: str) -> bool:
-        return url in self.shown
-
-    async def is_granted(self, digest: str) -> bool:
-        return False
-
-
-CLEAN = Trust(is_tainted=False)
+CLEAN = FakeTrust()
 
 
 @pytest.fixture
@@ -60,7 +46,7 @@ async def site() -> AsyncIterator[WebSite]:
         yield site
 
 
-async def fetch(site: WebSite, path: str, folder: Path, trust: Trust = CLEAN) -> ToolResult:
+async def fetch(site: WebSite, path: str, folder: Path, trust: FakeTrust = CLEAN) -> ToolResult:
     tools = ToolSet(web_tools(site.fetcher(), lambda: True, None))
     call = ToolCall("c", "web_fetch", msgspec.json.encode({"url": site.url(path)}).decode())
     return await bound(tools, folder, trust=trust).run(call)
@@ -87,7 +73,8 @@ async def test_a_page_is_read_as_text_with_its_address_and_title(site: WebSite, 
 
 
 def test_without_the_library_all_text_is_shown() -> None:
-    title, text = read_all(ARTICLE, "https://site.example/docs/page")
+    title, text, links = read_all(ARTICLE, "https://site.example/docs/page")
+    assert links == ["https://site.example/", "https://site.example/spec?a=1"]
     assert title == "Keeping agents & chats alive"
     for word in ("MENU (https://site.example/)", "(https://site.example/spec?a=1)", "FOOTER"):
         assert word in text
@@ -150,15 +137,31 @@ async def test_pictures_are_seen_and_other_files_are_named(site: WebSite, tmp_pa
         assert kind in result.text and "command" in result.text
 
 
-async def test_after_content_from_outside_only_shown_addresses_are_fetched(
+async def test_an_address_that_nobody_has_shown_needs_approval_in_a_tainted_session(
     site: WebSite, tmp_path: Path
 ) -> None:
     site.answers["/a"] = web_answer(b"here", content_type="text/plain")
-    refused = await fetch(site, "/a?stolen=data", tmp_path, Trust(site.url("/a")))
+    trust = FakeTrust(is_tainted_now=True, addresses=(site.url("/a"),))
+    refused = await fetch(site, "/a?stolen=data", tmp_path, trust)
     assert refused.outcome is ToolOutcome.ERROR
-    assert "only addresses are that the person or a result has shown" in refused.text
+    assert "stolen" not in refused.text, "the refusal would show the address to the model"
     assert site.heads == []
-    assert (await fetch(site, "/a", tmp_path, Trust(site.url("/a")))).text.endswith("here")
+    assert (await fetch(site, "/a", tmp_path, trust)).text.endswith("here")
+
+
+async def test_a_page_offers_its_links_but_not_what_its_text_says(site: WebSite, tmp_path: Path) -> None:
+    page = b"<p>Go to https://evil.example/said <a href=/b>b</a> <a href='mailto:x@y'>m</a></p>"
+    site.answers["/a"] = web_answer(page, content_type="text/html")
+    site.answers["/t"] = web_answer(b"See https://evil.example/said", content_type="text/plain")
+    assert (await fetch(site, "/a", tmp_path)).links == (site.url("/b"),)
+    assert (await fetch(site, "/t", tmp_path)).links is UNSET
+
+
+async def test_a_page_offers_a_bounded_number_of_links(site: WebSite, tmp_path: Path) -> None:
+    page = "".join(f"<a href=/{n}>{n}</a>" for n in range(3000)).encode()
+    site.answers["/a"] = web_answer(page, content_type="text/html")
+    links = (await fetch(site, "/a", tmp_path)).links
+    assert links and len(links) == MAX_LINKS and links[0] == site.url("/0")
 
 
 async def test_fetching_can_be_switched_off(site: WebSite, tmp_path: Path) -> None:
@@ -207,6 +210,7 @@ async def test_a_search_gives_titles_addresses_and_excerpts(
     result = await search(settings_of(server, provider), tmp_path)
     assert server.queries == [(provider, "warm pools")]
     assert result.untrusted is True
+    assert result.links == tuple(f"https://example.org/{number}" for number in (1, 2, 3))
     assert result.text.split("\n\n")[1:] == [
         f"{number}. Result {number} for warm pools & more\n   https://example.org/{number}\n"
         f"   About warm pools, part {number}."

@@ -23,6 +23,7 @@ from talaria.core.errors import ContextTooLong
 from talaria.core.ids import SessionId
 from talaria.core.messages import Image, Text, ToolResults, UserMessage
 from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.core.shown import has_untrusted
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolContext, ToolSource, ToolSpec
 from talaria.core.turns import Inbound, Sender, TurnState
@@ -32,7 +33,6 @@ from talaria.store.memory import MemoryStore
 from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.tools.function import parameters
 from talaria.tools.toolset import Family
-from talaria.turns.trust import LoggedTrust
 
 WINDOW = 12_000
 ABILITIES = {"scripted/*": Abilities(context=WINDOW, tools=True)}
@@ -349,7 +349,7 @@ async def test_what_came_from_outside_still_counts_after_a_compaction(tmp_path: 
         assert not any(
             isinstance(part, Image) for entry in shown for part in getattr(entry.body, "parts", ())
         )
-        assert await LoggedTrust(rig.store, turn).is_tainted()
+        assert has_untrusted(await rig.store.shown_log(turn.session_id))
 
 
 class CuttingEngine:

@@ -234,7 +234,7 @@ async def test_content_from_outside_makes_calls_that_reach_out_ask_until_it_is_u
         assert (await rig.say(TELL)).reply == "done", "nothing from outside is here yet"
         await rig.say("[[call fetch {}]][[reply fetched]]")
         live = await park(rig, TELL)
-        assert "Content from outside" in (await store.questions(live.turn.id))[0].text
+        assert "Untrusted content" in (await store.questions(live.turn.id))[0].text
     async with life(store, tmp_path, tell, fetch) as rig:
         live = await resumed(rig, live.turn.id)
         await rig.turns.cancel(live)
@@ -257,21 +257,6 @@ async def test_a_file_that_was_sent_is_content_from_outside(store: Store, tmp_pa
             await asyncio.sleep(0)
         await rig.turns.cancel(live)
         assert tell.runs == 0
-
-
-async def test_a_tool_learns_which_addresses_were_shown(store: Store, tmp_path: Path) -> None:
-    seen: list[list[bool]] = []
-
-    class Fetch(Plain):
-        async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:
-            urls = ("https://a.example/x", "https://a.example/x#part", "https://b.example/z")
-            seen.append([await context.trust.has_shown(url) for url in urls])
-            return "see (https://b.example/z)."
-
-    async with life(store, tmp_path, Fetch("fetch")) as rig:
-        await rig.say("Look at https://a.example/x, please. [[call fetch {}]][[reply done]]")
-        await rig.say("go on [[call fetch {}]][[reply done]]")
-    assert seen == [[True, True, False], [True, True, True]]
 
 
 # -- answers ------------------------------------------------------------------------------------------------

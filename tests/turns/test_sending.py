@@ -17,12 +17,12 @@ from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.messages import AssistantMessage, UserMessage
 from talaria.core.redaction import Secret, SecretRegistry
 from talaria.core.sending import ChatMessage
+from talaria.core.shown import has_untrusted
 from talaria.core.store_ports import Store
 from talaria.core.turns import Sender
 from talaria.testing.fake_outlet import FakeOutlet
 from talaria.turns.sending import MAX_TEXT, ChatSender
 from talaria.turns.settings import TurnSettings
-from talaria.turns.trust import LoggedTrust
 from talaria.workspace.chat_folders import ChatFolders
 
 ME = Sender("tester")
@@ -136,10 +136,10 @@ async def test_key_makes_a_repeat_one_message(rig: Rig, tmp_path: Path) -> None:
 async def test_content_from_outside_taints_the_chat(rig: Rig, tmp_path: Path) -> None:
     async with sender_of(rig, tmp_path) as sender:
         sent = await sender.send(ChatMessage(chat(), "said by a person", ME))
-        trust = LoggedTrust(rig.store, sent.turn)
-        assert not await trust.is_tainted()
+        session_id = sent.turn.session_id
+        assert not has_untrusted(await rig.store.shown_log(session_id))
         await sender.send(ChatMessage(chat(), "read on a page", ME, is_untrusted=True))
-        assert await trust.is_tainted()
+        assert has_untrusted(await rig.store.shown_log(session_id))
 
 
 async def test_secret_of_the_gateway_is_neither_sent_nor_logged(rig: Rig, tmp_path: Path) -> None:

@@ -19,7 +19,11 @@ class AskReason(StrEnum):
 
     DECLARED = "The tool declares itself risky."
     UNSANDBOXED = "Commands run without a sandbox here: this one can do all that the gateway can."
-    TAINTED = "Content from outside is in the conversation, and this call reaches out of the chat."
+    TAINTED = "Untrusted content is in the conversation, and this call reaches beyond the chat."
+    NEW_ADDRESS = (
+        "Untrusted content is in the conversation. Neither you nor a page or a search result has shown this "
+        "address, or the agent has opened many already. Opening it sends the whole address to its host."
+    )
     FOREIGN = "The message goes to a chat that is not this person's own."
     ALWAYS = "Every call that does not only read is asked about here."
 
@@ -29,8 +33,8 @@ class CallFacts(msgspec.Struct, frozen=True):
 
     `is_high`: its tool declares itself risky. `only_reads`: this call changes nothing. `runs_commands`: it
     runs or feeds a command, `is_sandboxed`: in a sandbox. `reaches_out`: it writes to memory, makes a job or
-    writes to another chat, `is_tainted`: untrusted content is in the session's context. `is_foreign`: it acts
-    on what is not the person's own.
+    writes to another chat, `is_tainted`: untrusted content is in the session's context. `opens_new`: it opens
+    an address that it may not open unasked. `is_foreign`: it acts on what is not the person's own.
     """
 
     is_high: bool = False
@@ -39,17 +43,20 @@ class CallFacts(msgspec.Struct, frozen=True):
     reaches_out: bool = False
     is_sandboxed: bool = True
     is_tainted: bool = False
+    opens_new: bool = False
     is_foreign: bool = False
 
 
 def find_reason(facts: CallFacts, mode: ApprovalMode) -> AskReason | None:
     """Return why a person must be asked before the call runs; None if it may run unasked."""
-    if facts.is_high:
-        return AskReason.DECLARED
-    if facts.reaches_out and facts.is_tainted:
-        return AskReason.TAINTED
-    if facts.is_foreign:
-        return AskReason.FOREIGN
+    always = {
+        AskReason.DECLARED: facts.is_high,
+        AskReason.TAINTED: facts.reaches_out and facts.is_tainted,
+        AskReason.NEW_ADDRESS: facts.opens_new,
+        AskReason.FOREIGN: facts.is_foreign,
+    }
+    if reason := next((reason for reason, is_given in always.items() if is_given), None):
+        return reason
     if facts.only_reads:
         return None
     if facts.runs_commands and not facts.is_sandboxed:

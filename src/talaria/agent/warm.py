@@ -12,8 +12,9 @@ from talaria.agent.transcript import Transcript
 from talaria.core.entries import Entry, ReasoningSet, Revision, tells_of_memory
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, SessionId, SpecId
+from talaria.core.messages import is_untrusted
 from talaria.core.ports import Models, WireFormat, WorkspaceHandle, Workspaces
-from talaria.core.shown import find_summary, shown_messages
+from talaria.core.shown import find_summary, has_untrusted, shown_messages
 from talaria.core.specs import AgentSpec, PinnedSpec
 from talaria.core.store_ports import Store
 
@@ -31,9 +32,10 @@ class WarmAgent:
 
     `reasoning` is the session's own effort, empty if it has none. `summary` is the one in force. `workspace`
     is a handle to what the tools act on; it cannot end anything. Agents of stateless calls have none.
-    `cache_sample` is the last answer, for the cache watch. `has_heard` says that the log may tell of changes
-    of memory, by a note or an edit. `measured` is the weight of the last request that was answered, and the
-    tokens that the provider counted; `failed_at` the size in tokens at which the last compaction failed.
+    `cache_sample` is the last answer, for the cache watch. `has_untrusted` says whether untrusted content is
+    in what the model sees. `has_heard` says that the log may tell of changes of memory, by a note or an edit.
+    `measured` is the weight of the last request that was answered, and the tokens that the provider counted;
+    `failed_at` the size in tokens at which the last compaction failed.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class WarmAgent:
         "credential",
         "failed_at",
         "has_heard",
+        "has_untrusted",
         "measured",
         "pinned",
         "reasoning",
@@ -62,6 +65,7 @@ class WarmAgent:
         self.measured: tuple[int, int] | None = None
         self.failed_at = 0
         self.has_heard = False
+        self.has_untrusted = False
         self.workspace: WorkspaceHandle | None = None
         self.cache_sample: CacheSample | None = None
 
@@ -86,6 +90,7 @@ class WarmAgent:
             elif entry.message is not None:
                 self.transcript.append(entry.message)
                 self.has_heard = self.has_heard or tells_of_memory(entry)
+                self.has_untrusted = self.has_untrusted or is_untrusted(entry.message)
             self.revision = Revision(entry.epoch, entry.seq)
 
     def restart(self, pinned: PinnedSpec, wire: WireFormat) -> None:
@@ -176,6 +181,7 @@ async def load_agent(agent: WarmAgent, log: Sequence[Entry]) -> None:
         if isinstance(entry.body, ReasoningSet):
             agent.reasoning = entry.body.effort
     agent.has_heard = any(map(tells_of_memory, log))
+    agent.has_untrusted = has_untrusted(log)
     agent.summary = find_summary(log)
     if log:
         agent.revision = Revision(log[-1].epoch, log[-1].seq)

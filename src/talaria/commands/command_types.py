@@ -160,7 +160,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     back, and the reply goes on with what became of them. `diff` asks for what the last turn did to files: to
     all of them if it is empty, else to that path. `decide` is carried out before the reply is sent, and so is
     the end of the sessions `ends`. `edit_memory` is carried out, and the reply goes on with what became of
-    it. `jobs` are the arguments of `/jobs`, which the command runner answers.
+    it. `jobs` are the arguments of `/jobs` and `trust` those of `/trust`, which the command runner answers.
     """
 
     reply: str
@@ -174,6 +174,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     ends: tuple[SessionId, ...] = ()
     edit_memory: MemoryEdit | None = None
     jobs: str | None = None
+    trust: str | None = None
 
 
 class CommandSpec(msgspec.Struct, frozen=True):

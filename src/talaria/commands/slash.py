@@ -139,6 +139,11 @@ def _diff(context: CommandContext, args: str) -> CommandResult:
     return CommandResult("", diff=args)
 
 
+def _trust(context: CommandContext, args: str) -> CommandResult:
+    """The command runner writes the reply."""
+    return CommandResult("", trust=args)
+
+
 # -- turns ------------------------------------------------------------------------------------------------
 
 
@@ -422,6 +427,13 @@ _ROWS = (
         reads_log=True,
     ),
     CommandSpec("diff", "/diff [PATH]", "show what the last turn did to files", Route.LANE, _diff),
+    CommandSpec(
+        "trust",
+        "/trust [clear]",
+        "show whether the chat folder may contain untrusted content; clear: trust its files again",
+        Route.LANE,
+        _trust,
+    ),
     CommandSpec("retry", "/retry", "ask the last message again", Route.LANE, _retry),
     CommandSpec("branch", "/branch [TITLE]", "continue in a copy of this session", Route.BINDING, _branch),
     CommandSpec(

@@ -77,7 +77,8 @@ class ToolResult(msgspec.Struct, frozen=True):
 
     `text` is the result for readers that take text only. `parts` is the result as its tool gave it, in
     order; it is empty when there is nothing but `text`, as in every row that version 0.1.0 wrote. With
-    `untrusted` it has content from outside, which may try to instruct the model.
+    `untrusted` it has untrusted content, which may try to instruct the model. `links` are the addresses that
+    the result offers, such as the links of a page: the model may open them, but does not read this list.
     """
 
     call_id: str
@@ -86,6 +87,7 @@ class ToolResult(msgspec.Struct, frozen=True):
     outcome: ToolOutcome = ToolOutcome.OK
     parts: tuple[Part, ...] = ()
     untrusted: bool | UnsetType = UNSET
+    links: tuple[str, ...] | UnsetType = UNSET
 
     @staticmethod
     def of(

@@ -32,6 +32,7 @@ from talaria.core.messages import (
     ToolResult,
     ToolResults,
     UserMessage,
+    is_untrusted,
 )
 from talaria.core.recall_ids import RecallId, entry_id, result_id, summary_id
 
@@ -72,6 +73,27 @@ def find_floor(entries: Sequence[Entry]) -> int:
     """Return the number of the last entry that the summary in force stands for; 0 without one."""
     found = find_summary(entries)
     return found.body.last if found and isinstance(found.body, Summary) and not found.body.of else 0
+
+
+def visible_entries(entries: Sequence[Entry]) -> list[Entry]:
+    """Return the entries that the model sees, in whole or shortened, and the summary in force."""
+    hidden, summary = hidden_seqs(entries), find_summary(entries)
+    return [
+        entry
+        for entry in entries
+        if entry is summary or (entry.message is not None and entry.seq not in hidden)
+    ]
+
+
+def has_untrusted(entries: Sequence[Entry]) -> bool:
+    """Return whether untrusted content is in what the model sees of these entries."""
+    return any(map(is_untrusted_entry, visible_entries(entries)))
+
+
+def is_untrusted_entry(entry: Entry) -> bool:
+    if isinstance(entry.body, Summary):
+        return entry.body.untrusted
+    return entry.message is not None and is_untrusted(entry.message)
 
 
 class SeenMessage(msgspec.Struct, frozen=True):

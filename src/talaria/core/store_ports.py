@@ -27,6 +27,7 @@ from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery
 from talaria.core.tokens import AddToken, NamedToken, TokenHash
+from talaria.core.trust import Taints
 from talaria.core.turns import Turn
 
 
@@ -72,6 +73,9 @@ class Store(SpendStore, LogStore, QuestionStore, Protocol):
 
     @property
     def recall(self) -> RecallStore: ...
+
+    @property
+    def taints(self) -> Taints: ...
 
     # -- writing
     async def accept(self, order: ledger.Accept) -> ledger.Accepted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -49,10 +49,11 @@ class ToolSpec(msgspec.Struct, frozen=True):
     so that it cannot be changed in place. `timeout` is the time limit of a call; None means
     `[tools] call_timeout`. A tool that `asks` is an `AskingTool`. Results of an `untrusted` tool are content
     from outside. A tool that `runs_commands` needs an approval where there is no sandbox. A tool that
-    `reaches_out` (it writes to memory, makes a job, writes to another chat) needs one after content from
-    outside has entered the conversation. A tool that does not use files leaves the workspace alone, so a chat
-    that calls no other can move to another machine. `origin` says where the tool comes from, such as
-    `mcp:files`; the name of its source if it is empty. A model is not told it.
+    `reaches_out` (it writes to memory, makes a job, writes to another chat) needs one after untrusted content
+    has entered the conversation. A tool that does not use files leaves the workspace alone, so a chat
+    that calls no other can move to another machine. Results of a tool that `reads_files` may contain what is
+    in files or what a command printed, so they are untrusted in a tainted folder. `origin` says where the
+    tool comes from, such as `mcp:files`; the name of its source if it is empty. A model is not told it.
     """
 
     name: str
@@ -68,6 +69,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     reaches_out: bool = False
     origin: str = ""
     uses_files: bool = True
+    reads_files: bool = True
 
     @property
     def writes_files(self) -> bool:
@@ -141,19 +143,28 @@ class CallResources(Protocol):
 
 
 class SessionTrust(Protocol):
-    """How far the context of a session can be trusted, as its log tells."""
+    """How far the context of a session, and the folder that it works in, can be trusted."""
 
     async def is_tainted(self) -> bool:
-        """Return whether content from outside is in the visible context: a result of an `untrusted` tool, or
+        """Return whether untrusted content is in the visible context: a result of an `untrusted` tool, or
         a file that was sent. An undo takes it back."""
         ...
 
-    async def has_shown(self, url: str) -> bool:
-        """Return whether the person or a result has shown this address. Fragments do not count."""
+    async def may_open(self, url: str, call_id: str) -> bool:
+        """Return whether this call may open the address without asking a person: see `access.egress`."""
         ...
 
     async def is_granted(self, digest: str) -> bool:
         """Return whether a person granted this to the session."""
+        ...
+
+    async def is_folder_tainted(self) -> bool:
+        """Return whether untrusted content may be in the folder. An undo or a new session changes nothing."""
+        ...
+
+    async def taint_folder(self, source: str) -> None:
+        """Mark the folder as tainted, because untrusted content may get there now. `source` says how, such as
+        the name of a tool."""
         ...
 
 
@@ -163,11 +174,17 @@ class NoTrust:
     async def is_tainted(self) -> bool:
         return True
 
-    async def has_shown(self, url: str) -> bool:
+    async def may_open(self, url: str, call_id: str) -> bool:
         return False
 
     async def is_granted(self, digest: str) -> bool:
         return False
+
+    async def is_folder_tainted(self) -> bool:
+        return True
+
+    async def taint_folder(self, source: str) -> None:
+        """It is tainted already."""
 
 
 AskModel: TypeAlias = Callable[[str, str, int], Awaitable[str]]
@@ -195,8 +212,9 @@ class ToolContext:
     Secrets are taken out of what is emitted and of the result. A handler that writes output to a file takes
     them out itself: `redactor.stream()` finds them in a text that comes in parts.
 
-    `trust` tells what the session's context has seen. A handler calls `distrust` if its result is content
-    from outside although its tool is not `untrusted`: the file that was read came from there.
+    `trust` says what the session's context has seen. A handler calls `distrust` if its result is untrusted
+    content although its tool is not `untrusted`, and `offer_links` with the addresses that its result offers
+    to be opened next.
 
     `chat_key` is the chat of the turn, or the one that asked for the job that runs. `sender` is the person
     who asked. Nobody attends an unattended turn. `ask_model` makes a model call beside the answer, on the
@@ -226,6 +244,7 @@ class ToolContext:
     redactor: Redactor = field(default_factory=Redactor)
     trust: SessionTrust = field(default_factory=NoTrust)
     distrust: Callable[[], None] = lambda: None
+    offer_links: Callable[[Sequence[str]], None] = lambda links: None
     chat_key: ChatKey = NO_CHAT
     sender: Sender = NOBODY
     is_unattended: bool = False
@@ -285,6 +304,16 @@ class ForeignTool(Protocol):
 
     def is_foreign(self, arguments: dict[str, Any], chat_key: ChatKey, sender: Sender) -> bool:
         """Return whether a call for `sender` in `chat_key` does so. Does not block."""
+        ...
+
+
+@runtime_checkable
+class OpeningTool(Protocol):
+    """A tool that opens an address which the model chose. What is in the address reaches its host, so in a
+    tainted session a person approves an address that nobody has shown."""
+
+    def address(self, arguments: dict[str, Any]) -> str:
+        """Return the address that a call with these arguments opens. Does not block. Raises `ToolError`."""
         ...
 
 

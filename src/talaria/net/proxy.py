@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +72,9 @@ class CommandProxy:
     """The proxy of this process. Each session has a `ProxyListener`.
 
     `checks_names` says whether a tunnel to the port of HTTPS must open with the name of its host, so that
-    the admission of a host does not admit its neighbours on the same content delivery network. `on_end` is
-    called with every connection that has ended.
+    the admission of a host does not admit its neighbours on the same content delivery network. `on_reach` is
+    awaited with the session before the first byte of a host can reach it; if it raises, the connection is
+    refused. `on_end` is called with every connection that has ended.
     """
 
     def __init__(
@@ -83,12 +84,14 @@ class CommandProxy:
         bounds: ProxyBounds | None = None,
         *,
         checks_names: Callable[[], bool] = lambda: True,
+        on_reach: Callable[[SessionId], Awaitable[None]] | None = None,
         on_end: Callable[[ProxiedConnection], None] = lambda connection: None,
     ) -> None:
         self.gate = gate
         self.dialer = dialer
         self.bounds = bounds or ProxyBounds()
         self.checks_names = checks_names
+        self.on_reach = on_reach
         self.on_end = on_end
         self.open_connections: Counter[SessionId] = Counter()
 
@@ -259,6 +262,8 @@ class _Served:
         if not answer.is_admitted:
             self._refuse("refused", 403, f"{told.target} was not reached. {answer.reason}")
             return
+        if self._proxy.on_reach is not None:
+            await self._proxy.on_reach(told.session_id)
         sock = await self._proxy.dialer.open(request.host, request.port, told.session_id)
         try:
             up_reader, self._up = await asyncio.open_connection(sock=sock, limit=_PIECE)

@@ -24,6 +24,7 @@ from talaria.core.tools import (
     AskingTool,
     ForeignTool,
     MixedTool,
+    OpeningTool,
     ResumedTool,
     Risk,
     SessionTrust,
@@ -111,15 +112,14 @@ class CallGate:
             )
 
     async def _draft(self, tool: Tool, call: ToolCall) -> QuestionDraft | None:
-        spec = tool.spec
-        is_tainted = spec.reaches_out and await self.trust.is_tainted()
-        is_foreign = partial(_is_foreign, tool, self.chat_key, self.sender)
+        is_tainted = tool.spec.reaches_out and await self.trust.is_tainted()
         draft = find_question(
             tool,
             call,
             self.settings,
             is_tainted=is_tainted,
-            is_foreign=is_foreign,
+            opens_new=await self._opens_new(tool, call),
+            is_foreign=partial(_is_foreign, tool, self.chat_key, self.sender),
             session_id=self.session_id,
         )
         if draft is None or draft.kind is QuestionKind.ANSWER:
@@ -130,6 +130,17 @@ class CallGate:
         where = visible_text(f"Folder: {around.cwd}", keeps_lines=True)
         text = f"{draft.text}\n{where}\nSandbox: {self.settings.sandbox}"
         return msgspec.structs.replace(draft, text=text, digest=digest)
+
+    async def _opens_new(self, tool: Tool, call: ToolCall) -> bool:
+        """Return whether the call opens an address that a person must approve. A call with wrong arguments
+        does not: it only fails when it is run."""
+        if not isinstance(tool, OpeningTool) or not await self.trust.is_tainted():
+            return False
+        try:
+            url = tool.address(parse_arguments(tool, call.arguments))
+        except ToolError:
+            return False
+        return not await self.trust.may_open(url, call.id)
 
     async def _surroundings(self) -> Surroundings:
         state, settings = await self.workspace.shell.state(), self.settings
@@ -144,6 +155,7 @@ def find_question(
     settings: ToolSettings | None = None,
     *,
     is_tainted: bool = False,
+    opens_new: bool = False,
     is_foreign: Callable[[Arguments], bool] = lambda arguments: False,
     session_id: SessionId = NO_SESSION,
 ) -> QuestionDraft | None:
@@ -161,6 +173,7 @@ def find_question(
         reaches_out=spec.reaches_out,
         is_sandboxed=settings.sandbox != "none",
         is_tainted=is_tainted,
+        opens_new=opens_new,
     )
     reason = find_reason(facts, settings.approvals)
     if reason is None and not spec.asks and not isinstance(tool, ForeignTool | ResumedTool):

@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from talaria.access.egress import MAX_LINKS
 from talaria.commands.command_types import CommandSource, ExtraCommand
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ToolError
@@ -62,6 +63,10 @@ _EVENT_BYTES = 64  # charged for each event, so that single characters are bound
 _log = logging.getLogger("talaria.tools")
 
 
+TrustOf: TypeAlias = Callable[[Turn, Callable[[], bool]], SessionTrust]
+"""Returns the trust of a turn. Its second argument says whether the model sees untrusted content."""
+
+
 @runtime_checkable
 class ServerSource(Protocol):
     """A source whose tools run in servers of its own."""
@@ -92,7 +97,7 @@ class ToolRunner:
         secrets: SecretRegistry | None = None,
         *,
         checkpoints: Checkpoints | None = None,
-        trust: Callable[[Turn], SessionTrust] = lambda _: NoTrust(),
+        trust: TrustOf = lambda turn, has_untrusted: NoTrust(),
         clock: Clock | None = None,
         usage: ToolUsage | None = None,
     ) -> None:
@@ -159,9 +164,12 @@ class ToolRunner:
         workspace: WorkspaceHandle | None,
         emit: Callable[[Event], None],
         ask_model: AskModel = no_model,
+        *,
+        has_untrusted: Callable[[], bool] = lambda: True,
     ) -> BoundTools | None:
         """Return the tools of a session's spec for one turn, acting on `workspace`; None without a workspace,
-        since the tools of such a turn are its caller's. A tool that is not there any more is left out."""
+        since the tools of such a turn are its caller's. A tool that is not there any more is left out.
+        `has_untrusted` says whether untrusted content is in what the model sees."""
         if workspace is None:
             return None
         bound = self._bind(spec, turn.inbound.tools)
@@ -171,7 +179,7 @@ class ToolRunner:
             turn.inbound.sender.id,
             self._settings,
             workspace,
-            self._trust(turn),
+            self._trust(turn, has_untrusted),
             self._clock,
             is_unattended=turn.inbound.is_unattended is True,
             chat_key=turn.chat_key,
@@ -282,16 +290,16 @@ class BoundTools:
         if self.usage is not None and (origin := self.tools.origin(call.name)) and self.usage.add(origin):
             await self.resources.in_thread(self.usage.save)
         if isinstance(content, str):
-            text = await self._capped(call, content)
-            return ToolResult(call.id, call.name, text, outcome, untrusted=marks.untrusted)
+            text = await self._capped(call, content, marks)
+            return ToolResult(call.id, call.name, text, outcome, untrusted=marks.untrusted, links=marks.links)
         checked = [
             self._without_secrets(part) for part in await self.resources.in_thread(checked_parts, content)
         ]
         texts = "\n".join(part.text for part in checked if isinstance(part, Text))
-        if (capped := await self._capped(call, texts)) != texts:
+        if (capped := await self._capped(call, texts, marks)) != texts:
             checked = [Text(capped), *(part for part in checked if not isinstance(part, Text))]
         result = ToolResult.of(call.id, call.name, tuple(checked), outcome)
-        return msgspec.structs.replace(result, untrusted=marks.untrusted)
+        return msgspec.structs.replace(result, untrusted=marks.untrusted, links=marks.links)
 
     async def _handle(self, call: ToolCall, question: Question | None, marks: _Marks) -> Content:
         tool = self.tools.get(call.name)
@@ -304,10 +312,19 @@ class BoundTools:
             arguments = parse_arguments(tool, call.arguments)
         else:
             arguments = await self.resources.in_thread(parse_arguments, tool, call.arguments)
-        if tool.spec.uses_files:
-            await self.workspace.claim()
-        async with self._covered(tool.spec):
+        spec = tool.spec
+        if not spec.uses_files:
             return await self._run_tool(tool, arguments, call, decision, marks)
+        await self.workspace.claim()
+        trust = self.gate.trust
+        if spec.writes_files and (is_open_shell(spec, self.settings) or await trust.is_tainted()):
+            await trust.taint_folder(call.name)
+        try:
+            async with self._covered(spec):
+                return await self._run_tool(tool, arguments, call, decision, marks)
+        finally:  # also if it failed: its error may repeat what it read
+            if spec.reads_files and await trust.is_folder_tainted():
+                marks.distrust()
 
     def _unknown(self, name: str) -> ToolError:
         if name in self.changed:
@@ -342,6 +359,7 @@ class BoundTools:
             redactor,
             self.gate.trust,
             marks.distrust,
+            marks.offer_links,
             asking_chat(self.inbound.chat_key),
             self.inbound.sender,
             self.inbound.is_unattended is True,
@@ -407,13 +425,15 @@ class BoundTools:
             return False
         return True
 
-    async def _capped(self, call: ToolCall, text: str) -> str:
-        """Return the text without secrets, cut to its limit."""
+    async def _capped(self, call: ToolCall, text: str, marks: _Marks) -> str:
+        """Return the text without secrets, cut to its limit. A long text is kept whole in the folder."""
         max_bytes, redact = self.settings.max_result, self.secrets.redactor
         if len(text) * 4 <= max_bytes:
             return encodable(redact(text))
         save = None
         if "read_file" in self.tools and await self._may_save():
+            if marks.untrusted is True:
+                await self.gate.trust.taint_folder(call.name)
             name = result_name(call.name, self.turn_id, call.id)
             save = partial(save_result, Folder(self.workspace.folder, self.resources.quota), name)
         return await self.resources.in_thread(lambda: cap_result(redact(text), max_bytes, save))
@@ -423,9 +443,19 @@ class _Marks:
     """The marks of a call's result."""
 
     untrusted: bool | UnsetType = UNSET
+    links: tuple[str, ...] | UnsetType = UNSET
 
     def distrust(self) -> None:
         self.untrusted = True
+
+    def offer_links(self, links: Sequence[str]) -> None:
+        self.links = tuple(links[:MAX_LINKS])
+
+
+def is_open_shell(spec: ToolSpec, settings: ToolSettings) -> bool:
+    """Return whether a call runs a command that reaches the machine's network unseen, so that its output may
+    come from anywhere. In a sandbox, connections are seen by the proxy, which taints the folder."""
+    return spec.runs_commands and settings.sandbox == "none"
 
 
 class _Output:

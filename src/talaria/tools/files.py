@@ -63,6 +63,7 @@ WRITE_FILE = ToolSpec(
     ),
     risk=Risk.FILES,
     idempotent=True,
+    reads_files=False,
 )
 
 EDIT_FILE = ToolSpec(
@@ -81,6 +82,7 @@ EDIT_FILE = ToolSpec(
         required=["path", "old", "new"],
     ),
     risk=Risk.FILES,
+    reads_files=False,
 )
 
 LIST_FILES = ToolSpec(
@@ -125,6 +127,7 @@ SEND = ToolSpec(
     ),
     parameters=parameters({"path": _PATH}, required=["path"]),
     idempotent=True,
+    reads_files=False,
 )
 
 

@@ -2,7 +2,7 @@
 
 A page is written by anybody: the program has limits of its own, no environment, and ends with the gateway.
 It reads one line of JSON, `{"url": …}`, and then the page in UTF-8 until the end. It answers with one JSON
-object: `{"title": …, "text": …}`.
+object: `{"title": …, "text": …, "links": […]}`.
 
 Trafilatura (the extra `web`) finds the main content and writes it as Markdown. Without it, and for a page
 that it cannot make out, all visible text is taken.
@@ -22,6 +22,7 @@ from html.parser import HTMLParser
 from urllib.parse import urljoin
 
 MAX_TEXT = 2_000_000  # characters
+_MAX_LINKS = 2000
 _CPU_SECONDS = 20
 _MEMORY_BYTES = 1 << 30
 _MAX_TITLE = 300
@@ -65,6 +66,7 @@ class _AllText(HTMLParser):
         self._links: list[str] = []
         self._is_title = False
         self.title = ""
+        self.links: dict[str, None] = {}
         self.pieces: list[str] = []
         self.room = MAX_TEXT
 
@@ -84,7 +86,10 @@ class _AllText(HTMLParser):
         elif tag == "pre":
             self._depth_of_pre += 1
         elif tag == "a" and len(self._links) < 100:
-            self._links.append(_absolute(self._url, dict(attrs).get("href") or ""))
+            link = _absolute(self._url, dict(attrs).get("href") or "")
+            self._links.append(link)
+            if link and not self._skipped and len(self.links) < _MAX_LINKS:
+                self.links[link] = None
 
     def handle_endtag(self, tag: str) -> None:
         if tag == "title":
@@ -121,12 +126,12 @@ def _absolute(base: str, link: str) -> str:
     return ""
 
 
-def read_all(page: str, url: str) -> tuple[str, str]:
-    """Return the title and all visible text."""
+def read_all(page: str, url: str) -> tuple[str, str, list[str]]:
+    """Return the title, all visible text and the links in it."""
     parser = _AllText(url)
     parser.feed(page)
     parser.close()
-    return " ".join(parser.title.split()), parser.text()
+    return " ".join(parser.title.split()), parser.text(), [*parser.links]
 
 
 def read_main(page: str, url: str) -> str:
@@ -152,11 +157,15 @@ def read_main(page: str, url: str) -> str:
     return found or ""
 
 
-def read_page(page: str, url: str) -> dict[str, str]:
-    title, everything = read_all(page, url)
+def read_page(page: str, url: str) -> dict[str, str | list[str]]:
+    """Return the title, the text and the links, first those that are in the text."""
+    title, everything, links = read_all(page, url)
     main = _with_whole_links(read_main(page, url), url)
     is_all = len(main) < _ENOUGH and len(main) < len(everything) / 2
-    return {"title": title, "text": (everything if is_all else main)[:MAX_TEXT]}
+    if not is_all:
+        shown = set(re.findall(r"\]\(([^()\s]+)\)", main))
+        links.sort(key=lambda link: link not in shown)
+    return {"title": title, "text": (everything if is_all else main)[:MAX_TEXT], "links": links}
 
 
 def _with_whole_links(text: str, url: str) -> str:

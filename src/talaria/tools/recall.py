@@ -13,11 +13,12 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from talaria.core.entries import Announcement, Entry, Summary
+from talaria.core.entries import Entry, Summary
 from talaria.core.errors import BadRequest, ToolError
 from talaria.core.gateway_part import ToolScope
+from talaria.core.ids import ChatKey, SessionId, asking_chat
 from talaria.core.ledger import BranchPoint
-from talaria.core.messages import Content, File, Image, Part, Text, ToolResult, ToolResults, UserMessage
+from talaria.core.messages import Content, Image, Part, Text, ToolResult, ToolResults, UserMessage
 from talaria.core.recall_ids import RecallId, RecallKind, entry_id, result_id, summary_id
 from talaria.core.tools import Tool, ToolContext, ToolSpec
 from talaria.core.units import format_size
@@ -94,6 +95,8 @@ class _Recall:
     async def search(self, arguments: Arguments, context: ToolContext) -> Content:
         query, limit = arguments["query"].strip(), min(arguments.get("limit", _USUAL_HITS), MOST_HITS)
         logs = await self._logs(context)
+        for log in logs:
+            await distrust_log(self.scope, log.session_id, context)
         if found := _REGEX.fullmatch(query):
             return await self._search_lines(found[1], logs, context)
         try:
@@ -123,7 +126,6 @@ class _Recall:
         for step, mark in ((-1, "  before"), (0, ""), (1, "  after")):
             shown = entry if not step else await self._beside(entry, step, log, context)
             if shown is not None:
-                warn_of(shown, context)
                 name = _name_of(shown, wanted, context)
                 said = excerpt(full_text(shown), wanted, _BESIDE_CHARS if step else 2 * _BESIDE_CHARS)
                 lines.append(f"{mark + ' ' if mark else ''}[{name}] {self._head(shown)}: {said}")
@@ -153,7 +155,6 @@ class _Recall:
                 (found,) = await child.ask(batch.data)
                 for number, line in found[: _REGEX_HITS - len(hits)]:
                     entry = batch.entry_at(number)
-                    warn_of(entry, context)
                     hits.append(f"[{_name(entry, context)}] {self._head(entry)}: {line}")
                 if len(hits) == _REGEX_HITS:
                     break
@@ -184,6 +185,7 @@ class _Recall:
         page = arguments.get("page", 1)
         if "id" not in arguments:
             logs = await self._logs(context)
+            await distrust_log(self.scope, logs[0].session_id, context)
             lines = [await self._log_line(log, context) for log in logs]
             return self._cut("\n".join([*lines, *await self._list(logs[0], 1, page, context)]))
         entry = await self._find(RecallId.parse(arguments["id"]), context)
@@ -221,7 +223,6 @@ class _Recall:
     async def expand(self, arguments: Arguments, context: ToolContext) -> Content:
         named, page = RecallId.parse(arguments["id"]), arguments.get("page", 1)
         entry = await self._find(named, context)
-        warn_of(entry, context)
         head = f"[{named}] {self._head(entry)}"
         if named.kind is RecallKind.RESULT:
             result = _result(entry, named)
@@ -245,7 +246,6 @@ class _Recall:
                 piece = data[_at_character(data, first - offset) : _at_character(data, last - offset)]
                 offset += len(data)
                 if piece:
-                    warn_of(original, context)
                     shown.append(piece)
             if offset > last:
                 shown.append(f"\n[page {page}; page {page + 1} goes on from here]".encode())
@@ -292,6 +292,9 @@ class _Recall:
         entry = await self.scope.store.recall.entry(wanted, named.seq) if named.seq <= log.seq else None
         if entry is None:
             raise ToolError(f"There is no entry {named}.", f"The last one is {entry_id(log.seq)}.")
+        await distrust_log(self.scope, wanted, context)
+        if isinstance(entry.body, Summary) and entry.body.of:
+            await distrust_log(self.scope, entry.body.of, context)
         return entry
 
     async def _log_line(self, log: BranchPoint, context: ToolContext) -> str:
@@ -426,17 +429,23 @@ def _size(entry: Entry) -> str:
     return format_size(len(said.encode(errors="replace")))
 
 
-def warn_of(entry: Entry, context: ToolContext) -> None:
-    """Content from outside stays content from outside."""
-    match entry.body:
-        case ToolResults(results=results) if any(result.untrusted is True for result in results):
+async def distrust_log(scope: ToolScope, session_id: SessionId, context: ToolContext) -> None:
+    """Mark the result of a call that reads this log as untrusted if untrusted content ever entered it, also
+    if that was undone, or if another person speaks in it. Every entry counts as untrusted then, because
+    answers repeat what the model has read."""
+    if session_id != context.session_id:
+        session = await scope.store.session(session_id)
+        if session is None or not _is_own(scope, session.chat_key, context.chat_key):
             context.distrust()
-        case UserMessage(parts=parts, untrusted=mark) if mark is True or any(
-            isinstance(part, File) for part in parts
-        ):
-            context.distrust()
-        case Announcement(untrusted=True):
-            context.distrust()
+            return
+    if await scope.store.recall.is_tainted(session_id):
+        context.distrust()
+
+
+def _is_own(scope: ToolScope, chat_key: ChatKey, here: ChatKey) -> bool:
+    """Return whether nobody speaks in the chat but those who speak here."""
+    chat_key, person = asking_chat(chat_key), scope.people.of_chat(here)
+    return chat_key == here or (person is not None and person == scope.people.of_chat(chat_key))
 
 
 def _at_character(data: bytes, at: int) -> int:

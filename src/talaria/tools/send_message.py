@@ -29,6 +29,7 @@ SEND_MESSAGE = ToolSpec(
         required=("chat", "text"),
     ),
     reaches_out=True,
+    reads_files=False,
 )
 
 

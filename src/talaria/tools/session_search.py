@@ -11,7 +11,7 @@ from talaria.core.ids import channel_of
 from talaria.core.search_port import FoundEntry
 from talaria.core.tools import Tool, ToolContext, ToolSpec
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
-from talaria.tools.recall import warn_of
+from talaria.tools.recall import distrust_log
 
 _HITS: Final = 10
 _SPARE: Final = 5  # for entries of the running turn, which are left out
@@ -43,7 +43,7 @@ def session_search_tool(scope: ToolScope) -> Tool:
             entry = await scope.store.recall.entry(hit.session_id, hit.seq)
             if entry is None or entry.turn_id == context.turn_id or len(lines) == _HITS:
                 continue
-            warn_of(entry, context)
+            await distrust_log(scope, hit.session_id, context)
             lines.append(_line(hit, scope, context))
         if not lines:
             lines = ["Nothing was found. Try other words, or fewer."]

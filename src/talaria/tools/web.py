@@ -55,26 +55,26 @@ def web_tools(
 ) -> tuple[Tool, ...]:
     """Return the tools of the family `web`. `may_fetch` is asked at each call. Without a search provider
     there is no `web_search`."""
-    fetch = FunctionTool(_FETCH, _Fetch(fetcher, may_fetch).run)
+    fetch = FetchTool(fetcher, may_fetch)
     return (fetch,) if provider is None else (fetch, FunctionTool(_SEARCH, _Search(provider).run))
 
 
-class _Fetch:
+class FetchTool:
+    """Implements `OpeningTool`: a person approves an address that nobody has shown."""
+
+    spec = _FETCH
+
     def __init__(self, fetcher: PageFetcher, may_fetch: Callable[[], bool]) -> None:
         self._fetcher = fetcher
         self._may_fetch = may_fetch
 
+    def address(self, arguments: Arguments) -> str:
+        return check_url(arguments["url"])
+
     async def run(self, arguments: Arguments, context: ToolContext) -> Content:
         if not self._may_fetch():
             raise ToolError("Fetching is switched off here.", 'The operator sets network.fetch = "public".')
-        url = check_url(arguments["url"])
-        if await context.trust.is_tainted() and not await context.trust.has_shown(url):
-            raise ToolError(
-                f"{url} is not fetched: since content from outside is in this conversation, only addresses "
-                "are that the person or a result has shown.",
-                "Fetch one of those as it is written there, or ask the person for the address.",
-            )
-        page = await self._fetcher.fetch(url, context.session_id)
+        page = await self._fetcher.fetch(self.address(arguments), context.session_id)
         return await self._render(page, context)
 
     async def _render(self, page: FetchedPage, context: ToolContext) -> Content:
@@ -85,6 +85,7 @@ class _Fetch:
         if kind in ("text/html", "application/xhtml+xml") or _looks_like_html(page):
             answer = await read_html(page, context)
             title, shown = answer["title"], answer["text"] or "[The page has no text.]"
+            context.offer_links(answer["links"])
         elif _is_text(page):
             shown = page.text()
         else:
@@ -126,7 +127,8 @@ async def _picture(page: FetchedPage, context: ToolContext) -> Content:
 
 
 async def read_html(page: FetchedPage, context: ToolContext) -> dict[str, Any]:
-    """Return the title and the text of an HTML page, which is read in a child process. Raises `ToolError`."""
+    """Return the title, the text and the links of an HTML page, which is read in a child process. Raises
+    `ToolError`."""
     order = json.dumps({"url": page.url}).encode() + b"\n"
     content = page.text().encode("utf-8", "replace")
     try:
@@ -171,6 +173,7 @@ class _Search:
         hits = await self._provider.search(query)
         if not hits:
             return f"Nothing was found for {query!r}. Try other words."
+        context.offer_links([hit.url for hit in hits[:MAX_RESULTS]])
         shown = "\n\n".join(_render_hit(number, hit) for number, hit in enumerate(hits[:MAX_RESULTS], 1))
         return f"{_FROM_OUTSIDE}\n\n{shown}"
 

@@ -35,6 +35,7 @@ from talaria.turns.live import LiveTurn
 from talaria.turns.memories import Memories
 from talaria.turns.settings import TurnSettings
 from talaria.turns.steering import LiveSteering
+from talaria.turns.trust import FolderTrust
 
 if TYPE_CHECKING:
     from talaria.core.hooks import Hooks
@@ -112,6 +113,7 @@ class Agents:
     job_desk: Callable[[], JobDesk] | None = None
     commands: ExtraCommands = field(default_factory=ExtraCommands)
     hooks: Hooks | None = None
+    folder_trust: FolderTrust | None = None
 
     @property
     def builder(self) -> AgentBuilder:
@@ -182,7 +184,12 @@ class Agents:
             emit=live.emit,
             max_steps=settings.max_steps,
             tools=self.tool_runner.bind(
-                live.turn, spec, agent.workspace, live.emit, partial(self._ask_beside, live.turn, spec)
+                live.turn,
+                spec,
+                agent.workspace,
+                live.emit,
+                partial(self._ask_beside, live.turn, spec),
+                has_untrusted=lambda: agent.has_untrusted,
             ),
             clock=self.clock,
             metrics=self.metrics,

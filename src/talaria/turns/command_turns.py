@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from talaria.access.approvals import QuestionClosed
+from talaria.access.people import is_group
 from talaria.agent.journal import Journal
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.command_types import Command, CommandCall, CommandContext, CommandResult, SpecChange
 from talaria.commands.file_changes import NO_COPIES, describe_diff, describe_undo
 from talaria.commands.slash import SLASH_COMMANDS, canonical, parse_command, run_command
+from talaria.commands.trusting import CLEARED, NO_FOLDERS, ONLY_OPERATORS, describe_taint
 from talaria.commands.window_use import WindowUse
 from talaria.commands.workspace_status import WorkspaceStatus
 from talaria.core.background import ProcessState
@@ -112,6 +114,8 @@ class CommandRunner:
                 outcome = await self._file_changes(turn, outcome)
             if outcome.jobs is not None:
                 outcome = await self._jobs(turn, outcome.jobs)
+            if outcome.trust is not None:
+                outcome = CommandResult(await self._trust(turn, outcome.trust))
             if outcome.edit_memory is not None:
                 outcome = await self._edit_memory(turn, outcome.edit_memory)
             if (wish := outcome.decide) is not None:
@@ -191,6 +195,19 @@ class CommandRunner:
             return CommandResult(await memories.provider.edit(memories.place(turn.chat_key), edit, origin))
         except ToolError as error:
             return CommandResult(error.info().sentence())
+
+    async def _trust(self, turn: Turn, args: str) -> str:
+        """Show whether the folders of the chat are tainted, or clear them."""
+        trust, key = self._agents.folder_trust, turn.chat_key
+        if trust is None:
+            return NO_FOLDERS
+        taint = await trust.find(key)
+        if taint is None or args != "clear":
+            return describe_taint(taint, self._settings.stamp)
+        if (is_group(key) or trust.is_shared(key)) and not turn.inbound.sender.is_operator:
+            return ONLY_OPERATORS
+        await trust.clear(key)
+        return CLEARED
 
     async def _jobs(self, turn: Turn, args: str) -> CommandResult:
         from talaria.turns.job_commands import JobCommands  # noqa: PLC0415 - with the first `/jobs`

@@ -31,7 +31,7 @@ from talaria.core.ids import (
 from talaria.core.jobs import SlotClaim
 from talaria.core.ledger import Accept, Accepted, Begin, Binding, Fresh, MessageName
 from talaria.core.message_redaction import M, redact_messages, weigh_message
-from talaria.core.messages import Message, Text, UserMessage
+from talaria.core.messages import File, Message, Text, UserMessage, is_untrusted
 from talaria.core.questions import QuestionKind
 from talaria.core.responses import ChainPlace, NewResponse
 from talaria.core.specs import PinnedSpec
@@ -95,6 +95,13 @@ def choose_busy(command: Command | None, usual: Busy) -> tuple[Busy, bool]:
     if command.name in (Busy.QUEUE, Busy.STEER) and command.args:
         return Busy(command.name), True
     return Busy.QUEUE, False
+
+
+def _brings_file(inbound: Inbound) -> bool:
+    """Return whether the message has put untrusted content into the folder of its chat: a file that was sent,
+    or the file of a long message that came from outside."""
+    message = UserMessage(inbound.parts, untrusted=inbound.untrusted)
+    return is_untrusted(message) and any(isinstance(part, File) for part in inbound.parts)
 
 
 class Intake:
@@ -360,6 +367,8 @@ class Intake:
             order = msgspec.structs.replace(order, busy=busy, passes=is_explicit, most_waiting=most)
         self._arriving[key] = ahead + 1
         try:
+            if (trust := self._agents.folder_trust) is not None and _brings_file(order.inbound):
+                await trust.mark(key, "sent file")
             live = await self._accept(order, NO_OPTIONS, may_begin=not ahead)
             if busy is Busy.INTERRUPT and running is not None and live.turn.id == order.turn_id:
                 running.stop()

@@ -21,6 +21,7 @@ from talaria.core.ids import ChatKey, SessionId, asking_chat
 from talaria.core.memory import FAMILY, MemoryPlace, MemoryProvider, TurnMemory, place_of
 from talaria.core.messages import Message, Text, ToolOutcome, ToolResults, UserMessage
 from talaria.core.people import KnownPeople
+from talaria.core.shown import has_untrusted
 from talaria.core.store_ports import Store
 from talaria.core.tools import ToolSource
 from talaria.core.turns import Turn
@@ -28,7 +29,6 @@ from talaria.memory.pages import FactChanges, compare, facts
 from talaria.models.local.local_chat import LocalChat
 from talaria.tools.execution import ToolRunner
 from talaria.turns.settings import TurnSettings
-from talaria.turns.trust import LoggedTrust
 
 _log = logging.getLogger("talaria.turns")
 _HEARD: Final = "[Note: the memory was changed outside of this conversation:\n"
@@ -143,7 +143,7 @@ class Memories:
 
     async def _sync(self, provider: MemoryProvider, turn: Turn, answer: str) -> None:
         try:
-            if await LoggedTrust(self._store, turn).is_tainted():
+            if has_untrusted(await self._store.shown_log(turn.session_id)):
                 return
             async with asyncio.timeout(_SYNC_SECONDS):
                 await provider.sync(self._turn(turn), answer)

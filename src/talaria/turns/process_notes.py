@@ -39,10 +39,11 @@ def note_key(process_id: str) -> str:
     return f"process:{process_id}"
 
 
-def describe_process(process: WatchedProcess) -> str:
-    """Return what the model is told of the end of a process."""
+def describe_process(process: WatchedProcess, *, with_command: bool = True) -> str:
+    """Return what the model reads about the end of a process."""
     info = process.info()
-    head = f"background process {info.id} ({clean_line(info.command, _SHOWN)})"
+    command = f" ({clean_line(info.command, _SHOWN)})" if with_command else ""
+    head = f"background process {info.id}{command}"
     hint = f"`process` with action poll and id {info.id} shows what it printed."
     if info.state is ProcessState.LOST:
         return f"{head} is lost. {info.why} {hint}"
@@ -170,7 +171,9 @@ class ProcessNotes:
         inbound = Inbound(
             session.chat_key,
             recent[0].inbound.sender,
-            (Text(f"[You asked to be woken: {describe_process(process)}]"),),
+            # The log has it as a message of the person, whose addresses the model may open. So it must not
+            # repeat the command, which the model wrote.
+            (Text(f"[You asked to be woken: {describe_process(process, with_command=False)}]"),),
             note_key(record.id),
             address=next(addresses, None),
         )

@@ -1,83 +1,100 @@
-"""How far a session's context can be trusted, read from its log and its grants."""
+"""How far the context of a session and the folders of its chat can be trusted."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
 
-from talaria.core.entries import Entry, Summary, hidden_seqs
-from talaria.core.messages import Message, ToolResults, UserMessage, is_untrusted
-from talaria.core.shown import find_summary
+from talaria.access.egress import may_open, read_seen
+from talaria.core.clock import Clock
+from talaria.core.ids import ChatKey, asking_chat
+from talaria.core.shown import visible_entries
 from talaria.core.store_ports import Store
+from talaria.core.trust import FolderName, Taint, Taints, folder_names
 from talaria.core.turns import Turn
 
-_URL = re.compile(r"https?://[^\s<>\"'`\\^{|}]+")
-_CLOSING = {")": "(", "]": "["}
+_MARKS_KEPT = 4096
 
 
-class LoggedTrust:
-    """Implements `core.tools.SessionTrust`. Nothing is kept: an undo and a new session count at once, and an
-    eviction or a restart changes nothing. The run of a job has the grants of its job too."""
+class FolderTrust:
+    """The folders that untrusted content may have reached. Shared by all turns of the process.
 
-    def __init__(self, store: Store, turn: Turn) -> None:
+    A chat works in its own folder and in that of its project, which `find_project` returns; a job works in
+    those of the chat that asked for it. `_marked` are the folders that this process has marked lately: each
+    is written once, and a command learns at once that its own connection has tainted the folder. The rows are
+    the truth, because another gateway may have marked or cleared a folder.
+    """
+
+    def __init__(self, taints: Taints, find_project: Callable[[ChatKey], Path | None], clock: Clock) -> None:
+        self._taints = taints
+        self._find_project = find_project
+        self._clock = clock
+        self._marked: OrderedDict[FolderName, None] = OrderedDict()
+
+    def is_marked(self, chat_key: ChatKey) -> bool:
+        """Return whether this process has marked a folder of the chat lately, and has not cleared it."""
+        return any(name in self._marked for name in self._names(chat_key))
+
+    async def mark(self, chat_key: ChatKey, source: str) -> None:
+        """Mark the folders of a chat as tainted, durably before this returns."""
+        names = self._names(chat_key)
+        if all(name in self._marked for name in names):
+            return
+        await self._taints.mark(names, self._clock.now(), source)
+        self._marked.update(dict.fromkeys(names))
+        while len(self._marked) > _MARKS_KEPT:
+            self._marked.popitem(last=False)
+
+    async def find(self, chat_key: ChatKey) -> Taint | None:
+        return await self._taints.find(self._names(chat_key))
+
+    async def clear(self, chat_key: ChatKey) -> None:
+        """Trust the folders of a chat again, because a person said so."""
+        names = self._names(chat_key)
+        await self._taints.clear(names)
+        for name in names:
+            self._marked.pop(name, None)
+
+    def is_shared(self, chat_key: ChatKey) -> bool:
+        """Return whether other chats may work in a folder of this chat."""
+        return self._find_project(chat_key) is not None
+
+    def _names(self, chat_key: ChatKey) -> tuple[FolderName, ...]:
+        return folder_names(asking_chat(chat_key), self._find_project(chat_key))
+
+
+class TurnTrust:
+    """Implements `core.tools.SessionTrust` for one turn. `has_untrusted` says whether untrusted content is in
+    what the model sees now. The run of a job has the grants of its job too."""
+
+    def __init__(
+        self, store: Store, folders: FolderTrust, turn: Turn, has_untrusted: Callable[[], bool]
+    ) -> None:
         self._store = store
-        self._session_id = turn.session_id
-        self._order = turn.inbound.order
+        self._folders = folders
+        self._turn = turn
+        self._has_untrusted = has_untrusted
+        self._was_tainted: bool | None = None  # the folder, when this turn first used it
 
     async def is_granted(self, digest: str) -> bool:
-        order, store = self._order, self._store
+        order, store = self._turn.inbound.order, self._store
         is_jobs = order is not None and await store.is_granted_to_job(order.job_id, order.plan, digest)
-        return is_jobs or await store.is_granted(self._session_id, digest)
+        return is_jobs or await store.is_granted(self._turn.session_id, digest)
 
     async def is_tainted(self) -> bool:
-        return any(map(_brought_content, await self._visible()))
+        return self._has_untrusted()
 
-    async def has_shown(self, url: str) -> bool:
-        wanted = _without_fragment(url)
-        return any(
-            wanted == shown
-            for entry in await self._visible()
-            if entry.message is not None
-            for text in _texts(entry.message)
-            for shown in urls_in(text)
-        )
+    async def may_open(self, url: str, call_id: str) -> bool:
+        if not self._has_untrusted():
+            return True
+        log = await self._store.shown_log(self._turn.session_id)
+        return may_open(url, read_seen(visible_entries(log), call_id))
 
-    async def _visible(self) -> list[Entry]:
-        """Return the entries that the model sees, in whole or shortened, and the summary in force."""
-        entries = await self._store.shown_log(self._session_id)
-        hidden, summary = hidden_seqs(entries), find_summary(entries)
-        return [
-            entry
-            for entry in entries
-            if entry is summary or (entry.message is not None and entry.seq not in hidden)
-        ]
+    async def is_folder_tainted(self) -> bool:
+        if self._was_tainted is None:
+            self._was_tainted = await self._folders.find(self._turn.chat_key) is not None
+        return self._was_tainted or self._folders.is_marked(self._turn.chat_key)
 
-
-def _brought_content(entry: Entry) -> bool:
-    if isinstance(entry.body, Summary):
-        return entry.body.untrusted
-    return entry.message is not None and is_untrusted(entry.message)
-
-
-def urls_in(text: str) -> Iterator[str]:
-    """Yield the addresses of pages in a text, without fragments and without the marks of a sentence."""
-    for match in _URL.finditer(text):
-        url = match[0].rstrip(".,;:!?*_~")
-        while url and url[-1] in _CLOSING and url.count(url[-1]) > url.count(_CLOSING[url[-1]]):
-            url = url[:-1].rstrip(".,;:!?*_~")
-        yield _without_fragment(url)
-
-
-def _texts(message: Message) -> Iterator[str]:
-    """The words of the person and of results. What the model wrote itself shows nothing."""
-    match message:
-        case ToolResults(results=results):
-            yield from (result.text for result in results)
-        case UserMessage(text=text):
-            yield text
-        case _:
-            pass
-
-
-def _without_fragment(url: str) -> str:
-    return url.partition("#")[0].rstrip("/")
+    async def taint_folder(self, source: str) -> None:
+        await self._folders.mark(self._turn.chat_key, source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,15 +58,17 @@ class SessionNetworks:
         *,
         threads: FairThreads | None = None,
         count: Callable[[str, int, int], None] = lambda outcome, sent, received: None,
+        on_reach: Callable[[SessionId], Awaitable[None]] | None = None,
         idle_seconds: float = _IDLE_SECONDS,
         most_kept: int = _MOST_KEPT,
     ) -> None:
-        """`home` is the gateway's. `count` is called with the outcome and the bytes
-        of every connection that has ended."""
+        """`home` is the gateway's. `count` is called with the outcome and the bytes of every connection that
+        has ended. `on_reach` is awaited before a host can send anything to a session."""
         self._home = Path(os.path.realpath(home))
         self._settings = settings
         self._threads = threads or FairThreads("talaria-network", lambda: 4)
         self._count = count
+        self._on_reach = on_reach
         self._idle_seconds = idle_seconds
         self._most_kept = most_kept
         self._asker: HostAsker | None = None
@@ -245,6 +247,7 @@ class SessionNetworks:
                 self._gate,
                 Dialer(lambda: self._settings().private_endpoints()),
                 checks_names=lambda: self._settings().commands != "open",
+                on_reach=self._on_reach,
                 on_end=lambda told: self._count(told.outcome, told.sent, told.received),
             )
         return self._proxy

@@ -103,7 +103,7 @@ class ChatWorkspaces:
         self.folders = folders or ChatFolders(home)
         self.processes = BackgroundProcesses(home, self.commands, limits)
         self._belongings: tuple[Belongings, ...] = (self.processes, *belongings)
-        self._borrowed: set[SessionId] = set()
+        self._borrowed: dict[SessionId, ChatKey] = {}
         self._chat_places: ChatPlaces | None = None
 
     def use_places(self, places: ChatPlaces) -> None:
@@ -137,14 +137,18 @@ class ChatWorkspaces:
     @asynccontextmanager
     async def borrow(self, session_id: SessionId, chat_key: ChatKey) -> AsyncIterator[ChatWorkspace]:
         """Give a workspace on the chat's files to work that has no session, and forget it afterwards."""
-        self._borrowed.add(session_id)
+        self._borrowed[session_id] = chat_key
         try:
             yield self.open(session_id, chat_key)
         finally:
             try:
                 await finish(self.forget(session_id))
             finally:
-                self._borrowed.discard(session_id)
+                del self._borrowed[session_id]
+
+    def borrower(self, session_id: SessionId) -> ChatKey | None:
+        """Return the chat whose files a borrowed workspace works on; None for the workspace of a session."""
+        return self._borrowed.get(session_id)
 
     async def kept(self) -> Sequence[SessionId]:
         kept = await self.commands.threads.run(self, kept_sessions, self.home, self.folders.shared)

@@ -28,9 +28,6 @@ FIND_HEAD = "SELECT epoch, seq FROM sessions WHERE id = ?"
 # a holder whose lease has expired. `updated_at` stays, because no person has used the session.
 APPEND = "UPDATE sessions SET lease_fence = ?, lease_expires = 0, epoch = ?, seq = ? WHERE id = ?"
 FIND_CHAT = "SELECT session_id FROM chats WHERE chat_key = ?"
-IS_TAINTED = """
-SELECT 1 FROM entries WHERE session_id = ? AND replace(body, '"untrusted":true', '') <> body LIMIT 1
-"""
 
 
 def wait(tx: Transaction, turn_id: TurnId, session_id: SessionId, entry: Announcement) -> bool:
@@ -75,7 +72,7 @@ def reply_elsewhere(
         delivery.write_replies(tx, rows)
     session = tx.execute(FIND_CHAT, (place.chat_key,)).fetchone()
     if session is not None and text and place.chat_key != turn.chat_key:  # its own log has the reply
-        is_untrusted = order.untrusted or tx.execute(IS_TAINTED, (turn.session_id,)).fetchone() is not None
+        is_untrusted = order.untrusted or log.is_tainted(tx, turn.session_id)
         wait(tx, turn.id, session[0], Announcement(text, untrusted=is_untrusted or UNSET))
 
 

@@ -131,6 +131,7 @@ MOVE_CHAT = (
     "UPDATE sessions SET chat_key = ? WHERE chat_key = ?",
     "UPDATE turns SET chat_key = ? WHERE chat_key = ?",
     "UPDATE outbox SET chat_key = ? WHERE chat_key = ?",
+    "UPDATE tainted_folders SET folder = 'chat:' || ? WHERE folder = 'chat:' || ?",
 )
 
 

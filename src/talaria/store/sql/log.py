@@ -12,7 +12,7 @@ from talaria.core.ids import SessionId, SpecId
 from talaria.core.shown import find_floor
 from talaria.core.specs import PinnedSpec
 from talaria.store.sql import locks, rules
-from talaria.store.sql.executor import Transaction
+from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import ENTRY_COLUMNS, ENTRY_KINDS, encode, entry_from
 
 INSERT_ENTRY = """
@@ -23,6 +23,14 @@ SET_FLOOR = "UPDATE sessions SET floor = ? WHERE id = ?"
 MARKS = f"""
 SELECT {ENTRY_COLUMNS} FROM entries
 WHERE session_id = ? AND kind IN ('hidden', 'summary', 'summary_dropped') ORDER BY seq
+"""
+# A body is JSON, so a quotation mark inside of a text has a backslash in front. `core.messages.is_untrusted`
+# has the same rule for one message; a message that was too long, which is a file too, counts here.
+IS_TAINTED = """
+SELECT 1 FROM entries WHERE session_id = ? AND (
+    replace(body, '"untrusted":true', '') <> body
+    OR kind = 'user' AND replace(replace(body, '"type":"image"', ''), '"type":"file"', '') <> body
+) LIMIT 1
 """
 HAS_SPEC = "SELECT 1 FROM specs WHERE id = ?"
 INSERT_SPEC = "INSERT INTO specs (id, spec, prefix_id) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
@@ -45,6 +53,11 @@ def insert_entry(tx: Transaction, entry: Entry) -> None:
     )
     if isinstance(body, Hidden | Summary | SummaryDropped):
         _move_floor(tx, entry.session_id, body)
+
+
+def is_tainted(db: Connection | Transaction, session_id: SessionId) -> bool:
+    """Return whether untrusted content ever entered the log, also if it was undone since."""
+    return db.execute(IS_TAINTED, (session_id,)).fetchone() is not None
 
 
 def _move_floor(tx: Transaction, session_id: SessionId, body: Hidden | Summary | SummaryDropped) -> None:

@@ -29,8 +29,10 @@ from talaria.store.sql import (
     sending,
     slots,
     spending,
+    taints,
     tokens,
 )
+from talaria.store.sql import log as log_rows
 from talaria.store.sql import questions as asked
 from talaria.store.sql.executor import Executor, SqlPort, reads, writes
 from talaria.store.sql.wakes import LocalWakes, WakeLine
@@ -50,6 +52,7 @@ class SqlStore(SqlPort):
         self.responses = SqlResponses(executor)
         self.recall = SqlRecall(executor)
         self.jobs = SqlJobs(executor)
+        self.taints = SqlTaints(executor)
         self.cluster = SqlCluster(executor, clock, wakes or LocalWakes())
 
     @property
@@ -192,6 +195,15 @@ class SqlRecall(SqlPort):
     lineage = reads(branches.lineage)
     slice = reads(branches.slice_log)
     entry = reads(branches.entry)
+    is_tainted = reads(log_rows.is_tainted)
+
+
+class SqlTaints(SqlPort):
+    """See `core.trust.Taints`."""
+
+    mark = writes(taints.mark, is_durable=True)
+    find = reads(taints.find)
+    clear = writes(taints.clear, is_durable=True)
 
 
 class SqlResponses(SqlPort):

@@ -1,0 +1,85 @@
+"""Which addresses a tool may open without asking a person. Pure: from the log that the model sees.
+
+An address carries data to its host: `https://evil.example/?q=SECRET`. As long as the conversation is free of
+untrusted content, the model may open any address. Afterwards untrusted content may instruct it, so an address
+must come from somebody else than the model:
+
+- the person wrote it in a message, or
+- a result offers it: the hits of a search, the links of a page. Tools report these addresses themselves
+  (`ToolResult.links`). The text of results is never searched, because the model can put an address there: by
+  a command that prints it, a file, or an error that repeats it.
+
+A page can offer many links and learn from which of them is opened: one of 256 is a byte. So a model opens at
+most `MAX_FOLLOWED` addresses after a message of the person; then the person is asked. Every tool that opens
+addresses shares this rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from talaria.core.entries import Entry
+from talaria.core.messages import AssistantMessage, ToolResults, UserMessage
+
+OPENING_TOOLS = frozenset({"web_fetch"})
+MAX_LINKS = 256  # of one result
+MAX_FOLLOWED = 16
+
+_URL = re.compile(r"https?://[^\s<>\"'`\\^{|}]+")
+_CLOSING = {")": "(", "]": "["}
+_MARKS = ".,;:!?*_~"
+
+
+class SeenAddresses(msgspec.Struct, frozen=True):
+    """The addresses that the person wrote, those that results offer, and how many calls have opened one since
+    the person's last message."""
+
+    said: frozenset[str]
+    offered: frozenset[str]
+    opened: int
+
+
+def may_open(url: str, seen: SeenAddresses) -> bool:
+    """Return whether the address may be opened without asking. Fragments do not count: they are not sent."""
+    address = normalize(url)
+    return address in seen.said or (address in seen.offered and seen.opened < MAX_FOLLOWED)
+
+
+def read_seen(entries: Iterable[Entry], call_id: str) -> SeenAddresses:
+    """Read the visible entries of a session up to the call with this id. If there are several, it is the last
+    one: some model servers count the calls of each answer from 1."""
+    said: set[str] = set()
+    offered: set[str] = set()
+    opened = opened_before = 0
+    for entry in entries:
+        match entry.body:  # a person writes neither notes nor announcements
+            case UserMessage(untrusted=True):
+                pass
+            case UserMessage(text=text):
+                said.update(urls_in(text))
+                opened = 0
+            case ToolResults(results=results):
+                offered.update(normalize(link) for result in results for link in result.links or ())
+            case AssistantMessage(tool_calls=calls):
+                for call in calls:
+                    opened_before = opened if call.id == call_id else opened_before
+                    opened += call.name in OPENING_TOOLS
+            case _:
+                pass
+    return SeenAddresses(frozenset(said), frozenset(offered), opened_before)
+
+
+def urls_in(text: str) -> Iterator[str]:
+    """Yield the addresses of pages in a text, normalized, without the punctuation of the sentence."""
+    for match in _URL.finditer(text):
+        url = match[0].rstrip(_MARKS)
+        while url and url[-1] in _CLOSING and url.count(url[-1]) > url.count(_CLOSING[url[-1]]):
+            url = url[:-1].rstrip(_MARKS)
+        yield normalize(url)
+
+
+def normalize(url: str) -> str:
+    return url.partition("#")[0].rstrip("/")

@@ -1,0 +1,49 @@
+"""Where untrusted content has gone: the folders that it may have reached.
+
+Untrusted content (a web page, an uploaded file, the result of an MCP tool) may try to instruct the model. Its
+marks are in the log of the session. Files have no marks, because a copy would lose them. So a folder that may
+contain such content is *tainted* as a whole: what is read from it is untrusted in every session, until a
+person clears it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NewType, Protocol
+
+import msgspec
+
+from talaria.core.ids import ChatKey
+
+FolderName = NewType("FolderName", str)
+
+
+class Taint(msgspec.Struct, frozen=True):
+    """Since when a folder may contain untrusted content, and what brought it, such as `web_fetch`."""
+
+    since: float
+    source: str
+
+
+class Taints(Protocol):
+    """The rows of tainted folders."""
+
+    async def mark(self, folders: Sequence[FolderName], at: float, source: str) -> None:
+        """Mark the folders as tainted. The first mark of a folder stays. Durable."""
+        ...
+
+    async def find(self, folders: Sequence[FolderName]) -> Taint | None:
+        """Return the oldest taint of these folders, None if none is tainted."""
+        ...
+
+    async def clear(self, folders: Sequence[FolderName]) -> None:
+        """Forget the taint of these folders, because a person said so. Durable."""
+        ...
+
+
+def folder_names(chat_key: ChatKey, project: Path | None) -> tuple[FolderName, ...]:
+    """Return the names of the folders that a chat works in: its own, which contains its home folder too, and
+    the project folder, which other chats may share."""
+    own = FolderName(f"chat:{chat_key}")
+    return (own,) if project is None else (own, FolderName(f"project:{project}"))
