@@ -445,11 +445,14 @@ MUTANTS = (
         (
             Edit(
                 "workspace/sandbox/bubblewrap.py",
-                '("--bind", str(command.tmp), _TMP)',
-                '("--bind", _TMP, _TMP)',
+                "((command.tmp, tmp),",
+                "((_TMP, tmp),",
             ),
         ),
-        Tests(f"{_ESCAPES}[bubblewrap]"),
+        Tests(
+            "tests/workspace/sandbox/test_mounts.py"
+            "::test_the_temporary_folder_is_tmp_if_no_other_folder_is_below_it"
+        ),
     ),
     Mutant(
         "sockets under Landlock",

@@ -14,6 +14,8 @@ _BLIND = Edit(
     "return not self.why_not",
 )
 _BUBBLEWRAP, _LAUNCHER = "workspace/sandbox/bubblewrap.py", "workspace/sandbox/launcher.py"
+_MOUNTS = "workspace/sandbox/mounts.py"
+_MOUNT_TESTS = "tests/workspace/sandbox/test_mounts.py"
 _TREES = "tests/workspace/test_hostile_commands.py::test_a_tree_is_removed_however_deep_and_closed_it_is"
 _STATES = (
     "tests/workspace/test_hostile_commands.py::test_a_trap_in_the_place_of_the_shells_state_does_nothing"
@@ -26,9 +28,38 @@ def _hole(name: str, why: str, caught_by: Commands, *edits: Edit) -> Mutant:
 
 SANDBOX_FAULTS = (
     Mutant(
+        "bubblewrap: mounts below a folder that commands can write",
+        "a command plants a link, and the next sandbox is mounted over /usr/bin with a setpriv of its own",
+        (
+            Edit(_BUBBLEWRAP, "return str(_OTHER_TMP if is_taken else _TMP)", "return str(_TMP)"),
+            Edit(_MOUNTS, "(plan[folder].is_writable or plan[folder].is_link)", "plan[folder].is_link"),
+        ),
+        Tests(f"{_MOUNT_TESTS}::test_a_folder_that_was_renamed_below_tmp_is_not_mounted_over_the_system"),
+    ),
+    Mutant(
+        "bubblewrap: mounts over its own helpers",
+        "a command plants a setpriv, which the next sandbox runs as root",
+        (Edit(_MOUNTS, "if around is None or around.is_writable:", "if around is None:"),),
+        Tests(
+            f"{_MOUNT_TESTS}::test_programs_that_start_commands_are_never_in_a_folder_that_commands_can_write"
+        ),
+    ),
+    Mutant(
+        "bubblewrap: folders by their paths",
+        "a command of another chat plants a link while the sandbox starts, and files outside are mounted",
+        (Edit(_BUBBLEWRAP, "takes_descriptors(program), fds)", "False, fds)"),),
+        Tests(f"{_MOUNT_TESTS}::test_a_link_planted_while_a_command_starts_leads_nowhere"),
+    ),
+    Mutant(
+        "Landlock: folders by their paths",
+        "a command of another chat plants a link while a command starts, and files outside can be written",
+        (Edit(_LAUNCHER, 'if kind in ("writable", "readable") and', 'if kind == "" and'),),
+        Tests(f"{_MOUNT_TESTS}::test_a_link_planted_while_a_command_starts_leads_nowhere"),
+    ),
+    Mutant(
         "bubblewrap: no guard",
         "a gateway that is killed while a command starts leaves it running, or a process that waits for ever",
-        (Edit(_BUBBLEWRAP, ', ("/bin/sh", "-c", guard, "sh"))\n', ")\n"),),
+        (Edit(_BUBBLEWRAP, ', (_SHELL, "-c", guard, "sh"))\n', ")\n"),),
         Tests("tests/chaos/test_start_kills.py::test_a_kill_while_a_sandbox_starts_leaves_no_process"),
     ),
     Mutant(
@@ -66,11 +97,11 @@ SANDBOX_FAULTS = (
         Commands("bubblewrap", ("files outside", "writes outside")),
         Edit(
             _BUBBLEWRAP,
-            '    yield from ("--bind", str(command.tmp), _TMP)\n',
-            '    yield from ("--bind", str(command.tmp), _TMP)\n'
-            "    if len(command.folder.parents) > 4:\n"
-            "        above = str(command.folder.parents[2])\n"
-            '        yield from ("--bind", above, above)\n',
+            '            arguments += ["--chdir", str(command.cwd or command.folder)]\n',
+            '            arguments += ["--chdir", str(command.cwd or command.folder)]\n'
+            "            if len(command.folder.parents) > 4:\n"
+            "                above = str(command.folder.parents[2])\n"
+            '                arguments += ["--bind", above, above]\n',
         ),
     ),
     _hole(
@@ -106,7 +137,7 @@ SANDBOX_FAULTS = (
         "Landlock: everything can be read",
         "a command reads the gateway's home",
         Commands("landlock", ("files outside", "the gateway's home and database")),
-        Edit(_LAUNCHER, "        (readable, _READ),\n", '        ([*readable, "/"], _READ),\n'),
+        Edit(_LAUNCHER, "        for path in order[kind]:\n", '        for path in [*order[kind], "/"]:\n'),
     ),
     _hole(
         "Landlock: sockets",

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,9 +16,10 @@ from pathlib import Path
 
 from talaria.net.proxy import BACKGROUND, FOREGROUND
 from talaria.workspace import forwarder
-from talaria.workspace.sandbox.port import PATH, SandboxError, open_data, open_shared
+from talaria.workspace.sandbox.bubblewrap import drop_privileges
+from talaria.workspace.sandbox.mounts import bind, find_helper, mount_options, system_mounts
+from talaria.workspace.sandbox.port import SandboxError, open_data, open_shared
 from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
-from talaria.workspace.sandbox.system import system_paths
 
 PROXY_PORT, BACKGROUND_PORT = 3128, 3129  # inside the namespace
 _RECORD, _USERS = "holder.json", "users.lock"
@@ -50,7 +50,7 @@ class NetworkHolder:
     def join(self) -> tuple[str, ...]:
         """The words that start a program in the namespace. They name descriptors of this process, because
         the number of a process could be that of another one meanwhile."""
-        words = [shutil.which("nsenter", path=PATH) or "nsenter"]
+        words = [find_helper("nsenter", "util-linux")]
         if self.owner >= 0:
             words += [f"--user=/proc/{os.getpid()}/fd/{self.owner}", "--preserve-credentials"]
         return (*words, f"--net=/proc/{os.getpid()}/fd/{self.net}", "--")
@@ -164,9 +164,11 @@ def _start(
     folder: Path, user: tuple[int, int], hidden: tuple[Path, ...]
 ) -> tuple[subprocess.Popen[bytes], int]:
     """Start the program, and return it and the number of its first process once it listens."""
-    program, machine = shutil.which("bwrap", path=PATH), MACHINES.get(os.uname().machine)
-    if program is None or machine is None:
-        raise SandboxError("bubblewrap is not installed.", "Install the package bubblewrap.")
+    machine = MACHINES.get(os.uname().machine)
+    if machine is None:
+        raise SandboxError(f"There is no seccomp filter for {os.uname().machine}.")
+    program = _program(user)
+    argv = [find_helper("bwrap", "bubblewrap"), *_options(folder, user, hidden, program)]
     # A file, not a pipe: if this process dies, bubblewrap must not die of SIGPIPE. Its second process would
     # wait for the first one without end.
     info = open_data("info", b"")
@@ -174,8 +176,7 @@ def _start(
     lock = os.open(folder / _USERS, os.O_RDONLY | os.O_CLOEXEC)
     rules = open_data("filter", build_filter(machine, has_namespaces=True, shares_uid=False))
     given = (info, says, lock, rules)
-    argv = [program, *_options(folder, user, hidden), "--info-fd", str(info), "--seccomp", str(rules), "--"]
-    argv += [*_program(user), str(lock), str(says)]
+    argv += ["--info-fd", str(info), "--seccomp", str(rules), "--", *program, str(lock), str(says)]
     argv += [str(PROXY_PORT), f"{_INSIDE}/{FOREGROUND}", str(BACKGROUND_PORT), f"{_INSIDE}/{BACKGROUND}"]
     try:
         child = subprocess.Popen(  # noqa: S603 - the program is bubblewrap
@@ -223,33 +224,23 @@ def _first_process(info: int, ready: int) -> int:
             return 0
 
 
-def _options(folder: Path, user: tuple[int, int], hidden: tuple[Path, ...]) -> list[str]:
-    """Return bubblewrap's options. There is no /dev: for that bubblewrap would make a second user namespace,
-    which does not own the network."""
+def _options(folder: Path, user: tuple[int, int], hidden: tuple[Path, ...], program: list[str]) -> list[str]:
+    """Return bubblewrap's options for this program. There is no /dev: for that bubblewrap would make a second
+    user namespace, which does not own the network."""
     options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     options += ["--as-pid-1", "--cap-drop", "ALL"]
     if user[0]:
         options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         options += ["--unshare-user"]
-    options += ["--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/run"]
-    for path in system_paths(hidden):
-        if path.is_symlink() and path.parent == Path("/"):
-            options += ["--symlink", str(path.readlink()), str(path)]
-        elif path.parent == Path("/") or path.parent.parent == Path("/"):
-            options += ["--ro-bind", str(path), str(path)]
-    prefix = os.path.realpath(sys.base_prefix)
-    for parent in [*Path(prefix).parents][::-1]:  # bubblewrap would close them to other users
-        options += ["--perms", "0755", "--dir", str(parent)]
-    return [*options, "--ro-bind", prefix, prefix, "--ro-bind", str(folder), _INSIDE, "--remount-ro", "/"]
+    prefix = Path(os.path.realpath(sys.base_prefix))
+    mounts = [*system_mounts(hidden), bind(prefix, str(prefix)), bind(folder, _INSIDE)]
+    return [*options, *mount_options(mounts, program[:1])]
 
 
 def _program(user: tuple[int, int]) -> list[str]:
-    words = []
-    if user[0]:
-        words = [shutil.which("setpriv", path=PATH) or "setpriv", f"--reuid={user[0]}", f"--regid={user[1]}"]
-        words += ["--clear-groups", "--inh-caps=-all", "--"]
     text = Path(forwarder.__file__).read_text()
+    words = drop_privileges(*user) if user[0] else []
     return [*words, os.path.realpath(sys.executable), "-I", "-S", "-c", text]
 
 
@@ -257,9 +248,9 @@ def _check_join(holder: NetworkHolder) -> None:
     """Raise `SandboxError` unless a program that joins is in the namespace, which is not this process's."""
     if os.fstat(holder.net).st_ino == Path("/proc/self/ns/net").stat().st_ino:
         raise SandboxError("The session got no network of its own.")
-    words = (*holder.join, "readlink", "/proc/self/ns/net")
+    words = (*holder.join, find_helper("readlink", "coreutils"), "/proc/self/ns/net")
     done = subprocess.run(  # noqa: S603 - the program is nsenter
-        words, capture_output=True, env={"PATH": PATH}, check=False, timeout=_PATIENCE
+        words, capture_output=True, env={}, check=False, timeout=_PATIENCE
     )
     if done.stdout.strip() != f"net:[{os.fstat(holder.net).st_ino}]".encode():
         why = done.stderr.decode(errors="replace").strip()[-300:]

@@ -138,10 +138,10 @@ class SessionShell:
         sandbox = await self._commands.sandboxes.get()
         state = await self.state()
         dump = f".talaria-{secrets.token_hex(8)}"
-        tmp = "/tmp" if sandbox.name == "bubblewrap" else str(self._places.tmp)  # noqa: S108
+        made = await self._commands.make(self._places, (), state, command.seconds)
+        tmp = sandbox.temporary(made)
         argv = (find_shell(), "-c", _script(state, f"{tmp}/{dump}"), "sh", command.text)
-        made = await self._commands.make(self._places, argv, state, command.seconds)
-        made = replace(made, tty=command.tty)
+        made = replace(made, argv=argv, tty=command.tty)
         watch = _Watch(sink)
         note = ""
         try:

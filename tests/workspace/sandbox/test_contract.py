@@ -172,6 +172,9 @@ class Late:
     cwd: Path
     name: str = "late"
 
+    def temporary(self, command: SandboxCommand) -> str:
+        return self.inner.temporary(command)
+
     def prepare(self, command: SandboxCommand) -> Launch:
         launch = self.inner.prepare(command)
         self.cwd.rmdir()

@@ -4,36 +4,41 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from talaria.workspace.sandbox.mounts import (
+    Mount,
+    bind,
+    find_helper,
+    mount_options,
+    system_mounts,
+    takes_descriptors,
+)
 from talaria.workspace.sandbox.port import (
-    PATH,
     Launch,
     ProcessLimits,
     SandboxCommand,
     SandboxError,
     open_data,
+    open_folder,
     open_shared,
 )
 from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
-from talaria.workspace.sandbox.system import system_paths
 from talaria.workspace.sandbox.users import command_user
 
-_OWN_TERMINAL = ("setsid", "--ctty")
-_TMP = "/tmp"  # noqa: S108 - inside, it is a folder of the session's
-_SHARED_MEMORY = ("--perms", "1777", "--size", str(64 << 20), "--tmpfs", "/dev/shm")  # noqa: S108
+_SHELL = "/bin/sh"
+_TMP, _OTHER_TMP = Path("/tmp"), Path("/run/tmp")  # noqa: S108 - inside, one of them is the session's
+_SHARED = Path("/dev/shm")  # noqa: S108
+_SHARED_MEMORY = ("--perms", "1777", "--size", str(64 << 20), "--tmpfs", str(_SHARED))
 # Inside, the first program sets the limits, then the variables: a variable such as LD_PRELOAD must not reach
 # a program that is not limited yet. The units of ulimit are 512 bytes for files and 1024 for memory.
 _SCRIPT = """\
 ulimit -c 0 && ulimit -f {blocks} && ulimit -d {kilobytes} && ulimit -n {files} || exit 125
 ulimit -u {processes} 2>/dev/null || ulimit -p {processes} || exit 125
-echo 1000 2>/dev/null >/proc/self/oom_score_adj
 . /run/variables
 exec "$@"
 """
@@ -43,11 +48,13 @@ exec "$@"
 # killed before, both stay. They are all in one process group, to which a signal is sent as a whole: a process
 # that is being made gets it too. The guard sends it when its input ends. It inherits all descriptors, also
 # the lock on the network, so its number is told: a command has ended when its guard has.
+# The command cannot lower its score for the kernel's choice when memory runs out: its /proc is read-only.
 _GUARD = """\
 [ "$PPID" = "$1" ] || exit 125
 exec {fd}<"$2" || exit 125
 {{ read -r _ <&{fd}; kill -9 0; }} </dev/null >/dev/null 2>&1 &
 echo "{{\\"guard\\": $!}}" >/proc/self/fd/{told} || exit 125
+echo 1000 >/proc/self/oom_score_adj || exit 125
 shift 2
 exec "$@" {fd}<&-
 """
@@ -62,34 +69,34 @@ class BubblewrapSandbox:
     hidden: tuple[Path, ...] = ()
     name: Literal["bubblewrap"] = "bubblewrap"
 
+    def temporary(self, command: SandboxCommand) -> str:
+        """Return /tmp, or another path if one of the command's other folders lies below /tmp: a folder that
+        commands can write must not contain a mount."""
+        is_taken = any(path.is_relative_to(_TMP) for path in _folders(command))
+        return str(_OTHER_TMP if is_taken else _TMP)
+
     def prepare(self, command: SandboxCommand) -> Launch:
-        program = shutil.which("bwrap", path=PATH)
-        if program is None:
-            raise SandboxError("bubblewrap is not installed.", "Install the package bubblewrap.")
+        program = find_helper("bwrap", "bubblewrap")
         machine = MACHINES.get(os.uname().machine)
         if machine is None:
             raise SandboxError(f"There is no seccomp filter for {os.uname().machine}.")
         command.check()
         uid, gid = command_user(command.folder)
-        drop = [shutil.which("setpriv", path=PATH) or "setpriv", f"--reuid={uid}", f"--regid={gid}"]
-        drop += ["--clear-groups", "--inh-caps=-all", "--"]
+        inner = drop_privileges(uid, gid) if uid else []
+        inner += [find_helper("setsid", "util-linux"), "--ctty"] if command.tty else []
+        programs = [word for word in (*inner, _SHELL) if word.startswith("/")]
         fds: list[int] = []
         try:
-            for name, content in (
-                ("variables", _exports(command)),
-                ("passwd", _account(command, uid or os.getuid(), gid or os.getgid())),
-                ("group", f"talaria:x:{gid or os.getgid()}:\n".encode()),
-            ):
-                fds.append(open_data(name, content))
-            arguments = [*_namespaces(is_root=bool(uid)), *_mounts(self.hidden, command)]
-            for fd, path in zip(fds, ("/run/variables", "/etc/passwd", "/etc/group"), strict=True):
-                arguments += ["--perms", "0444", "--ro-bind-data", str(fd), path]
+            mounts = [*system_mounts(self.hidden), *_special_mounts(command)]
+            mounts += _folder_mounts(command, self.temporary(command), takes_descriptors(program), fds)
+            mounts += _file_mounts(command, self.temporary(command), (uid, gid), fds)
+            arguments = [*_namespaces(is_root=bool(uid)), *mount_options(mounts, programs)]
             if command.network is None:
                 arguments += ["--unshare-net"]
             else:
                 fds.append(open_shared(command.network.users))
                 arguments += ["--sync-fd", str(fds[-1])]
-            arguments += ["--remount-ro", "/", "--chdir", str(command.cwd or command.folder)]
+            arguments += ["--chdir", str(command.cwd or command.folder)]
             fds.append(open_data("filter", build_filter(machine, has_namespaces=True, shares_uid=False)))
             arguments += ["--seccomp", str(fds[-1])]
             status, told = os.pipe()
@@ -98,12 +105,17 @@ class BubblewrapSandbox:
             for fd in fds:
                 os.close(fd)
             raise
-        inner = [*(drop if uid else ()), *(_OWN_TERMINAL if command.tty else ())]
-        inner += ["/bin/sh", "-c", _script(command.limits), "sh", *command.argv]
+        inner += [_SHELL, "-c", _script(command.limits), "sh", *command.argv]
         join = command.network.join if command.network is not None else ()
         argv = (*join, program, *arguments, "--json-status-fd", str(told), "--", *inner)
         guard = _GUARD.format(fd=next(fd for fd in _DIGITS if fd not in fds), told=told)
-        return Launch(argv, tuple(fds), status, signal.SIGKILL, ("/bin/sh", "-c", guard, "sh"))
+        return Launch(argv, tuple(fds), status, signal.SIGKILL, (_SHELL, "-c", guard, "sh"))
+
+
+def drop_privileges(uid: int, gid: int) -> list[str]:
+    """Return the words before a program that run it as another user, without groups and capabilities."""
+    words = [find_helper("setpriv", "util-linux"), f"--reuid={uid}", f"--regid={gid}"]
+    return [*words, "--clear-groups", "--inh-caps=-all", "--"]
 
 
 def _namespaces(*, is_root: bool) -> list[str]:
@@ -118,46 +130,44 @@ def _namespaces(*, is_root: bool) -> list[str]:
     return [*options, "--unshare-user", "--disable-userns"]
 
 
-def _mounts(hidden: tuple[Path, ...], command: SandboxCommand) -> Iterator[str]:
-    yield from ("--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/run")
-    yield from _system_mounts(hidden)
-    yield from ("--proc", "/proc", "--dev", "/dev", *_SHARED_MEMORY, "--remount-ro", "/dev")
-    yield from ("--bind", str(command.tmp), _TMP)
-    folders = dict.fromkeys((*command.readable, command.folder, command.home, *command.more_writable))
-    # bubblewrap makes folders above a mount as closed as the folder that is mounted.
-    for parent in sorted({parent for path in folders for parent in path.parents}):
-        yield from ("--perms", "0755", "--dir", str(parent))
-    for path in folders:
-        yield from ("--ro-bind" if path in command.readable else "--bind", str(path), str(path))
+def _folders(command: SandboxCommand) -> tuple[Path, ...]:
+    """Return the folders that are mounted at their own paths: all but the temporary one."""
+    return tuple(dict.fromkeys((command.folder, command.home, *command.more_writable, *command.readable)))
 
 
-@cache
-def _system_mounts(hidden: tuple[Path, ...]) -> tuple[str, ...]:
-    """Return the mounts of the system's folders as they are when this is first called: finding them takes
-    longer than all the rest. One that is gone by then is left out."""
-    words: list[str] = []
-    paths = [*system_paths(hidden)]
-    # bubblewrap would close those that it makes by itself, such as /etc/ssl, to the commands' user.
-    for folder in sorted({parent for path in paths for parent in path.parents} - {Path("/")}):
-        words += ("--perms", "0755", "--dir", str(folder))
-    for path in paths:
-        if path.is_symlink() and path.parent == Path("/"):
-            words += ("--symlink", str(path.readlink()), str(path))
-        else:
-            words += ("--ro-bind-try", str(path), str(path))
-    return tuple(words)
+def _special_mounts(command: SandboxCommand) -> Iterator[Mount]:
+    yield Mount("/proc", ("--proc", "/proc"), is_writable=True, is_sealed=True)
+    yield Mount("/dev", ("--dev", "/dev"), is_sealed=True)
+    if not any(path.is_relative_to(_SHARED) for path in _folders(command)):
+        yield Mount(str(_SHARED), _SHARED_MEMORY, is_writable=True)
 
 
-def _exports(command: SandboxCommand) -> bytes:
-    variables = command.variables(tmp=_TMP)
+def _folder_mounts(command: SandboxCommand, tmp: str, by_number: bool, fds: list[int]) -> Iterator[Mount]:
+    """Yield the mounts of the command's folders. `by_number` adds a descriptor of each to `fds`."""
+    for source, path in ((command.tmp, tmp), *((each, str(each)) for each in _folders(command))):
+        if by_number:
+            fds.append(open_folder(source))
+        yield bind(fds[-1] if by_number else source, path, is_writable=source not in command.readable)
+
+
+def _file_mounts(command: SandboxCommand, tmp: str, user: tuple[int, int], fds: list[int]) -> Iterator[Mount]:
+    """Yield the mounts of files that are made for this command. Adds a descriptor of each to `fds`."""
+    uid, gid = user[0] or os.getuid(), user[1] or os.getgid()
+    for path, content in (
+        ("/run/variables", _exports(command, tmp)),
+        ("/etc/passwd", f"talaria:x:{uid}:{gid}::{command.home}:/bin/sh\n".encode()),
+        ("/etc/group", f"talaria:x:{gid}:\n".encode()),
+    ):
+        fds.append(open_data(path, content))
+        yield Mount(path, ("--perms", "0444", "--ro-bind-data", str(fds[-1]), path))
+
+
+def _exports(command: SandboxCommand, tmp: str) -> bytes:
+    variables = command.variables(tmp)
     return b"".join(
         b"export %s=%s\n" % (name.encode(), os.fsencode(shlex.quote(value)))
         for name, value in variables.items()
     )
-
-
-def _account(command: SandboxCommand, uid: int, gid: int) -> bytes:
-    return f"talaria:x:{uid}:{gid}::{command.home}:/bin/sh\n".encode()
 
 
 def _script(limits: ProcessLimits) -> str:

@@ -26,6 +26,9 @@ class LandlockSandbox:
     hidden: tuple[Path, ...] = ()
     name: Literal["landlock"] = "landlock"
 
+    def temporary(self, command: SandboxCommand) -> str:
+        return str(command.tmp)
+
     def prepare(self, command: SandboxCommand) -> Launch:
         machine = MACHINES.get(os.uname().machine)
         abi = launcher.landlock_abi()
@@ -44,7 +47,8 @@ class LandlockSandbox:
             is_confined=True,
             filter=rules,
             writable=_words(command.writable),
-            readable=[*_words((*system_paths(self.hidden), *command.readable)), *PROC_FILES, *ACCOUNTS],
+            readable=_words(command.readable),
+            system=[*_words((*system_paths(self.hidden),)), *PROC_FILES, *ACCOUNTS],
             devices=DEVICES,
         )
 
@@ -55,6 +59,9 @@ class NoSandbox:
     end are as in a sandbox."""
 
     name: Literal["none"] = "none"
+
+    def temporary(self, command: SandboxCommand) -> str:
+        return str(command.tmp)
 
     def prepare(self, command: SandboxCommand) -> Launch:
         command.check()

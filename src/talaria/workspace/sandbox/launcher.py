@@ -125,19 +125,23 @@ def _become(uid: int, gid: int) -> None:
     _prctl("keep a capability", _AMBIENT, _AMBIENT_RAISE, _CAP_READ_SEARCH)
 
 
-def _restrict_files(writable: list[str], readable: list[str], devices: list[str]) -> None:
+def _restrict_files(order: dict[str, Any]) -> None:
     rules = _Ruleset(_ALL_FILES, _TCP, _SCOPES)
     ruleset = _call("landlock", _libc.syscall(_CREATE_RULESET, ctypes.byref(rules), ctypes.sizeof(rules), 0))
-    for paths, allowed in (
-        (writable, _ALL_FILES & ~_MAKE_DEVICES & ~_IOCTL),
-        (readable, _READ),
-        (devices, _READ_FILE | _WRITE_FILE | _IOCTL | _TRUNCATE),
+    for kind, allowed in (
+        ("writable", _ALL_FILES & ~_MAKE_DEVICES & ~_IOCTL),
+        ("readable", _READ),
+        ("system", _READ),
+        ("devices", _READ_FILE | _WRITE_FILE | _IOCTL | _TRUNCATE),
     ):
-        for path in paths:
+        for path in order[kind]:
             try:
                 fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
+            # A command of another chat may have just replaced a folder on the way by a link.
+            if kind in ("writable", "readable") and os.readlink(f"/proc/self/fd/{fd}") != path:
+                raise OSError(f"the path {path} goes through a link")
             is_folder = os.path.isdir(path)
             rule = _PathBeneath(allowed if is_folder else allowed & _OF_A_FILE, fd)
             _call(path, _libc.syscall(_ADD_RULE, ruleset, 1, ctypes.byref(rule), 0))
@@ -159,7 +163,7 @@ def _run_command(order: dict[str, Any], status: int) -> NoReturn:
         _prctl("no new privileges", _NO_NEW_PRIVS, 1)
         os.chdir(order["cwd"])
         if order["is_confined"]:
-            _restrict_files(order["writable"], order["readable"], order["devices"])
+            _restrict_files(order)
         if order["filter"]:
             filter_: bytes = order["filter"]
             program = _Program(len(filter_) // 8, filter_)

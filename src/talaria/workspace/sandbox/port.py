@@ -65,11 +65,11 @@ class SandboxCommand:
     """A command and what it may touch.
 
     It can write in `folder`, `home`, `tmp` and `more_writable`, and read the system's programs and
-    `readable`. All of them are absolute paths of folders that exist; none of the writable ones lies in
-    another, or a command could replace it by a link. It sees the variables of `environ` and a few that every
-    program needs, and no other. Without `network` it reaches nothing but itself. Only bubblewrap can join
-    one. With `tty` its input and output are a terminal of its own. With `has_input` its input is a pipe that
-    the gateway writes to; without either it is empty.
+    `readable`. All of them are absolute paths of folders that exist. None of them lies in a writable one, or
+    a command could replace it by a link. It sees the variables of `environ` and a few that every program
+    needs, and no other. Without `network` it reaches nothing but itself. Only bubblewrap can join one. With
+    `tty` its input and output are a terminal of its own. With `has_input` its input is a pipe that the
+    gateway writes to; without either it is empty.
     """
 
     argv: Sequence[str]
@@ -91,8 +91,14 @@ class SandboxCommand:
 
     def variables(self, tmp: str) -> dict[str, str]:
         """Return the whole environment of the command. `tmp` is the path of its temporary folder inside."""
-        own = {"PATH": PATH, "HOME": str(self.home), "TMPDIR": tmp, "LANG": "C.UTF-8", "USER": "talaria"}
-        own |= {"LOGNAME": "talaria", "TERM": "xterm" if self.tty else "dumb", "SHELL": "/bin/sh"}
+        own = {"PATH": PATH, "HOME": str(self.home), "TMPDIR": tmp, "TMP": tmp, "TEMP": tmp}
+        own |= {
+            "LANG": "C.UTF-8",
+            "USER": "talaria",
+            "LOGNAME": "talaria",
+            "TERM": "xterm" if self.tty else "dumb",
+            "SHELL": "/bin/sh",
+        }
         return own | dict(self.environ) | (dict(self.network.environ) if self.network else {})
 
     def check(self) -> None:
@@ -103,9 +109,10 @@ class SandboxCommand:
                 raise SandboxError(f"The folder {path} is gone.", "Make it again, or start a new session.")
             if path != Path(os.path.realpath(path)):
                 raise SandboxError(f"The path {path} goes through a link.", "Name the folder itself.")
-        for one in self.writable:
+        for one in (*self.writable, *self.readable):
             if any(one != other and one.is_relative_to(other) for other in self.writable):
-                raise SandboxError(f"The folder {one} lies in another one that the command can write.")
+                text = f"The folder {one} lies in another one that the command can write."
+                raise SandboxError(text, "Move one of the two folders elsewhere.")
         if self.cwd is not None and not self.cwd.is_dir():
             raise SandboxError(f"The working folder {self.cwd} is gone.", "Change to a folder that exists.")
 
@@ -172,6 +179,10 @@ class Sandbox(Protocol):
     @property
     def name(self) -> str: ...
 
+    def temporary(self, command: SandboxCommand) -> str:
+        """Return the path of the command's temporary folder inside the sandbox."""
+        ...
+
     def prepare(self, command: SandboxCommand) -> Launch:
         """Return the program to start, which the caller starts or closes. Raises `SandboxError`."""
         ...
@@ -189,6 +200,21 @@ def open_data(name: str, content: bytes) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def open_folder(path: Path) -> int:
+    """Return a descriptor of a folder, with a number above those that a shell can name. Raises `SandboxError`
+    if the folder is gone or its path goes through a link, also if a command has just planted the link."""
+    try:
+        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SandboxError(f"The folder {path} cannot be opened: {error.strerror}.") from error
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}") != str(path):  # noqa: PTH115 - of a descriptor
+            raise SandboxError(f"The path {path} goes through a link.", "Name the folder itself.")
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
+    finally:
+        os.close(fd)
 
 
 def open_shared(path: Path) -> int:
