@@ -127,6 +127,15 @@ SANDBOX_FAULTS = (
         Commands("bubblewrap", ("variables and inherited descriptors",)),
         Edit("workspace/sandbox/process.py", "        env={},\n", "        env=None,\n"),
     ),
+    Mutant(
+        "Landlock: root's groups",
+        "a command reads and writes what root's groups may",
+        (Edit(_LAUNCHER, "    os.setgroups([])\n", ""),),
+        Tests(
+            "tests/workspace/sandbox/test_credentials.py"
+            "::test_the_credentials_and_mounts_of_a_command_are_exactly_these"
+        ),
+    ),
     _hole(
         "Landlock: signals leave",
         "a command ends other processes of its user",

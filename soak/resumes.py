@@ -25,7 +25,7 @@ from talaria.workspace.process_files import ProcessRecord
 from talaria.workspace.shim import start_time
 
 SESSIONS = 4
-_LOOK = 'pwd; echo "$MARK"; cat ~/kept /tmp/kept'
+_LOOK = 'pwd; echo "$MARK"; cat ~/kept "$TMPDIR/kept"'
 _SECONDS = 30.0
 
 
@@ -81,7 +81,7 @@ class Resumes:
                 self.evicted += gateway.pool.counters.released
 
     async def _furnish(self, gateway: Gateway, name: str) -> ProcessRecord:
-        made = "mkdir -p w && cd w && export MARK={0} && echo {0} >~/kept && echo {0} >/tmp/kept"
+        made = "mkdir -p w && cd w && export MARK={0} && echo {0} >~/kept && echo {0} >$TMPDIR/kept"
         await _say(gateway, name, call("terminal", command=made.format(name)))
         turn = await _say(
             gateway, name, call("terminal", command=f"echo {name} up; sleep 100000", background=True)
