@@ -127,6 +127,16 @@ def read_ring(folder: Path, begin: int | None, limit: int) -> RingPart:
         os.close(fd)
 
 
+def trim_ring(folder: Path) -> None:
+    """Release the reserved space that the output of an ended process does not need. Blocks. Best effort: the
+    next gateway tries again."""
+    with suppress(OSError), open(folder / shim.OUTPUT, "r+b") as file:  # noqa: PTH123
+        fd = file.fileno()
+        size, written = _number(fd, shim.SIZE_AT), _number(fd, shim.WRITTEN_AT)
+        if os.fstat(fd).st_size > shim.HEADER + min(written, size):
+            os.ftruncate(fd, shim.HEADER + min(written, size))
+
+
 def _read(fd: int, size: int, first: int, end: int) -> bytes:
     pieces = []
     while first < end:

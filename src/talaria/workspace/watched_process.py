@@ -24,6 +24,7 @@ from talaria.workspace.process_files import (
     read_exit,
     read_record,
     read_ring,
+    trim_ring,
 )
 from talaria.workspace.sandbox.port import Launch, open_data
 
@@ -102,6 +103,7 @@ class WatchedProcess:
         self._conclude(ProcessState.LOST, why, on_end)
 
     def _conclude(self, state: ProcessState, why: str, on_end: Callable[[WatchedProcess], None]) -> None:
+        trim_ring(self.folder)  # nothing writes to it any more
         self.state, self.why = state, why
         self.gone.set()
         on_end(self)

@@ -31,7 +31,7 @@ from talaria.workspace.sandbox.landlock import NoSandbox
 from talaria.workspace.sandbox.port import Sandbox
 from talaria.workspace.sandbox.process import open_process
 from talaria.workspace.shell import SessionCommands
-from talaria.workspace.shim import start_time
+from talaria.workspace.shim import HEADER, start_time
 from talaria.workspace.watched_process import WatchedProcess
 from workspace.sandbox.conftest import Holders, Places
 
@@ -292,6 +292,48 @@ async def test_a_flood_of_output_keeps_its_last_megabyte(plain_home: Home) -> No
     assert output.text.endswith("399999\n400000\n")
     (process,) = list(plain_home.lives[-1])
     assert (process.folder / "output").stat().st_size < (1 << 20) + 100
+
+
+def _ring_bytes(process: WatchedProcess) -> tuple[int, bool]:
+    """Return the size of the file with the output, and whether it takes as much of the disk."""
+    found = (process.folder / "output").stat()
+    return found.st_size, found.st_blocks * 512 < found.st_size + (16 << 10)
+
+
+@pytest.mark.parametrize("text", ["true", "echo done", "echo done; sleep 1000"])
+async def test_a_process_that_has_ended_or_is_lost_takes_no_more_disk_than_its_output(
+    plain_home: Home, text: str
+) -> None:
+    """As long as a process runs, the space for its output is reserved as a whole."""
+    life = await plain_home.gateway()
+    processes = plain_home.of(life)
+    info = await start(processes, text)
+    (process,) = life
+    if "sleep" in text:
+        await printed(processes, info.id, "done")
+        os.kill(process.record.pid, signal.SIGKILL)
+    state = (await ended(processes, info.id)).state
+    assert state is (ProcessState.LOST if "sleep" in text else ProcessState.ENDED)
+    output = (await processes.log(info.id, 0, 100)).text
+    assert output == ("done\n" if "echo" in text else "")
+    assert _ring_bytes(process) == (HEADER + len(output), True)
+
+
+async def test_a_process_that_has_ended_without_a_gateway_is_cut_to_its_output_by_the_next(
+    plain_home: Home,
+) -> None:
+    life = await plain_home.gateway()
+    info = await start(plain_home.of(life), "echo done; cat")
+    (process,) = life
+    await printed(plain_home.of(life), info.id, "done")
+    assert _ring_bytes(process)[0] == HEADER + (1 << 20)
+    await life.close()
+    os.kill(process.record.pid, signal.SIGUSR1)
+    await until((process.folder / "exit").exists)
+    again = plain_home.of(await plain_home.gateway())
+    await ended(again, info.id)
+    assert _ring_bytes(process) == (HEADER + 5, True)
+    assert (await again.log(info.id, 0, 100)).text == "done\n"
 
 
 async def test_input_that_is_not_read_is_taken_in_part_and_holds_nobody_up(
