@@ -94,9 +94,13 @@ class WatchedProcess:
         record = read_record(self.folder) or self.record  # the shim has added the namespace meanwhile
         for fd in record.open_command():
             try:
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(fd, signal.SIGKILL)
-                await until_readable(fd)
+                # The launcher ends the command on SIGTERM. On SIGKILL it may leave the command running.
+                for number, seconds in ((signal.SIGTERM, _PATIENCE), (signal.SIGKILL, None)):
+                    with suppress(ProcessLookupError, TimeoutError):
+                        signal.pidfd_send_signal(fd, number)
+                        async with asyncio.timeout(seconds):
+                            await until_readable(fd)
+                        break
             finally:
                 os.close(fd)
         self._burying = None

@@ -181,6 +181,27 @@ async def test_the_death_of_its_keeper_ends_it_and_it_is_declared_lost_once(home
     assert home.told == [info.id], "not again"
 
 
+async def test_the_death_of_its_keeper_leaves_no_process_however_the_gateway_hears_of_it(home: Home) -> None:
+    """The launcher ends the command when its keeper dies. The gateway must not kill the launcher first."""
+    life = await home.gateway()
+    processes = home.of(life)
+    home.places().make()
+    path = home.places().folder / "held"
+    os.mkfifo(path)
+    path.chmod(0o666)
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for _ in range(8):
+            info = await start(processes, "exec 9>held; sleep 1000 & sleep 1001 & echo up; wait")
+            await printed(processes, info.id, "up")
+            os.kill(_find(life, info.id).record.pid, signal.SIGKILL)
+            assert (await ended(processes, info.id)).state is ProcessState.LOST
+            assert not Holders(path, fd).alive()
+            await life.mark_told(_find(life, info.id))
+    finally:
+        os.close(fd)
+
+
 async def test_the_death_of_its_keeper_ends_it_without_a_gateway_too(home: Home) -> None:
     life = await home.gateway()
     info = await start(home.of(life), "echo up; sleep 1000")

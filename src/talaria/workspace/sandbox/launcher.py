@@ -155,11 +155,12 @@ def _run_command(order: dict[str, Any], status: int) -> NoReturn:
         os.setsid()
         if order["tty"]:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        _prctl("die with the supervisor", _PDEATHSIG, signal.SIGKILL)
         uid = order["uid"] or os.getuid()
         _limit(order["limits"], uid)
         if order["uid"]:
             _become(order["uid"], order["gid"])
+        # The kernel clears this signal when the user changes.
+        _prctl("die with the supervisor", _PDEATHSIG, signal.SIGKILL)
         _prctl("no new privileges", _NO_NEW_PRIVS, 1)
         os.chdir(order["cwd"])
         if order["is_confined"]:
