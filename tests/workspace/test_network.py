@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -167,6 +168,18 @@ async def test_network_ends_with_its_session(world: NetworkWorld) -> None:
     assert not find_and_forget(world.places().network)
     assert (await world.run(_fetch(world), "ses_2")).out == b"hello"
     await world.networks.end(SessionId("unknown"))
+
+
+async def test_network_is_made_again_if_its_files_were_deleted(world: NetworkWorld) -> None:
+    """Somebody deletes `sessions` in the home of a running gateway."""
+    assert (await world.run(_fetch(world))).out == b"hello"
+    holder = find_holder(world.places().network)
+    assert holder is not None
+    shutil.rmtree(world.home / "sessions")
+    assert (await world.run(_fetch(world))).out == b"hello"
+    assert not holder.is_alive
+    holder.forget()
+    assert world.networks.reading().sessions == 1
 
 
 async def test_network_outlives_the_gateway_with_its_processes_and_leads_to_the_next_one(

@@ -198,11 +198,11 @@ class SessionNetworks:
         return self._locks[hash(session_id) % len(self._locks)]
 
     async def _get(self, places: SessionPlaces) -> _Network:
-        """Return the session's network; makes it if it is not there or has died."""
+        """Return the session's network. Creates it if there is none, or if it has died or lost its files."""
         from talaria.workspace.network_holder import start_holder  # noqa: PLC0415 - heavy
 
         network = self._networks.get(places.session_id)
-        if network is not None and network.holder.is_alive:
+        if network is not None and network.holder.is_usable:
             return network
         if network is not None:
             del self._networks[places.session_id]

@@ -47,6 +47,14 @@ class NetworkHolder:
         return not _is_readable(self.pidfd, 0)
 
     @property
+    def is_usable(self) -> bool:
+        """Whether it runs and commands can still join: its files may have been deleted under it."""
+        try:
+            return self.is_alive and os.path.samestat(self.users.lstat(), os.fstat(self.lock))
+        except OSError:
+            return False
+
+    @property
     def join(self) -> tuple[str, ...]:
         """The words that start a program in the namespace. They name descriptors of this process, because
         the number of a process could be that of another one meanwhile."""
