@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
+
+import pytest
 
 from mcp_world import McpWorld, open_world, scripted
 from talaria.core.events import ToolOutput
@@ -86,8 +89,6 @@ async def test_a_server_writes_where_the_settings_let_it_and_never_at_the_gatewa
     shared = tmp_path / "shared"
     shared.mkdir()
     if (uid := shared.stat().st_uid) == 0:
-        import os
-
         os.chown(shared, 65534, 65534)
         uid = 65534
     bad = scripted(writable=(str(tmp_path),))
@@ -97,3 +98,32 @@ async def test_a_server_writes_where_the_settings_let_it_and_never_at_the_gatewa
         assert (shared / "x").stat().st_uid == uid
         await world.until(lambda: world.state("bad") == "refused")
         assert "the gateway's home" in world.source.servers()["bad"].trouble
+
+
+@pytest.mark.parametrize("setting", ["writable", "readable"])
+async def test_a_server_is_refused_a_folder_behind_a_link_that_a_command_may_have_planted(
+    tmp_path: Path, setting: str
+) -> None:
+    """The folder is in the project of a chat, whose commands replace it by a link to other files."""
+    project, private = tmp_path / "project", tmp_path / "private"
+    for path in (project, private / "data"):
+        path.mkdir(parents=True)
+    (project / "out").symlink_to(private)
+    os.chown(project / "out", os.geteuid() or 65534, -1, follow_symlinks=False)
+    planted = scripted(**{setting: (str(project / "out" / "data"),)})
+    async with open_world(tmp_path, {"one": planted}) as world:
+        await world.until(lambda: world.state("one") == "refused")
+        assert f"{project / 'out'} is a link" in world.source.servers()["one"].trouble
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create a link that belongs to root")
+async def test_a_server_may_use_a_folder_behind_a_link_of_root(tmp_path: Path) -> None:
+    """Some distributions have /home as a link."""
+    shared = tmp_path / "real" / "shared"
+    shared.mkdir(parents=True)
+    os.chown(shared, 65534, 65534)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    server = scripted(writable=(str(tmp_path / "link" / "shared"),))
+    async with open_world(tmp_path, {"one": server}) as world:
+        await world.ready()
+        assert "wrote" in await world.ok("mcp_one_write", path=str(shared / "x"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -213,7 +213,24 @@ def explain(server: McpServer) -> str:
 
 
 def _real(paths: tuple[str, ...]) -> tuple[Path, ...]:
-    return tuple(Path(os.path.realpath(Path(path).expanduser())) for path in paths)
+    """Return the paths without links. Raises `CannotRun` for a link that does not belong to root: a command
+    may have planted it in its project folder, so that the server reads or writes elsewhere."""
+    found = []
+    for path in (Path(each).expanduser() for each in paths):
+        real = Path(os.path.realpath(path))
+        if link := next((each for each in _links(path) if each.lstat().st_uid != 0), None):
+            text = f"The server may not use {path}: {link} is a link, which a command could replace."
+            raise CannotRun(text, f"The path leads to {real}. If that is the folder you mean, name it.")
+        found.append(real)
+    return tuple(found)
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Yield the links on the way to a path, each before the links on the way to its target."""
+    for each in (path, *path.parents):
+        if each.is_symlink():
+            yield each
+            yield from _links(each.parent / each.readlink())
 
 
 def _checked(path: Path, home: Path) -> Path:
