@@ -106,7 +106,7 @@ class JobKillRun:
             call = json.dumps({"command": f"echo {name} >>{_EFFECTS}"})
             reply = "NO_REPLY" if kind == "silent" else f"result of {name}"
             text = "[[status 400]]" if kind == "fails" else f"[[call terminal {call}]][[reply {reply}]]"
-            body = {"text": text, "every": "24h", "name": name, "chat": CHAT}
+            body = {"text": text, "every": "24h", "name": name, "chat": CHAT, "quiet": kind == "silent"}
             if kind in ("checks", "nothing"):
                 body["check"] = "true" if kind == "nothing" else "echo news"
             self.results.made[name] = f"{kind}{_NOT_TAKEN}"

@@ -39,6 +39,28 @@ async def test_job_is_made_in_words_run_paused_and_removed(visitor: Visitor) -> 
     assert not visitor.troubles
 
 
+async def test_reminder_is_suggested_by_words_and_decided_by_its_checkbox(visitor: Visitor) -> None:
+    page = visitor.page
+    await page.get_by_role("button", name="Jobs").click()
+    dialog = page.get_by_role("dialog", name="Jobs")
+    field, remind = dialog.get_by_label("A new job"), dialog.get_by_label("Send the text as it is")
+    await field.fill("remind me every day at 9 to stretch")
+    await field.press("Enter")
+    await visitor.sees("Reminder: stretch", "#jobs-proposal")
+    assert await remind.is_checked()
+    await remind.uncheck()
+    await visitor.sees("Job: stretch", "#jobs-proposal")
+    await remind.check()
+    await visitor.sees("Reminder: stretch", "#jobs-proposal")
+    await dialog.get_by_role("button", name="Save this job").click()
+    await page.locator(".job").wait_for()
+    (job,) = (await visitor.gateway.call("GET", "/api/jobs"))["items"]
+    assert (job["text"], job["reminder"]) == ("stretch", True)
+    await dialog.get_by_role("button", name="Remove").click()
+    await visitor.sees("There are no jobs yet.", "#jobs")
+    assert not visitor.troubles
+
+
 async def test_the_result_of_a_job_comes_to_the_chat_that_asked(visitor: Visitor) -> None:
     await visitor.say("hello")
     await visitor.sees("You said: hello")

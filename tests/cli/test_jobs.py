@@ -17,7 +17,7 @@ def test_add_list_edit_pause_and_remove(with_gateway: bool, talaria: Talaria, se
         serve()
     refused = talaria("jobs", "add", SENTENCE)
     assert refused.returncode == 2
-    assert "say --yes" in refused.stderr
+    assert "add --yes" in refused.stderr
     assert refused.stdout.count("09:00") == 3
     added = talaria("jobs", "add", SENTENCE, "--yes", "--name", "news")
     assert added.returncode == 0
@@ -38,6 +38,18 @@ def test_add_list_edit_pause_and_remove(with_gateway: bool, talaria: Talaria, se
     assert "There are no jobs." in talaria("jobs", "list").stdout
 
 
+def test_a_reminder_is_shown_as_one_before_it_is_saved(talaria: Talaria) -> None:
+    added = talaria("jobs", "add", "Call Ada.", "--remind", "--every", "1h", "--name", "ada")
+    assert added.stdout.startswith("Reminder: Call Ada.\nSent as it is, without a model.\n")
+    assert talaria("jobs", "show", "ada").stdout.startswith("Reminder")
+    moved = talaria("jobs", "edit", "ada", "--when", "every day at 7", "--yes").stdout
+    assert moved.startswith("Reminder: Call Ada.\n")
+    assert talaria("jobs", "edit", "ada", "--no-remind", "--quiet").stdout.startswith("Job")
+    asked = talaria("jobs", "add", "remind me to call Ada", "--every", "1h")
+    assert (asked.returncode, "add --yes" in asked.stderr) == (2, True), "words only suggest"
+    assert talaria("jobs", "add", "remind me to call Ada", "--every", "1h", "--no-remind").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -46,6 +58,7 @@ def test_add_list_edit_pause_and_remove(with_gateway: bool, talaria: Talaria, se
         (("add", "x", "--every", "1h", "--timezone", "Europe/Belin"), 1, "Did you mean Europe/Berlin?"),
         (("add", "tell me when it rains"), 1, "When should it run?"),
         (("add", "x", "--every", "1h", "--missed", "some"), 2, "'once', 'skip', 'all'"),
+        (("add", "x", "--every", "1h", "--remind", "--model", "m"), 1, "it takes no model"),
         (("edit", "news"), 2, "Name what to change"),
         (("show", "nothing"), 1, "There is no job 'nothing'"),
     ],

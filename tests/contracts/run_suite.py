@@ -8,19 +8,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import pytest
 
 from contracts.job_suite import add, claim, write
 from contracts.store_orders import ME, RIVAL, START, HandClock, accepting, answered, begun, ending, step
 from talaria.core.delivery import OutboxRow
 from talaria.core.entries import Announcement
-from talaria.core.errors import OverBudget
-from talaria.core.ids import ChatKey, JobId, QuestionId, job_chat
-from talaria.core.jobs import Job, Overlap, SettleSlot, SlotClaim, SlotState
-from talaria.core.ledger import Accept, Accepted, Began, Binding, Commit, Page, TurnEnd, UsageWrite
+from talaria.core.errors import OverBudget, StaleFence
+from talaria.core.ids import ChatKey, JobId, QuestionId, job_chat, new_session_id, new_turn_id
+from talaria.core.jobs import (
+    CLAIM_SECONDS,
+    Job,
+    JobPlan,
+    Overlap,
+    SessionMode,
+    SettleSlot,
+    SlotClaim,
+    SlotState,
+)
+from talaria.core.ledger import Accept, Accepted, Began, Binding, Commit, Fresh, Page, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionKind
+from talaria.core.sending import SendMessage
 from talaria.core.store_ports import StoreEngine
-from talaria.core.turns import ReplyPlace, RunOrder, StepState, TurnState
+from talaria.core.turns import ReplyPlace, RunOrder, Sender, StepState, TurnState
 
 ROOM = ChatKey("agent:main:fake:group:room")
 ASKED = ChatKey("agent:main:fake:dm:me")
@@ -49,6 +60,14 @@ def running(job: Job, held: SlotClaim, chat: ChatKey | None = None, **order: obj
 async def begin(store: StoreEngine, job: Job, **order: object) -> tuple[Accepted, Began]:
     (claimed,) = await claim(store)
     return await begun(store, running(job, claimed.slot.claim, **order))  # type: ignore[arg-type]
+
+
+def reminding(held: SlotClaim) -> SendMessage:
+    """An order to send a reminder to the chat that asked for it."""
+    fresh = Fresh(new_session_id(), None)
+    return SendMessage(
+        new_turn_id(), ASKED, Sender("job:1"), Announcement("stretch"), fresh, "here", claim=held
+    )
 
 
 async def owed(store: StoreEngine) -> Sequence[OutboxRow]:
@@ -117,6 +136,53 @@ class RunSuite:
         assert row.body == "The job water failed: its check failed."
         assert row.turn_id, "`talaria why` knows it"
         assert (await store.jobs.find(job.id)) is not None
+
+    async def test_reminder_is_sent_and_settled_in_one_order(self, store: StoreEngine) -> None:
+        job = await job_with_slots(store, START, is_reminder=True)
+        (claimed,) = await claim(store)
+        sent = await store.send(reminding(claimed.slot.claim))
+        slot = await store.jobs.slot(job.id, START)
+        assert slot is not None
+        assert (slot.state, slot.turn_id, slot.ended_at) == (SlotState.DONE, sent.turn.id, START)
+        assert [row.body for row in await owed(store)] == ["stretch"]
+        with pytest.raises(StaleFence):
+            await store.send(reminding(claimed.slot.claim))
+        assert len(await owed(store)) == 1, "an order that is refused sends nothing"
+        log = await store.log(sent.turn.session_id, 0)
+        assert [entry.body.text for entry in log if isinstance(entry.body, Announcement)] == ["stretch"]
+
+    async def test_reminder_under_a_lost_claim_sends_nothing(
+        self, store: StoreEngine, clock: HandClock
+    ) -> None:
+        await job_with_slots(store, START, is_reminder=True)
+        (lost,) = await claim(store)
+        clock.forward(CLAIM_SECONDS + 1)
+        (held,) = await claim(store, owner=RIVAL)
+        with pytest.raises(StaleFence):
+            await store.send(reminding(lost.slot.claim))
+        assert list(await owed(store)) == []
+        await store.send(reminding(held.slot.claim))
+        assert len(await owed(store)) == 1
+
+    async def test_reminder_is_claimed_while_as_many_runs_go_on_as_may(self, store: StoreEngine) -> None:
+        for number in range(60):
+            await job_with_slots(store, START, owner=f"{number}")
+        assert len(await claim(store, 1)) == 1
+        reminder = await job_with_slots(store, START, is_reminder=True)
+        assert [one.job.id for one in await claim(store, 1)] == [reminder.id]
+
+    async def test_reminder_of_an_earlier_version_loses_the_settings_of_runs(
+        self, store: StoreEngine
+    ) -> None:
+        old = {"is_reminder": True, "session": SessionMode.CHAT, "tools": ("terminal",), "deadline": 9.0}
+        job = await store.jobs.find((await add(store, **old)).id)  # type: ignore[arg-type]
+        assert job is not None
+        assert job.plan == msgspec.structs.replace(
+            JobPlan("water", job.plan.schedule, "UTC"), is_reminder=True, quiet=False
+        )
+        checked = await store.jobs.find((await add(store, is_reminder=True, check="true")).id)
+        assert checked is not None
+        assert (checked.plan.is_reminder, checked.plan.check) == (False, "true"), "its check still decides"
 
     async def test_run_in_the_chat_s_own_session_replies_there_without_a_second_entry(
         self, store: StoreEngine

@@ -13,7 +13,7 @@ from talaria.access.people import People
 from talaria.core.errors import BadRequest, HeadMoved, LimitReached, NotFound
 from talaria.core.ids import ChatKey
 from talaria.core.job_port import JobStore
-from talaria.core.jobs import At, Cron, EditJob, JobState, Missed, SessionMode
+from talaria.core.jobs import At, Cron, EditJob, JobPlan, JobState, Missed, SessionMode
 from talaria.core.ledger import Page
 from talaria.core.turns import Sender
 from talaria.jobs.desk import JobAsker, JobDesk
@@ -82,6 +82,69 @@ def test_words_count_from_when_they_were_shown(desk: JobDesk, clock: FakeClock) 
 def test_a_when_may_say_remind_me(desk: JobDesk) -> None:
     plan = desk.propose(OPERATOR, JobRequest(text="stretch", when="remind me in ten minutes")).plan
     assert (plan.text, plan.is_reminder, plan.schedule) == ("stretch", True, At(NOW + 600))
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "reminds"),
+    [
+        ({"text": "remind me in ten minutes to stretch"}, "stretch", True),
+        ({"text": "remind me to stretch", "every": "1h"}, "stretch", True),
+        ({"text": "Remind me", "every": "1h"}, "The time has come.", True),
+        ({"text": "stretch", "every": "1h"}, "stretch", False),
+        ({"text": "stretch", "every": "1h", "remind": True}, "stretch", True),
+        ({"text": "dehne dich in 10 minutes", "remind": True}, "dehne dich", True),
+        ({"text": "remind me to stretch", "every": "1h", "remind": False}, "remind me to stretch", False),
+        ({"text": "remind me in ten minutes to stretch", "remind": False}, "stretch", False),
+        ({"text": "remind me in ten minutes of the news", "model": "m"}, "the news", False),
+        ({"text": "remind me to stretch", "every": "1h", "check": "true"}, "remind me to stretch", False),
+    ],
+)
+def test_remind_decides_and_words_suggest(
+    desk: JobDesk, fields: dict[str, Any], text: str, reminds: bool
+) -> None:
+    proposal = desk.propose(OPERATOR, JobRequest(**fields))
+    assert (proposal.plan.text, proposal.plan.is_reminder) == (text, reminds)
+    is_suggested = reminds and "remind" not in fields
+    assert proposal.is_worded is (is_suggested or "every" not in fields)
+    shown = ["Sent as it is, without a model."] if reminds else []
+    assert proposal.lines()[: 1 + len(shown)] == [f"{'Reminder' if reminds else 'Job'}: {text}", *shown]
+    assert not proposal.plan.quiet
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"model": "m"}, "no model"),
+        ({"tools": ("terminal",)}, "no tools"),
+        ({"check": "true"}, "no check"),
+        ({"session": "same"}, "no session"),
+        ({"deadline": "1m"}, "no deadline"),
+        ({"quiet": True}, "no quiet"),
+        ({"to": "none"}, "needs a chat"),
+    ],
+)
+async def test_a_reminder_takes_nothing_that_a_run_needs(
+    desk: JobDesk, fields: dict[str, Any], told: str
+) -> None:
+    request = JobRequest(text="stretch", every="1h", remind=True)
+    with pytest.raises(BadRequest, match=told) as caught:
+        desk.propose(OPERATOR, msgspec.structs.replace(request, **fields))
+    assert caught.value.hint
+    job = await desk.add(OPERATOR, desk.propose(OPERATOR, request))
+    with pytest.raises(BadRequest, match=told):
+        desk.propose_edit(OPERATOR, job, JobRequest(**fields))
+    if "to" not in fields:
+        assert not desk.propose_edit(OPERATOR, job, JobRequest(remind=False, **fields)).plan.is_reminder
+
+
+def test_a_plan_saved_before_quiet_existed_stays_quiet() -> None:
+    stored = b'{"text": "watch", "schedule": {"type": "cron", "expression": "0 9 * * *"}, "zone": ""}'
+    assert msgspec.json.decode(stored, type=JobPlan).quiet
+
+
+def test_only_a_job_that_asks_for_it_is_quiet(desk: JobDesk) -> None:
+    assert not desk.propose(OPERATOR, DAILY).plan.quiet
+    assert desk.propose(OPERATOR, msgspec.structs.replace(DAILY, quiet=True)).plan.quiet
 
 
 def test_a_job_has_its_own_zone(desk: JobDesk) -> None:

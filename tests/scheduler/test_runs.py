@@ -219,10 +219,19 @@ async def test_a_result_goes_to_the_chat_that_asked_and_its_session_stays_apart(
     assert "all is well" in jobs.model.bodies[-1].decode(), "the model of the chat knows what was sent there"
 
 
-async def test_a_run_that_answers_no_reply_is_silent(jobs: Jobs) -> None:
+@pytest.mark.parametrize("quiet", [True, False])
+async def test_no_reply_is_silent_only_for_a_quiet_job(jobs: Jobs, quiet: bool) -> None:
     await jobs.say("hello")
-    job = await jobs.add("[[reply NO_REPLY]]")
+    job = await jobs.add("[[reply NO_REPLY]]", quiet=quiet)
     assert (await jobs.run(job)).state is SlotState.DONE
+    assert ("answer exactly NO_REPLY" in jobs.said()) is quiet
+    expected = [] if quiet else ["NO_REPLY\n\n(job watch)"]
+    assert (await jobs.told(1 + len(expected)))[1:] == expected
+    assert await jobs.announced() == expected
+
+
+async def test_a_result_for_nobody_is_not_sent(jobs: Jobs) -> None:
+    await jobs.say("hello")
     nowhere = await jobs.add("[[reply listen]]", to=NOWHERE)
     assert (await jobs.run(nowhere)).state is SlotState.DONE
     await jobs.say("bye")
@@ -269,6 +278,42 @@ async def test_a_run_works_on_the_files_of_the_chat_that_asked(jobs: Jobs) -> No
     job = await jobs.add(call("write_file", path="report.txt", content="x") + "[[reply done]]")
     await jobs.run(job)
     assert (jobs.gateway.chat_folder(CHAT) / "report.txt").read_text() == "x"
+
+
+# -- reminders ----------------------------------------------------------------------------------------------
+
+
+async def test_a_reminder_is_sent_as_it_is_without_a_model(tmp_path: Path, model: ModelServer) -> None:
+    async with life(tmp_path / "home", model, "[jobs]\nmax_running = 1") as jobs:
+        hanging = await jobs.bound(await jobs.begin(await jobs.add("[[hang]]")), TurnState.RUNNING)
+        calls = len(model.bodies)
+        job = await jobs.add("[[reply 1]] NO_REPLY", is_reminder=True, quiet=False)
+        await jobs.schedule(job)
+        assert await jobs.told(1) == ["[[reply 1]] NO_REPLY"], "it waits for no run, and no model is called"
+        (slot,) = await jobs.slots(job)
+        record = await jobs.turn(await jobs.ended(slot))
+        assert (record.turn.state, record.turn.chat_key) == (TurnState.DONE, CHAT)
+        assert await jobs.announced() == ["[[reply 1]] NO_REPLY"], "the log of the chat has it"
+        assert len(model.bodies) == calls
+        assert hanging.turn_id is not None
+        await jobs.gateway.turns.cancel(await jobs.gateway.turns.find(hanging.turn_id))
+
+
+async def test_a_late_reminder_says_when_it_was_due(jobs: Jobs) -> None:
+    job = await jobs.add("stretch", is_reminder=True, quiet=False)
+    slot = await jobs.gateway.store.jobs.fire(job.id, 1_000_000.0, is_manual=True)
+    assert slot is not None
+    assert (await jobs.ended(slot)).state is SlotState.DONE
+    assert await jobs.told(1) == ["stretch\n\n(was due 1970-01-12 13:46 UTC)"]
+
+
+async def test_a_reminder_goes_to_the_chat_that_it_names_or_nowhere(jobs: Jobs) -> None:
+    await jobs.gateway.turns.wait(await jobs.gateway.turns.submit(Inbound(OTHER, SENDER, (Text("hello"),))))
+    elsewhere = await jobs.add("stretch", is_reminder=True, to=OTHER)
+    assert (await jobs.run(elsewhere)).state is SlotState.DONE
+    assert [text.split("\n")[0] for text in await jobs.announced(OTHER)] == ["stretch"]
+    assert (await jobs.run(await jobs.edit(elsewhere, to=NOWHERE))).state is SlotState.DONE
+    assert jobs.outlet.texts(ADDRESS) == []
 
 
 # -- failures -----------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_the_built_in_parameters_are_canonical_and_the_contracts() -> None:
         "edit_file": {"path", "old", "new"},
         "jobs": {
             *("action", "job", "text", "when", "after", "name", "timezone", "session", "to", "model"),
-            *("check", "missed"),
+            *("check", "missed", "remind", "quiet"),
         },
         "list_files": {"path", "pattern"},
         "memory": {"action", "text", "old", "page"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -37,7 +38,7 @@ class World:
         self.tool = JobsTool(scope, JobSettings)
         self._folder = folder
 
-    async def run(self, arguments: dict[str, str], *, decision: Decision | None = None) -> str:
+    async def run(self, arguments: dict[str, Any], *, decision: Decision | None = None) -> str:
         turn, lease = await begun(self.store, accepting(chat=CHAT, binding=Binding.NEW))
         session_id, turn_id = turn.turn.session_id, turn.turn.id
         if decision is not None:
@@ -128,6 +129,21 @@ async def test_what_was_shown_is_saved(world: World) -> None:
     assert job.next_at == round(shown_at) + 600, "it counts from when the person was asked"
     assert (job.plan.text, job.plan.is_reminder) == ("stretch", True)
     assert (job.origin.owner, job.origin.chat_key) == ("owner", CHAT)
+
+
+async def test_the_model_makes_reminders_and_quiet_jobs(world: World) -> None:
+    add: dict[str, Any] = {"action": "add", "text": "Call Ada.", "when": "every day at 9"}
+    draft = world.tool.question(add | {"remind": True})
+    assert draft is not None
+    assert draft.text.startswith("Save this?\nReminder: Call Ada.\nSent as it is, without a model.\n")
+    await world.run(add | {"remind": True}, decision=AGREED)
+    await world.run(add | {"quiet": True}, decision=AGREED)
+    await world.run(add, decision=AGREED)
+    jobs = (await world.store.jobs.listing(Page())).items
+    kinds = [(job.plan.is_reminder, job.plan.quiet) for job in jobs]
+    assert kinds == [(True, False), (False, True), (False, False)]
+    with pytest.raises(ToolError, match="takes no model"):
+        world.tool.question(add | {"remind": True, "model": "m"})
 
 
 async def test_jobs_are_listed_changed_run_and_removed(world: World) -> None:

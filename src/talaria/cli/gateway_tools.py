@@ -354,6 +354,8 @@ GATEWAY_TOOLS = (
                 "timezone": text("Such as Europe/Berlin; by default the agent's."),
                 "name": text("A short name."),
                 "to": text('The chat for results, or "none".'),
+                "remind": flag("Send the text as it is, without a model."),
+                "quiet": flag("Send nothing if the model answers exactly NO_REPLY."),
                 "confirmed": flag("A person has seen the next three times and agrees."),
                 "asked_at": {"type": "number", "description": "As the first call returned it."},
             },

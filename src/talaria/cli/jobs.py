@@ -71,6 +71,16 @@ def _job_options(function: F) -> F:
             click.option(
                 "--overlap", type=choices([each.value for each in Overlap]), help="If a run still goes on."
             ),
+            click.option(
+                "--remind/--no-remind",
+                default=None,
+                help='Send the text as it is, without a model. Default: yes if it says "remind me".',
+            ),
+            click.option(
+                "--quiet/--no-quiet",
+                default=None,
+                help="Send nothing if the model answers exactly NO_REPLY. Default: no.",
+            ),
             click.option("--yes", is_flag=True, help="Do not ask."),
         )
     ):
@@ -81,6 +91,7 @@ def _job_options(function: F) -> F:
 @command.verb(
     "add",
     'talaria jobs add "remind me in ten minutes to stretch"',
+    'talaria jobs add "Call Ada." --remind --at 2026-12-24T18:00',
     'talaria jobs add "what changed in this folder?" --when "every weekday at 9"',
     'talaria jobs add "look at the log" --every 1h --check "./new-errors"',
 )
@@ -107,7 +118,7 @@ def _edit(invocation: Invocation, job: str, yes: bool, **options: Any) -> None:
         raise click.UsageError("Name what to change, such as --when or --text.")
     if {"when", "every", "cron", "at"} & fields.keys():
         found = _with_jobs(invocation, lambda jobs: jobs.job(job))
-        shown = {"text": found.text, "check": found.check} | fields
+        shown = {"text": found.text, "check": found.check, "remind": found.reminder} | fields
         proposal = _with_jobs(invocation, lambda jobs: jobs.propose(shown))
         _confirm(invocation, proposal, yes=yes)
         fields["asked_at"] = proposal.asked_at
@@ -119,13 +130,15 @@ def _given(options: Fields) -> Fields:
 
 
 def _confirm(invocation: Invocation, proposal: ProposalView, *, yes: bool) -> None:
-    """Show what would be saved. Ask a person, if the time was said in words."""
+    """Show what would be saved. Ask a person, if the time or the kind was said in words."""
     for line in proposal.lines:
         click.echo(clean(invocation.spoken(line)))
     if yes or not proposal.worded:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("There is no terminal to ask on: say --yes if the times are right.")
+        raise click.UsageError(
+            "Cannot ask for confirmation without a terminal. If the lines above are right, add --yes."
+        )
     click.confirm("Save it?", default=True, abort=True)
 
 
@@ -203,7 +216,8 @@ def _history(invocation: Invocation, job: str, limit: int) -> None:
 
 def _show_job(job: JobView) -> None:
     state = f"{job.state}: {job.reason}" if job.reason else job.state
-    rows = [("Job", f"{job.id} “{clean_line(job.name, 60)}”"), ("State", state)]
+    kind = "Reminder" if job.reminder else "Job"
+    rows = [(kind, f"{job.id} “{clean_line(job.name, 60)}”"), ("State", state)]
     rows += [("When", f"{job.schedule} ({job.timezone})")]
     rows += [("Next" if n == 0 else "", instant) for n, instant in enumerate(job.next)]
     rows += [("Text", clean_line(job.text, 200))]

@@ -113,7 +113,9 @@ class JobPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     `to` is the chat that gets the results: the one that asked, `NOWHERE`, or a chat key. An empty `model` is
     the agent's, `tools` None are all of them. `deadline` is in seconds, 0 for the usual time limit of a turn.
     A run begins with `check`, a command in the sandbox, if it is not empty; without output the run is over.
-    A reminder runs also if it is older than `jobs.late`.
+    The text of a reminder is sent as it is, without a run, even if it is older than `jobs.late`. A `quiet`
+    job sends nothing if its run answers exactly `NO_REPLY`. New jobs are quiet only on request. Plans stored
+    before the field existed lack it, and their runs relied on `NO_REPLY`, so the default is True.
     """
 
     text: str
@@ -130,6 +132,31 @@ class JobPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     retries: int = 0
     overlap: Overlap = Overlap.SKIP
     is_reminder: bool = False
+    quiet: bool = True
+
+
+def upgrade_plan(plan: JobPlan) -> JobPlan:
+    """Return a stored plan by the rules of today.
+
+    A reminder used to be a run, so it could have a check and other settings for runs. One with a check stays
+    a run, because the check decides whether the person hears of it. Other reminders lose these settings.
+    """
+    if not plan.is_reminder:
+        return plan
+    if plan.check:
+        return msgspec.structs.replace(plan, is_reminder=False)
+    return JobPlan(
+        plan.text,
+        plan.schedule,
+        plan.zone,
+        plan.name,
+        to=plan.to,
+        missed=plan.missed,
+        retries=plan.retries,
+        overlap=plan.overlap,
+        is_reminder=True,
+        quiet=False,
+    )
 
 
 class JobOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -317,7 +344,8 @@ class RewindJob(msgspec.Struct, frozen=True):
 
 
 class ClaimSlots(msgspec.Struct, frozen=True):
-    """Claim due slots, the earliest first, as long as fewer than `max_running` slots run.
+    """Claim due slots, the earliest first, as long as fewer than `max_running` slots run. Reminders are
+    claimed first and always, because sending one uses nothing.
 
     A slot whose job has an earlier one open follows the job's `Overlap`. Slots that run without a turn and
     whose claim is not from the last `CLAIM_SECONDS` are due again first: their claimer has died.

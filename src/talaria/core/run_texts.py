@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from talaria.core.display import clean_line
-from talaria.core.jobs import MAX_FAILURES, SlotEnd, SlotState
+from talaria.core.jobs import MAX_FAILURES, JobPlan, SlotEnd, SlotState
 from talaria.core.spending import show_usd
 from talaria.core.turns import NO_REPLY, RunOrder
 
 _NAME = 60
+LATE_SECONDS = 60.0  # after which a reminder says when it was due
 
 
 def result_text(order: RunOrder, reply: str, cost: int) -> str:
-    """Return the message with the result of a run; empty if the run is silent. It names the job and its
-    cost in nanodollars."""
-    if reply.strip() in ("", NO_REPLY):
+    """Return the message with the result of a run; empty if there is nothing to send. It names the job and
+    its cost in nanodollars."""
+    said = reply.strip()
+    if not said or (order.quiet and said == NO_REPLY):
         return ""
     if not order.job_name:
         return reply
     spent = f", {show_usd(cost)}" if cost else ""
     return f"{reply}\n\n(job {clean_line(order.job_name, _NAME)}{spent})"
+
+
+def reminder_text(plan: JobPlan, due: str, late_seconds: float) -> str:
+    """Return the message of a reminder: its text, and when it was `due` if it is late."""
+    return f"{plan.text}\n\n(was due {due})" if late_seconds > LATE_SECONDS else plan.text
 
 
 def tells_failure(failures: int) -> bool:

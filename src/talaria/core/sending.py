@@ -13,6 +13,7 @@ import msgspec
 from talaria.core.entries import Announcement
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatAddress, ChatKey, TurnId
+from talaria.core.jobs import SlotClaim
 from talaria.core.ledger import Fresh
 from talaria.core.turns import ReplyPlace, Sender, Turn
 
@@ -25,7 +26,7 @@ KEY_SECONDS: Final = 30 * 86_400.0
 class ChatMessage(msgspec.Struct, frozen=True):
     """A message for a chat. `files` are paths in the chat's folder. A second message of the sender with the
     same `key` is the same message, for 30 days. `is_untrusted`: it has content from outside. `place` is the
-    chat's, if it is known."""
+    chat's, if it is known. `claim` is the slot of a reminder, which the message settles."""
 
     chat_key: ChatKey
     text: str
@@ -34,6 +35,7 @@ class ChatMessage(msgspec.Struct, frozen=True):
     key: str | None = None
     is_untrusted: bool = False
     place: ReplyPlace | None = None
+    claim: SlotClaim | None = None
 
 
 class SendMessage(msgspec.Struct, frozen=True):
@@ -45,6 +47,7 @@ class SendMessage(msgspec.Struct, frozen=True):
       message with its log.
     - `entry` is appended to the log of the chat's current session, at once or, while a turn of it runs or
       waits, by `Store.announce` after that turn. `fresh` is made if the chat has no session.
+    - With `claim` the same transaction settles that slot. Raises `StaleFence` if the claim is void.
     """
 
     turn_id: TurnId
@@ -58,6 +61,7 @@ class SendMessage(msgspec.Struct, frozen=True):
     scope: str = ""
     digest: str = ""
     key_ttl: float = KEY_SECONDS
+    claim: SlotClaim | None = None
 
 
 class SentTurn(msgspec.Struct, frozen=True):

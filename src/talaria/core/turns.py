@@ -114,7 +114,7 @@ class Sender(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_REPLY = "NO_REPLY"
-"""The answer of a run that has nothing to say."""
+"""The answer of a quiet run that has nothing to report."""
 
 
 class ReplyPlace(msgspec.Struct, frozen=True):
@@ -129,8 +129,9 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `tools` are the only ones that it may call, None for those of its session. It may cost `cap` nanodollars,
     of which earlier tries have spent `spent`; 0 is no cap. It may run for `deadline` seconds, 0 being the
-    usual time limit. Its reply is sent to `reply_to`, and it is shown nowhere before. Turns with an order
-    give way to those without. Its message is `untrusted` if it came from outside.
+    usual time limit. Its reply is sent to `reply_to`, and it is shown nowhere before. If the run is `quiet`,
+    the reply `NO_REPLY` is not sent. Turns with an order give way to those without. Its message is
+    `untrusted` if it came from outside.
 
     `asked_in` is the chat that asked for the job, which is told of failures. `job_id` and `job_name` are
     those of the job, `plan` is the digest of its plan. A run that `may_ask` puts its questions to the person
@@ -148,6 +149,7 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     plan: str = ""
     may_ask: bool = False
     untrusted: bool = False
+    quiet: bool = True
 
 
 class Inbound(msgspec.Struct, frozen=True):

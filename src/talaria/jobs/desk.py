@@ -37,7 +37,14 @@ from talaria.core.people import OWNER, KnownPeople, PersonId
 from talaria.core.suggest import did_you_mean
 from talaria.core.turns import Sender
 from talaria.jobs.planning import zone_of
-from talaria.jobs.requests import JobProposal, JobRequest, fill_plan, read_schedule
+from talaria.jobs.requests import (
+    JobProposal,
+    JobRequest,
+    check_reminder,
+    fill_plan,
+    read_schedule,
+    run_settings,
+)
 from talaria.jobs.schedules import (
     check_schedule,
     describe_schedule,
@@ -47,7 +54,7 @@ from talaria.jobs.schedules import (
     show_instant,
 )
 from talaria.jobs.settings import CHECKED_INTERVAL, JobSettings
-from talaria.jobs.words import UnclearSchedule, is_reminder, parse_sentence
+from talaria.jobs.words import UnclearSchedule, parse_sentence, suggest_reminder
 from talaria.jobs.zones import find_zone, zone_name
 
 _LOOKED_AT = 500  # jobs, when one is looked for by its name
@@ -94,11 +101,12 @@ class JobDesk:
         """Check a new job. Raise `BadRequest`, and `UnclearSchedule` if a question is left. Without an asker
         it is not checked whether the results may go to the chat.
 
-        `now` is the time from which words such as "in ten minutes" count, by default this moment.
+        `now` is the time from which words such as "in ten minutes" count, by default this moment. The words
+        "remind me" suggest a reminder if the request leaves that open and has no setting for a run.
         """
         now = self._clock.now() if now is None else now
         zone = self._zone(request)
-        text, reminds = request.text or "", False
+        text, suggested = request.text or "", None
         if not request.named_times:
             worded = parse_sentence(text, zone, now) if text else None
             if worded is None:
@@ -108,12 +116,18 @@ class JobDesk:
                     "apart from it.",
                 )
             schedule, text, reminds = worded
+            suggested = text if reminds else None
         else:
-            schedule = read_schedule(request, zone, now)
-            reminds = isinstance(request.when, str) and is_reminder(request.when)
-        plan = JobPlan(text, schedule, "", is_reminder=reminds)
+            schedule, suggested = read_schedule(request, zone, now), suggest_reminder(text)
+            if suggested is None and suggest_reminder(request.when or "") is not None:
+                suggested = text
         is_worded = not request.named_times or request.when is not UNSET
-        return self._proposal(self._filled(asker, plan, request), now, is_worded=is_worded)
+        plan = self._filled(asker, JobPlan(text, schedule, "", quiet=False), request)
+        is_open = request.remind is UNSET and not run_settings(plan)
+        if suggested is not None and (plan.is_reminder or is_open):
+            plan = msgspec.structs.replace(plan, text=suggested, is_reminder=True)
+            is_worded = is_worded or is_open
+        return self._proposal(plan, now, is_worded=is_worded)
 
     def propose_edit(
         self, asker: JobAsker, job: Job, request: JobRequest, now: float | None = None
@@ -133,6 +147,7 @@ class JobDesk:
         return self._proposal(self._filled(asker, plan, request), now, is_worded=request.when is not UNSET)
 
     def _proposal(self, plan: JobPlan, now: float, *, is_worded: bool) -> JobProposal:
+        check_reminder(plan)
         zone = find_zone(plan.zone) if plan.zone else self.zone
         shortest = self._settings().min_interval
         if plan.check:

@@ -14,7 +14,11 @@ MaybeText = str | UnsetType
 
 
 class JobFields(msgspec.Struct, frozen=True):
-    """The fields of a new job, or of a change. What is not set stays as it is. `when` is plain words."""
+    """The fields of a new job, or of a change. What is not set stays as it is. `when` is plain words.
+
+    With `remind` the text is sent as it is, without a model. If a new job leaves it out, the words "remind
+    me" decide. A `quiet` job sends nothing if its run answers exactly `NO_REPLY`.
+    """
 
     text: Annotated[str, Meta(max_length=MAX_TEXT)] | UnsetType = UNSET
     when: MaybeText = UNSET
@@ -32,3 +36,5 @@ class JobFields(msgspec.Struct, frozen=True):
     deadline: MaybeText = UNSET
     retries: int | UnsetType = UNSET
     overlap: MaybeText = UNSET
+    remind: bool | UnsetType = UNSET
+    quiet: bool | UnsetType = UNSET

@@ -82,8 +82,10 @@ class JobProposal(msgspec.Struct, frozen=True):
     def lines(self) -> list[str]:
         """Return the proposal for a person to read before it is saved."""
         plan = self.plan
-        kind = "Reminder" if plan.is_reminder else "Job"
-        lines = [f"{kind}: {plan.text}", f"When: {self.schedule} ({self.zone})"]
+        lines = [f"Job: {plan.text}"]
+        if plan.is_reminder:
+            lines = [f"Reminder: {plan.text}", "Sent as it is, without a model."]
+        lines.append(f"When: {self.schedule} ({self.zone})")
         lines += [f"{'Next' if n == 0 else 'then'}: {instant}" for n, instant in enumerate(self.shown)]
         if plan.check:
             lines.append(f"Check, run first each time; without output nothing follows: {plan.check}")
@@ -130,10 +132,13 @@ def fill_plan(plan: JobPlan, request: JobRequest) -> JobPlan:
         if not 0 <= request.retries <= MAX_RETRIES:
             raise BadRequest(f"retries is {request.retries}.", f"It is a number from 0 to {MAX_RETRIES}.")
         changes["retries"] = request.retries
-    if request.timezone is not UNSET:
-        changes["zone"] = request.timezone
-    if request.tools is not UNSET:
-        changes["tools"] = request.tools
+    copied = {
+        "zone": request.timezone,
+        "tools": request.tools,
+        "is_reminder": request.remind,
+        "quiet": request.quiet,
+    }
+    changes |= {field: value for field, value in copied.items() if value is not UNSET}
     for field in ("name", "model", "check"):
         if (value := getattr(request, field)) is not UNSET:
             changes[field] = value.strip()
@@ -145,6 +150,32 @@ def fill_plan(plan: JobPlan, request: JobRequest) -> JobPlan:
         )
     _check_texts(plan)
     return plan
+
+
+def run_settings(plan: JobPlan) -> list[str]:
+    """Return the names of the settings in the plan that only a run by a model can follow."""
+    used = {
+        "model": plan.model,
+        "tools": plan.tools is not None,
+        "check": plan.check,
+        "session": plan.session is not SessionMode.NEW,
+        "deadline": plan.deadline,
+        "quiet": plan.quiet,
+    }
+    return [name for name, is_used in used.items() if is_used]
+
+
+def check_reminder(plan: JobPlan) -> None:
+    """Raise `BadRequest` if a reminder has a setting that it cannot follow."""
+    if not plan.is_reminder:
+        return
+    if used := run_settings(plan):
+        raise BadRequest(
+            f"A reminder is sent without a model, so it takes no {' and no '.join(used)}.",
+            f"Leave out {' and '.join(used)}, or let a model run it as a job (remind = false, --no-remind).",
+        )
+    if plan.to == NOWHERE:
+        raise BadRequest("A reminder needs a chat to be sent to.", "Leave out `to`, or name a chat.")
 
 
 def _check_texts(plan: JobPlan) -> None:

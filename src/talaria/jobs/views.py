@@ -38,6 +38,7 @@ class JobView(msgspec.Struct, frozen=True):
     retries: int
     overlap: str
     reminder: bool
+    quiet: bool
     failures: int
     owner: str
     chat_key: str
@@ -70,6 +71,7 @@ class JobView(msgspec.Struct, frozen=True):
             retries=plan.retries,
             overlap=plan.overlap.value,
             reminder=plan.is_reminder,
+            quiet=plan.quiet,
         )
 
 

@@ -49,9 +49,10 @@ def read_when(text: str, zone: tzinfo, now: float) -> Schedule:
     return schedule
 
 
-def is_reminder(text: str) -> bool:
-    """Return whether a text asks to remind its writer."""
-    return _REMINDER.fullmatch(text.strip()) is not None
+def suggest_reminder(text: str) -> str | None:
+    """Return the text of the reminder that a text beginning with "remind me" asks for; None for others."""
+    asked = _REMINDER.fullmatch(text.strip())
+    return None if asked is None else _TO.sub("", asked["rest"].strip(" ,:")) or _NO_TEXT
 
 
 def parse_words(text: str, zone: tzinfo, now: float) -> Schedule | None:
@@ -84,7 +85,7 @@ def parse_sentence(text: str, zone: tzinfo, now: float) -> WordedJob | None:
             job = rest.strip(" ,:")
             if reminder is None:
                 return WordedJob(schedule, job)
-            return WordedJob(schedule, _TO.sub("", job) or "The time has come.", is_reminder=True)
+            return WordedJob(schedule, _TO.sub("", job) or _NO_TEXT, is_reminder=True)
     if unclear is not None:
         raise unclear
     if reminder is not None:
@@ -93,6 +94,7 @@ def parse_sentence(text: str, zone: tzinfo, now: float) -> WordedJob | None:
 
 
 _REMINDER = re.compile(r"(?:please )?remind me\b[ ,]*(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
+_NO_TEXT = "The time has come."
 _TO = re.compile(r"^(?:to|that|about|of)\s+", re.IGNORECASE)
 
 

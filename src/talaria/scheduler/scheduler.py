@@ -50,8 +50,8 @@ _RULES = "jobs.zones"  # the cursor with the rules by which the stored instants 
 class Scheduler:
     """Starts the runs of jobs that have come. `run` goes on until it is cancelled.
 
-    `sheds` tells whether scheduled work has to wait now. On cancellation the claims of runs that have not
-    begun are given back.
+    `sheds` tells whether runs have to wait now; reminders are sent all the same. On cancellation the claims
+    of runs that have not begun are given back.
     """
 
     def __init__(
@@ -92,8 +92,6 @@ class Scheduler:
 
     async def look(self) -> float | None:
         """Write, claim and start everything that is due. Return the next instant, None if there is none."""
-        if self._sheds():
-            return self._clock.now() + _BLOCKED_SECONDS
         await self._rewind()
         await self._advance()
         now = self._clock.now()
@@ -148,7 +146,7 @@ class Scheduler:
 
     async def _claim(self) -> None:
         while True:
-            order = ClaimSlots(self._owner, self._settings().max_running)
+            order = ClaimSlots(self._owner, 0 if self._sheds() else self._settings().max_running)
             claimed = await self._jobs.claim(order)
             for one in claimed:
                 hit(Failpoint.SLOT_CLAIMED)

@@ -17,7 +17,7 @@ from talaria.core.spending import show_usd
 from talaria.core.tools import Tool, ToolContext, ToolSpec
 from talaria.jobs.settings import MAX_TEXT, JobSettings
 from talaria.tools.approvals import APPROVAL_SECONDS
-from talaria.tools.function import Arguments, parameters, text
+from talaria.tools.function import Arguments, flag, parameters, text
 from talaria.tools.visible import visible_text
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ JOBS = ToolSpec(
     description=(
         "Work for later or again and again, also without the person. `add` and `edit` show the person the "
         "next times, and save when they agree. In a run you get `text` only, so write all that is needed "
-        "into it. A run that answers exactly NO_REPLY is silent."
+        "into it."
     ),
     parameters=parameters(
         {
@@ -48,6 +48,8 @@ JOBS = ToolSpec(
                 "Words such as `every weekday at 9`, `in 20 minutes`, `tomorrow at 18:00`; five fields of "
                 "cron; or an ISO time."
             ),
+            "remind": flag("Send `text` to the person as it is, without a run. For reminders."),
+            "quiet": flag("A run that answers exactly NO_REPLY sends nothing."),
             "after": text("Instead of `when`: the background process to wait for."),
             "name": text("A short name."),
             "timezone": text("Default: the agent's."),
@@ -183,8 +185,8 @@ def jobs_tools(scope: ToolScope, settings: Callable[[], JobSettings]) -> tuple[T
 def _request(arguments: Arguments, context: ToolContext | None) -> JobRequest:
     from talaria.jobs.requests import JobRequest, request_at  # noqa: PLC0415
 
-    named = ("text", "name", "timezone", "session", "to", "model", "check", "missed", "after")
-    fields = {name: arguments[name] for name in named if arguments.get(name) is not None}
+    others = ("action", "job", "when")
+    fields = {name: value for name, value in arguments.items() if name not in others and value is not None}
     if "after" in fields:
         fields["session_id"] = context.session_id if context is not None else ""
     when = request_at(arguments["when"]) if arguments.get("when") else JobRequest()

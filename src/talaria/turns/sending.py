@@ -144,6 +144,7 @@ class ChatSender:
             message.key,
             f"{message.sender.id}\n{message.chat_key}" if message.key is not None else "",
             hashlib.sha256(f"{names}\n\n{text}".encode(errors="replace")).hexdigest(),
+            claim=message.claim,
         )
         return await finish(self._write(order))
 

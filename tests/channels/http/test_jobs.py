@@ -56,6 +56,20 @@ async def test_a_sentence_is_a_job(api: Api) -> None:
     assert (job["text"], job["reminder"]) == ("stretch", True)
 
 
+async def test_remind_and_quiet_are_fields_of_a_job(api: Api) -> None:
+    plain = await api.post("/api/jobs", DAILY, 201)
+    assert (plain["reminder"], plain["quiet"]) == (False, False)
+    quiet = await call(api, "PATCH", "/api/jobs/news", body={"quiet": True})
+    assert (quiet["reminder"], quiet["quiet"]) == (False, True)
+    body = {"remind": True, "quiet": False}
+    reminder = await call(api, "PATCH", "/api/jobs/news", body=body)
+    assert (reminder["reminder"], reminder["quiet"]) == (True, False)
+    refused = await call(api, "PATCH", "/api/jobs/news", 400, {"session": "same"})
+    assert "takes no session" in refused["error"]["message"]
+    shown = await api.post("/api/jobs", {"text": "x", "every": "1h", "remind": True, "confirm": False})
+    assert (shown["reminder"], shown["lines"][0]) == (True, "Reminder: x")
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "told"),
     [

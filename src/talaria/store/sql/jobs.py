@@ -20,6 +20,7 @@ from talaria.core.jobs import (
     JobPage,
     JobPlan,
     JobState,
+    upgrade_plan,
 )
 from talaria.core.ledger import Page
 from talaria.store.sql import locks
@@ -32,9 +33,15 @@ _plan = msgspec.json.Decoder(JobPlan).decode
 JOB_COLUMNS = "id, origin, plan, state, created_at, next_at, version, failures, reason"
 
 
+def plan_has(table: str, part: str) -> str:
+    """Return the SQL condition that the plan in a row of jobs has this part of its JSON. A text inside the
+    plan cannot be taken for it, because quotes in texts are escaped."""
+    return f"replace({table}.plan, '{part}', '') <> {table}.plan"
+
+
 def job_from(row: Any) -> Job:
     key, origin, plan, state, *rest = row
-    return Job(key, _origin(origin), _plan(plan), JobState(state), *rest)
+    return Job(key, _origin(origin), upgrade_plan(_plan(plan)), JobState(state), *rest)
 
 
 # -- jobs -------------------------------------------------------------------------------------------------

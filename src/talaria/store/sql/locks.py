@@ -159,6 +159,7 @@ def accepting(tx: Transaction, order: Accept) -> None:
     if order.behind is not None:
         session(tx, order.behind.session_id)
     if order.claim is not None:
+        jobs(tx, order.claim.job_id)
         slot(tx, order.claim.job_id, order.claim.instant)
 
 

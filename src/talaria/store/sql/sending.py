@@ -23,6 +23,7 @@ def send(tx: Transaction, order: SendMessage) -> SentTurn:
         scope=order.scope,
         digest=order.digest,
         key_ttl=order.key_ttl,
+        claim=order.claim,
     )
     accepted = orders.accept(tx, accept)
     if accepted.is_duplicate:

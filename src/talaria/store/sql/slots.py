@@ -41,7 +41,7 @@ from talaria.core.ledger import Page, TurnEnd
 from talaria.core.turns import TurnState
 from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Connection, Transaction
-from talaria.store.sql.jobs import JOB_COLUMNS, SKIP_DUE, find, find_or_raise, job_from, remove
+from talaria.store.sql.jobs import JOB_COLUMNS, SKIP_DUE, find, find_or_raise, job_from, plan_has, remove
 from talaria.store.sql.rows import check_limit, parse_number_cursor, prefixed
 
 SLOT_COLUMNS = (
@@ -151,7 +151,7 @@ WHERE s.state = 'due' AND s.ended_at IS NULL AND s.due_at <= ?
   AND (j.overlap = '{Overlap.REPLACE}' OR NOT EXISTS (
       SELECT 1 FROM slots r WHERE r.job_id = s.job_id AND r.ended_at IS NULL AND r.state = 'running'
   ))
-ORDER BY s.due_at, s.job_id, s.instant LIMIT ?
+ORDER BY {plan_has("j", '"is_reminder":true')} DESC, s.due_at, s.job_id, s.instant LIMIT ?
 """
 CLAIM_SLOT = """
 UPDATE slots
@@ -173,15 +173,15 @@ def claim(tx: Transaction, order: ClaimSlots) -> Sequence[ClaimedSlot]:
     tx.execute(FREE_DEAD, (tx.now - CLAIM_SECONDS, tx.now + CLAIM_SECONDS))
     tx.execute(SKIP_OVERLAPPING, (tx.now, tx.now))
     (running,) = tx.execute(COUNT_RUNNING).fetchone()
-    room = min(order.max_running - running, order.limit)
+    room = order.max_running - running
     claimed: list[ClaimedSlot] = []
-    if room <= 0:
-        return claimed
     taken = set[JobId]()
     for row in tx.execute(FIND_DUE_SLOTS, (tx.now, order.limit)).fetchall():
         width = len(row) - len(JOB_COLUMNS.split(","))
         found, job = slot_from(row[:width]), job_from(row[width:])
         if job.id in taken and job.plan.overlap is not Overlap.REPLACE:
+            continue
+        if room <= 0 and not job.plan.is_reminder:
             continue
         replaced = _running(tx, job.id) if job.plan.overlap is Overlap.REPLACE else ()
         if not tx.execute(CLAIM_SLOT, (order.owner, tx.now, found.job_id, found.instant)).rowcount:
@@ -190,8 +190,7 @@ def claim(tx: Transaction, order: ClaimSlots) -> Sequence[ClaimedSlot]:
         now_running = slot(tx, found.job_id, found.instant)
         assert now_running is not None
         claimed.append(ClaimedSlot(job, now_running, replaced))
-        if len(claimed) == room:
-            break
+        room -= 0 if job.plan.is_reminder else 1
     return claimed
 
 

@@ -85,7 +85,14 @@ function svgNode(name, attributes, text = "") {
 function propose(shown) {
   proposed = shown;
   $("jobs-proposal").replaceChildren(...(shown ? shown.lines.map((line) => make("p", {}, line)) : []));
-  $("jobs-save").hidden = !shown;
+  $("jobs-save").hidden = $("jobs-kind").hidden = !shown;
+  if (shown) $("jobs-remind").checked = shown.reminder;
+}
+
+/** Asks the gateway what it would save. */
+async function ask(body) {
+  const shown = await call("POST", "/api/jobs", { body: JSON.stringify({ ...body, confirm: false }) });
+  propose({ ...shown, body: { ...body, remind: shown.reminder } });
 }
 
 $("jobs-form").onsubmit = (event) => {
@@ -95,11 +102,10 @@ $("jobs-form").onsubmit = (event) => {
   propose(null);
   attempt(async () => {
     const chat = /^#chat=([\w.-]{1,128})$/.exec(location.hash)?.[1];
-    const body = chat && !chat.startsWith("ses_") ? { text, chat } : { text };
-    const shown = await call("POST", "/api/jobs", { body: JSON.stringify({ ...body, confirm: false }) });
-    propose({ ...shown, body });
+    await ask(chat && !chat.startsWith("ses_") ? { text, chat } : { text });
   });
 };
+$("jobs-remind").onchange = () => attempt(() => ask({ ...proposed.body, remind: $("jobs-remind").checked }));
 $("jobs-text").oninput = () => propose(null);
 $("jobs-save").onclick = () => attempt(async () => {
   const body = JSON.stringify({ ...proposed.body, asked_at: proposed.asked_at });
