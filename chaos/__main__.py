@@ -28,6 +28,7 @@ from chaos.pauses import PauseRun
 from chaos.planted import Cluster, Commands, Kills, Pauses, Retries, Tests
 from chaos.processes import ProcessKillRun
 from chaos.proxy_attacks import ProxyAttackRun, all_proxy_attacks
+from chaos.reminder_kills import ReminderKillRun
 from chaos.retries import RetryRun, has_node
 from chaos.start_kills import StartKillRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
@@ -39,6 +40,7 @@ PARTS = (
     "processes",
     "starts",
     "jobs",
+    "reminders",
     "retries",
     "nonces",
     "pauses",
@@ -130,6 +132,11 @@ async def _run(options: argparse.Namespace, progress: Progress) -> tuple[list[Fi
         jobs = JobKillRun(times(200), progress, options.seed)
         figures += await jobs.run()
         print(*jobs.results.untold, *jobs.results.told_twice, *jobs.results.unended, sep="\n")
+    if "reminders" in parts:
+        reminders = ReminderKillRun(200, 20, progress, options.seed)
+        figures += await reminders.run()
+        told = reminders.results
+        print(*told.lost, *told.sent_twice, *told.late, sep="\n")
     if "retries" in parts:
         retries = await RetryRun(times(1000), progress, options.seed, with_node=has_node()).run()
         figures += retries.figures()

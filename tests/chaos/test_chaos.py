@@ -18,6 +18,7 @@ from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
 from chaos.planted import Mutant
 from chaos.processes import ProcessKillRun
+from chaos.reminder_kills import ReminderKillRun
 from chaos.retries import RetryRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from soak.report import Figure, Progress
@@ -50,6 +51,13 @@ def test_kills_beside_jobs_lose_no_run_and_tell_each_once() -> None:
     assert missed(asyncio.run(run.run())) == [], run.results
     assert run.results.kills.total() >= 2
     assert len(run.results.made) > 3
+
+
+def test_kills_of_a_gateway_without_a_model_lose_no_reminder_and_delay_none() -> None:
+    run = ReminderKillRun(24, 3, QUIET)
+    assert missed(asyncio.run(run.run())) == [], run.results
+    assert run.results.kills.total() >= 3
+    assert len(run.results.due) == 24
 
 
 def test_clients_that_retry_repeat_no_effect_over_cuts_timeouts_and_kills() -> None:
