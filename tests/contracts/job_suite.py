@@ -25,6 +25,7 @@ from talaria.core.jobs import (
     JobOrigin,
     JobPlan,
     JobState,
+    Missed,
     NewSlot,
     Overlap,
     RewindJob,
@@ -412,6 +413,19 @@ class JobSuite:
             ran.append(claimed.slot.instant - START)
             await end(store, claimed.slot.claim)
         assert ran == [-3, -2, -1]
+
+    @pytest.mark.parametrize("missed", [Missed.ALL, Missed.ONCE])
+    async def test_slots_that_a_killed_gateway_left_to_the_next_are_not_skipped(
+        self, store: Store, clock: HandClock, missed: Missed
+    ) -> None:
+        job = await add(store, missed=missed)
+        for number, instant in enumerate((START, START + 60)):
+            clock.forward(300)
+            slots = (NewSlot(instant, START + 300 * (number + 1)),)
+            await store.jobs.advance([AdvanceJob(job.id, 1, instant, instant + 60, slots)])
+        assert len(await claim(store)) == 1
+        left = (await states(store, job))[1][1]
+        assert left == ("due" if missed is Missed.ALL else "skipped")
 
     # -- runs on request, waits for processes
 

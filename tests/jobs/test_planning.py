@@ -10,6 +10,7 @@ import pytest
 
 from talaria.core.ids import ChatKey, JobId
 from talaria.core.jobs import (
+    JITTER,
     AdvanceJob,
     At,
     Cron,
@@ -22,7 +23,7 @@ from talaria.core.jobs import (
     Schedule,
 )
 from talaria.core.turns import Sender
-from talaria.jobs.planning import JITTER, jitter, plan_job, plan_slots, replan
+from talaria.jobs.planning import jitter, plan_job, plan_slots, replan
 
 BERLIN = ZoneInfo("Europe/Berlin")
 LATE = timedelta(hours=12)

@@ -70,6 +70,7 @@ class World:
         self.store = MemoryStore(self.clock)
         self.runner = LedgerRunner(self.store)
         self.settings = JobSettings()
+        self.batch_seconds = 0.0  # that pass while a batch of slots is planned
         self.sheds = False
 
     def scheduler(self) -> Scheduler:
@@ -78,10 +79,14 @@ class World:
             self.runner,
             self.clock,
             OwnerId("own_me"),
-            settings=lambda: self.settings,
+            settings=self._read_settings,
             zone=BERLIN,
             sheds=lambda: self.sheds,
         )
+
+    def _read_settings(self) -> JobSettings:
+        self.clock.advance(self.batch_seconds)
+        return self.settings
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -132,6 +137,16 @@ async def test_what_was_missed_is_caught_up_at_start(world: World) -> None:
         await world.clock.settle()
     assert world.runner.ran == [NINE + 3 * HOUR]
     assert await world.states(job) == [(0, "skipped"), (1, "skipped"), (2, "skipped"), (3, "done")]
+
+
+async def test_missed_slots_that_are_planned_in_several_batches_all_run(world: World) -> None:
+    await world.add(Every(20, NINE), missed=Missed.ALL)
+    world.clock.advance(7 * HOUR)
+    world.batch_seconds = 1.0
+    async with world.running():
+        while (await world.store.jobs.counts()).slots:
+            await world.clock.play(2)
+    assert world.runner.ran[:1170] == [NINE + 20 * number for number in range(1, 1171)]
 
 
 async def test_all_missed_slots_run_in_their_order(world: World) -> None:

@@ -24,6 +24,7 @@ from talaria.core.ids import ChatKey, JobId, OwnerId, SessionId, TurnId
 from talaria.core.turns import ReplyPlace, Sender
 
 MAX_FAILURES = 10  # in a row, after which a job is paused
+JITTER = 30.0  # seconds, over which jobs that come together are spread
 CLAIM_SECONDS = 60.0  # after which a claim without a turn is void, unless it was renewed
 
 

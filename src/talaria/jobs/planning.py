@@ -12,13 +12,12 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from talaria.core.ids import JobId
-from talaria.core.jobs import AdvanceJob, At, EditJob, Job, JobPlan, Missed, NewSlot
+from talaria.core.jobs import JITTER, AdvanceJob, At, EditJob, Job, JobPlan, Missed, NewSlot
 from talaria.core.units import format_duration
 from talaria.jobs.schedules import instants, local_instant, next_instant
 from talaria.jobs.zones import is_zone
 
 GRACE = 120.0  # seconds; a slot that is no older has not been missed
-JITTER = 30.0  # seconds, over which jobs that come together are spread
 _MOST_AT_ONCE = 500  # slots of one job that are written in one order
 
 TOGETHER = ", and so were the runs after it"

@@ -123,8 +123,10 @@ class Scheduler:
                 return
 
     async def _advance(self) -> None:
+        """Write the slots that are due. Those that were missed together are due at the same time, also if it
+        takes several batches to write them."""
+        now = self._clock.now()
         while True:
-            now = self._clock.now()
             jobs = await self._jobs.due(now, _BATCH)
             if not jobs:
                 return

@@ -18,6 +18,7 @@ from talaria.core.errors import OverBudget, StaleFence
 from talaria.core.ids import JobId, TurnId
 from talaria.core.jobs import (
     CLAIM_SECONDS,
+    JITTER,
     MAX_FAILURES,
     AdvanceJob,
     ClaimedSlot,
@@ -127,14 +128,19 @@ FREE_CLAIMS = """
 UPDATE slots SET state = 'due', claimed_by = ''
 WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL AND claimed_by = ?
 """
+# The subquery does not depend on the slot, so that an engine runs it once for all slots.
+IS_JOB_RUNNING = "job_id IN (SELECT job_id FROM slots WHERE state = 'running' AND ended_at IS NULL)"
+# A job whose missed slots all run keeps those that are due later than others of the same absence: they were
+# written in another batch, perhaps after a kill.
 SKIP_OVERLAPPING = f"""
 UPDATE slots SET state = 'skipped', ended_at = ?,
-                 reason = CASE WHEN (
-                     SELECT count(*) FROM slots r
-                     WHERE r.job_id = slots.job_id AND r.ended_at IS NULL AND r.state = 'running'
-                 ) > 0 THEN 'an earlier run had not ended' ELSE 'an earlier run still waited to begin' END
+                 reason = CASE WHEN slots.{IS_JOB_RUNNING}
+                     THEN 'an earlier run had not ended' ELSE 'an earlier run still waited to begin' END
 WHERE state = 'due' AND ended_at IS NULL AND due_at <= ? AND attempts = 0
-  AND (SELECT overlap FROM jobs WHERE jobs.id = slots.job_id) = '{Overlap.SKIP}'
+  AND EXISTS (
+      SELECT 1 FROM jobs j WHERE j.id = slots.job_id AND j.overlap = '{Overlap.SKIP}'
+        AND NOT (slots.due_at > slots.instant + {JITTER} AND {plan_has("j", '"missed":"all"')})
+  )
   AND EXISTS (
       SELECT 1 FROM slots o WHERE o.job_id = slots.job_id AND o.ended_at IS NULL AND o.due_at < slots.due_at
   )
@@ -148,9 +154,7 @@ FIND_DUE_SLOTS = f"""
 SELECT {prefixed("s", SLOT_COLUMNS)}, {prefixed("j", JOB_COLUMNS)}
 FROM slots s JOIN jobs j ON j.id = s.job_id
 WHERE s.state = 'due' AND s.ended_at IS NULL AND s.due_at <= ?
-  AND (j.overlap = '{Overlap.REPLACE}' OR NOT EXISTS (
-      SELECT 1 FROM slots r WHERE r.job_id = s.job_id AND r.ended_at IS NULL AND r.state = 'running'
-  ))
+  AND (j.overlap = '{Overlap.REPLACE}' OR NOT s.{IS_JOB_RUNNING})
 ORDER BY {plan_has("j", '"is_reminder":true')} DESC, s.due_at, s.job_id, s.instant LIMIT ?
 """
 CLAIM_SLOT = """
