@@ -246,7 +246,7 @@ class RunSuite:
         clock.forward(2)
         sessions = []
         for _ in range(2):
-            turn, lease = await begin(store, job)
+            turn, lease = await begin(store, job, reply_to=HERE)
             await store.commit(ending(turn, lease))
             sessions.append(turn.turn.session_id)
         assert [each.id for each in (await store.sessions(Page())).items] == [mine.turn.session_id]

@@ -27,7 +27,7 @@ from talaria.core.entries import Announcement, EntryBody
 from talaria.core.errors import IdempotencyConflict
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, SessionId, TurnId
-from talaria.core.ledger import Begin, Commit, Fresh, TurnEnd
+from talaria.core.ledger import Begin, Commit, Fresh, Page, TurnEnd
 from talaria.core.messages import AssistantMessage, ToolResult, ToolResults
 from talaria.core.sending import SENT_TURN, SendMessage
 from talaria.core.store_ports import Store
@@ -159,6 +159,24 @@ class StoreSendingSuite:
         turn = await _ran(store, RunOrder(reply_to=ReplyPlace(CHAT)))
         assert (await record_of(store, turn.id)).replies == ()
         assert (await bodies(store, asked.turn.session_id))[-1] == Announcement("hi")
+
+    @pytest.mark.parametrize("address", [None, "at home"])
+    @pytest.mark.parametrize("has_ended", [False, True])
+    async def test_reply_of_a_run_to_a_chat_without_a_session_creates_it(
+        self, store: Store, address: str | None, has_ended: bool
+    ) -> None:
+        ended = (await answered(store)).turn.session_id if has_ended else None
+        if ended is not None:
+            await store.end_session(ended, await store.hold(ended, ME, 1.0))
+        await _ran(store, RunOrder(reply_to=ReplyPlace(CHAT, address)))
+        session = await store.current_session(CHAT)
+        assert session is not None
+        assert (session.id != ended, session.ended_at) == (True, None)
+        assert await bodies(store, session.id) == [Announcement("hi")]
+        assert session.id in {listed.id for listed in (await store.sessions(Page())).items}
+        await answered(store)
+        assert await store.current_session(CHAT) is not None
+        assert len(await bodies(store, session.id)) > 1, "the next message goes on there"
 
     @pytest.mark.parametrize(
         "end",

@@ -261,7 +261,7 @@ async def test_a_job_keeps_its_own_session_or_uses_the_chat_s(jobs: Jobs) -> Non
     assert current is not None
     assert turn.session_id == current.id
     assert (await jobs.told(4))[-1] == "here\n\n(job watch)"
-    assert await jobs.announced() == [], "the log of the chat has the reply itself"
+    assert not any("here" in text for text in await jobs.announced()), "the log has the reply itself"
 
 
 async def test_a_run_has_only_the_tools_that_its_job_names(jobs: Jobs) -> None:

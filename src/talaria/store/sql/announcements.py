@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from talaria.core.entries import Announcement, Revision
-from talaria.core.ids import SessionId, TurnId
+from talaria.core.ids import ChatKey, SessionId, TurnId, new_session_id
 from talaria.core.jobs import SlotEnd
-from talaria.core.ledger import TurnEnd
+from talaria.core.ledger import Accept, Fresh, TurnEnd
 from talaria.core.run_texts import failure_text, result_text
-from talaria.core.turns import ReplyPlace, RunOrder, Turn, TurnState
-from talaria.store.sql import delivery, locks, log, rules
+from talaria.core.turns import Inbound, ReplyPlace, RunOrder, Turn, TurnState
+from talaria.store.sql import binding, delivery, locks, log, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.leases import FIND_LEASE, Lease
 from talaria.store.sql.rows import decode_body, encode
@@ -27,7 +27,6 @@ FIND_HEAD = "SELECT epoch, seq FROM sessions WHERE id = ?"
 # An append outside of a turn takes the lease and gives it back in one transaction: the new fence keeps out
 # a holder whose lease has expired. `updated_at` stays, because no person has used the session.
 APPEND = "UPDATE sessions SET lease_fence = ?, lease_expires = 0, epoch = ?, seq = ? WHERE id = ?"
-FIND_CHAT = "SELECT session_id FROM chats WHERE chat_key = ?"
 
 
 def wait(tx: Transaction, turn_id: TurnId, session_id: SessionId, entry: Announcement) -> bool:
@@ -70,10 +69,19 @@ def reply_elsewhere(
         return
     if place.address is not None:
         delivery.write_replies(tx, rows)
-    session = tx.execute(FIND_CHAT, (place.chat_key,)).fetchone()
-    if session is not None and text and place.chat_key != turn.chat_key:  # its own log has the reply
+    if text and place.chat_key != turn.chat_key:  # its own log has the reply
         is_untrusted = order.untrusted or log.is_tainted(tx, turn.session_id)
-        wait(tx, turn.id, session[0], Announcement(text, untrusted=is_untrusted or UNSET))
+        session_id = _session_of(tx, turn, place.chat_key)
+        wait(tx, turn.id, session_id, Announcement(text, untrusted=is_untrusted or UNSET))
+
+
+def _session_of(tx: Transaction, turn: Turn, chat_key: ChatKey) -> SessionId:
+    """Return the open session of the chat. One is created for a chat without it, so that people can see
+    what the chat got, and the model of the chat knows it."""
+    order = Accept(turn.id, Inbound(chat_key, turn.inbound.sender, ()), Fresh(new_session_id(), None))
+    locks.current_session(tx, chat_key)
+    found = binding.find_session(tx, order).session
+    return found.id if found is not None else binding.make_session(tx, order).id
 
 
 def _news(order: RunOrder, end: TurnEnd, ended: SlotEnd | None) -> tuple[ReplyPlace | None, str]:
