@@ -39,6 +39,62 @@ async def test_job_is_made_in_words_run_paused_and_removed(visitor: Visitor) -> 
     assert not visitor.troubles
 
 
+async def test_result_of_a_job_made_in_a_new_chat_is_shown_there(visitor: Visitor) -> None:
+    page, call = visitor.page, visitor.gateway.call
+    await page.get_by_role("button", name="New chat").click()
+    name = await visitor.name()
+    await page.get_by_role("button", name="Jobs").click()
+    dialog = page.get_by_role("dialog", name="Jobs")
+    field = dialog.get_by_label("A new job")
+    await field.fill("every day at 9 [[reply one file is new]]")
+    await field.press("Enter")
+    await visitor.sees("Results go to: this chat", "#jobs-proposal")
+    await dialog.get_by_role("button", name="Save this job").click()
+    await dialog.get_by_role("button", name="Run now").click()
+    await page.get_by_role("button", name="Close").click()
+    results = page.locator("#log").get_by_text("one file is new", exact=True)
+    await results.wait_for()
+    link = page.locator(f'#chats a[href="#chat={name}"]')
+    assert await link.count() == 1, "the list of chats has it"
+    (job,) = [job for job in (await call("GET", "/api/jobs"))["items"] if name in job["chat_key"]]
+    await page.get_by_role("button", name="New chat").click()
+    await visitor.say("hello")
+    await visitor.sees("You said: hello")
+    await visitor.settled()
+    assert await link.locator(".unread").count() == 0, "it was read"
+    await call("POST", f"/api/jobs/{job['id']}/run")
+    await link.locator(".unread").wait_for()
+    await page.reload()
+    await link.locator(".unread").wait_for()
+    await link.click()
+    await results.nth(1).wait_for()
+    await link.locator(".unread").wait_for(state="detached")
+    await page.reload()
+    await results.nth(1).wait_for()
+    assert await link.locator(".unread").count() == 0
+    await call("DELETE", f"/api/jobs/{job['id']}")
+    assert not visitor.troubles
+
+
+async def test_finished_jobs_stay_in_the_dialog_newest_first(visitor: Visitor) -> None:
+    page, call = visitor.page, visitor.gateway.call
+    for text in ("first", "second"):
+        job = await call("POST", "/api/jobs", json={"text": text, "when": "in 1 second", "remind": True})
+        while (await call("GET", f"/api/jobs/{job['id']}"))["state"] != "done":
+            await page.wait_for_timeout(50)
+    await page.get_by_role("button", name="Jobs").click()
+    finished = page.locator("#jobs details")
+    await finished.get_by_text("Finished").click()
+    names = [text.strip() for text in await finished.locator("h3").all_text_contents()]
+    assert names[:2] == ["second", "first"]
+    assert "Last run: done" in (await finished.locator(".job").first.text_content() or "")
+    for name in names:
+        await finished.locator(".job", has_text=name).first.get_by_role("button", name="Remove").click()
+        await finished.locator(".job", has_text=name).first.wait_for(state="detached")
+    await page.keyboard.press("Escape")
+    assert not visitor.troubles
+
+
 async def test_reminder_is_suggested_by_words_and_decided_by_its_checkbox(visitor: Visitor) -> None:
     page = visitor.page
     await page.get_by_role("button", name="Jobs").click()
@@ -58,6 +114,7 @@ async def test_reminder_is_suggested_by_words_and_decided_by_its_checkbox(visito
     assert (job["text"], job["reminder"]) == ("stretch", True)
     await dialog.get_by_role("button", name="Remove").click()
     await visitor.sees("There are no jobs yet.", "#jobs")
+    await page.keyboard.press("Escape")
     assert not visitor.troubles
 
 

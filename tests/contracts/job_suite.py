@@ -110,6 +110,17 @@ class JobSuite:
         with pytest.raises(NotFound, match="There is no job"):
             await store.jobs.remove(first.id)
 
+    async def test_finished_jobs_are_listed_the_last_to_finish_first(
+        self, store: Store, clock: HandClock
+    ) -> None:
+        first, second, bobs, _ = [await add(store, owner=owner) for owner in ("ada", "ada", "bob", "ada")]
+        for job in (second, bobs, first):
+            clock.forward(1)
+            await store.jobs.edit(EditJob(job.id, job.version, job.plan, JobState.DONE, None))
+        assert [job.id for job in await store.jobs.finished(9)] == [first.id, bobs.id, second.id]
+        assert [job.id for job in await store.jobs.finished(1, "ada")] == [first.id]
+        assert [job.id for job in await store.jobs.finished(9, "ada")] == [first.id, second.id]
+
     async def test_a_job_that_is_added_again_stays_as_it_is(self, store: Store) -> None:
         job = await add(store)
         again = AddJob(job.id, job.origin, msgspec.structs.replace(job.plan, text="other"), START, 1)

@@ -60,6 +60,7 @@ async def test_a_proposal_shows_three_instants_and_saves_nothing(desk: JobDesk) 
         "Next: Wed 2026-11-18 09:00 CET",
         "then: Thu 2026-11-19 09:00 CET",
         "then: Fri 2026-11-20 09:00 CET",
+        "Results go to: this chat",
     ]
     assert (await desk.listing(OPERATOR, Page())).items == ()
     job = await desk.add(OPERATOR, proposal)
@@ -145,6 +146,24 @@ def test_a_plan_saved_before_quiet_existed_stays_quiet() -> None:
 def test_only_a_job_that_asks_for_it_is_quiet(desk: JobDesk) -> None:
     assert not desk.propose(OPERATOR, DAILY).plan.quiet
     assert desk.propose(OPERATOR, msgspec.structs.replace(DAILY, quiet=True)).plan.quiet
+
+
+async def test_it_is_said_where_results_go(desk: JobDesk) -> None:
+    cli = JobAsker(OPERATOR.sender, OPERATOR.chat_key, in_chat=False)
+    terminal = "the chat terminal (on the page, or `talaria chat --session terminal`)"
+    for asker, to, named in (
+        (OPERATOR, "", "this chat"),
+        (cli, "", terminal),
+        (cli, "none", "nobody"),
+        (cli, "agent:main:telegram:dm:7", "the telegram chat 7"),
+        (ADA, "", "this chat"),
+    ):
+        proposal = desk.propose(asker, msgspec.structs.replace(DAILY, to=to))
+        assert proposal.lines()[-1] == f"Results go to: {named}"
+    job = await desk.add(OPERATOR, desk.propose(OPERATOR, DAILY))
+    assert JobView.of(job, desk).results_to == terminal
+    elsewhere = JobAsker(OPERATOR.sender, ChatKey("agent:main:http:api:other"))
+    assert desk.propose_edit(elsewhere, job, JobRequest(name="x")).lines()[-1] == f"Results go to: {terminal}"
 
 
 def test_a_job_has_its_own_zone(desk: JobDesk) -> None:

@@ -122,7 +122,7 @@ def _edit(invocation: Invocation, job: str, yes: bool, **options: Any) -> None:
         proposal = _with_jobs(invocation, lambda jobs: jobs.propose(shown))
         _confirm(invocation, proposal, yes=yes)
         fields["asked_at"] = proposal.asked_at
-    _show_job(_with_jobs(invocation, lambda jobs: jobs.edit(job, fields)))
+    _show_job(invocation, _with_jobs(invocation, lambda jobs: jobs.edit(job, fields)))
 
 
 def _given(options: Fields) -> Fields:
@@ -164,7 +164,7 @@ def _list(invocation: Invocation, limit: int, is_all: bool) -> None:
 @click.argument("job", metavar="NAME_OR_ID")
 def _show(invocation: Invocation, job: str) -> None:
     """A job with its next times."""
-    _show_job(_with_jobs(invocation, lambda jobs: jobs.job(job)))
+    _show_job(invocation, _with_jobs(invocation, lambda jobs: jobs.job(job)))
 
 
 @command.verb("run", "talaria jobs run news")
@@ -179,14 +179,14 @@ def _run(invocation: Invocation, job: str) -> None:
 @click.argument("job", metavar="NAME_OR_ID")
 def _pause(invocation: Invocation, job: str) -> None:
     """Let a job rest until it is resumed."""
-    _show_job(_with_jobs(invocation, lambda jobs: jobs.edit(job, {"state": "paused"})))
+    _show_job(invocation, _with_jobs(invocation, lambda jobs: jobs.edit(job, {"state": "paused"})))
 
 
 @command.verb("resume", "talaria jobs resume news")
 @click.argument("job", metavar="NAME_OR_ID")
 def _resume(invocation: Invocation, job: str) -> None:
     """Let a paused job run again, from its next time on."""
-    _show_job(_with_jobs(invocation, lambda jobs: jobs.edit(job, {"state": "active"})))
+    _show_job(invocation, _with_jobs(invocation, lambda jobs: jobs.edit(job, {"state": "active"})))
 
 
 @command.verb("remove", "talaria jobs remove news")
@@ -214,14 +214,15 @@ def _history(invocation: Invocation, job: str, limit: int) -> None:
     click.echo(columns(rows))
 
 
-def _show_job(job: JobView) -> None:
+def _show_job(invocation: Invocation, job: JobView) -> None:
     state = f"{job.state}: {job.reason}" if job.reason else job.state
     kind = "Reminder" if job.reminder else "Job"
     rows = [(kind, f"{job.id} “{clean_line(job.name, 60)}”"), ("State", state)]
     rows += [("When", f"{job.schedule} ({job.timezone})")]
     rows += [("Next" if n == 0 else "", instant) for n, instant in enumerate(job.next)]
     rows += [("Text", clean_line(job.text, 200))]
-    for name in ("check", "to", "model"):
+    rows += [("Results go to", clean_line(invocation.spoken(job.results_to), 200))]
+    for name in ("check", "model"):
         if value := getattr(job, name):
             rows.append((name.capitalize(), clean_line(value, 200)))
     rows += [("Session", job.session), ("Missed", job.missed), ("Made", when(job.created_at))]
@@ -352,6 +353,6 @@ def _with_jobs(invocation: Invocation, use: Callable[[Jobs], Awaitable[T]], *, m
         store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
         desk = stored_desk(store.jobs, settings)
         chat = HOME_CALLER.chat_key(settings.agent.name, DEFAULT_CHAT)
-        return use(StoredJobs(desk, JobAsker(HOME_CALLER.sender, chat)))
+        return use(StoredJobs(desk, JobAsker(HOME_CALLER.sender, chat, in_chat=False)))
 
     return ask_home(invocation, at, make=make)

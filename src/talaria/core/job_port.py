@@ -108,6 +108,10 @@ class JobStore(Protocol):
         Raises `BadRequest` for an invalid page."""
         ...
 
+    async def finished(self, limit: int, owner: str | None = None) -> Sequence[Job]:
+        """Return jobs that are done, of one owner or all, the last to finish first."""
+        ...
+
     async def slots(self, job_id: JobId, page: Page) -> SlotPage:
         """Return the slots of a job, the latest first. Raises `BadRequest` for an invalid page."""
         ...

@@ -42,6 +42,8 @@ from talaria.jobs.requests import (
     JobRequest,
     check_reminder,
     fill_plan,
+    name_chat,
+    name_target,
     read_schedule,
     run_settings,
 )
@@ -62,11 +64,13 @@ _LOOKED_AT = 500  # jobs, when one is looked for by its name
 
 @dataclass(frozen=True, slots=True)
 class JobAsker:
-    """The person who acts, and the chat that they act from. `address` is the way back to that chat."""
+    """The person who acts, and the chat that they act from. `address` is the way back to that chat. A person
+    who is not `in_chat` acts for it from elsewhere, such as a command line."""
 
     sender: Sender
     chat_key: ChatKey
     address: str | None = None
+    in_chat: bool = True
 
 
 class JobDesk:
@@ -127,7 +131,8 @@ class JobDesk:
         if suggested is not None and (plan.is_reminder or is_open):
             plan = msgspec.structs.replace(plan, text=suggested, is_reminder=True)
             is_worded = is_worded or is_open
-        return self._proposal(plan, now, is_worded=is_worded)
+        asked_in = "this chat" if asker is None else _asked_in(asker, asker.chat_key)
+        return self._proposal(plan, now, asked_in, is_worded=is_worded)
 
     def propose_edit(
         self, asker: JobAsker, job: Job, request: JobRequest, now: float | None = None
@@ -144,9 +149,11 @@ class JobDesk:
             moment = datetime.fromisoformat(plan.schedule.local)
             schedule = At(local_instant(moment, zone), plan.schedule.local)
             plan = msgspec.structs.replace(plan, schedule=schedule)
-        return self._proposal(self._filled(asker, plan, request), now, is_worded=request.when is not UNSET)
+        plan = self._filled(asker, plan, request)
+        asked_in = _asked_in(asker, job.origin.chat_key)
+        return self._proposal(plan, now, asked_in, is_worded=request.when is not UNSET)
 
-    def _proposal(self, plan: JobPlan, now: float, *, is_worded: bool) -> JobProposal:
+    def _proposal(self, plan: JobPlan, now: float, asked_in: str, *, is_worded: bool) -> JobProposal:
         check_reminder(plan)
         zone = find_zone(plan.zone) if plan.zone else self.zone
         shortest = self._settings().min_interval
@@ -159,6 +166,7 @@ class JobDesk:
             zone_name(zone),
             next_shown(plan.schedule, zone, now),
             next_instant(plan.schedule, zone, now),
+            asked_in,
             is_worded,
             self.note,
         )
@@ -226,7 +234,8 @@ class JobDesk:
         job = await self._own(asker, name)
         if job.state is JobState.ACTIVE:
             return job
-        proposal = self._proposal(job.plan, self._clock.now(), is_worded=False)
+        asked_in = _asked_in(asker, job.origin.chat_key)
+        proposal = self._proposal(job.plan, self._clock.now(), asked_in, is_worded=False)
         order = EditJob(job.id, job.version, job.plan, JobState.ACTIVE, proposal.next_at)
         return await self._jobs.edit(order)
 
@@ -276,6 +285,12 @@ class JobDesk:
         found = await self._jobs.listing(page, person, is_unfinished=is_unfinished)
         return JobPage(tuple(job for job in found.items if self._sees(asker, job)), found.next)
 
+    async def finished(self, asker: JobAsker, limit: int) -> tuple[Job, ...]:
+        """Return the jobs that are done and that the asker may see, the last to finish first."""
+        owner = None if self._people.reach(asker.chat_key).roots is None else self._person(asker)
+        found = await self._jobs.finished(limit, owner)
+        return tuple(job for job in found if self._sees(asker, job))
+
     async def history(self, asker: JobAsker, name: str, page: Page) -> SlotPage:
         """Return the runs of a job, the latest first."""
         job = await self.find(asker, name)
@@ -292,6 +307,10 @@ class JobDesk:
     def describe(self, job: Job) -> str:
         """Return when a job runs, in a few words."""
         return describe_schedule(job.plan.schedule, zone_of(job.plan, self.zone))
+
+    def target(self, job: Job) -> str:
+        """Return who gets the results of a job."""
+        return name_target(job.plan, name_chat(job.origin.chat_key))
 
     def zone_name(self, job: Job) -> str:
         return job.plan.zone or zone_name(self.zone)
@@ -313,6 +332,11 @@ class JobDesk:
         person = self._person(asker)
         if person not in (OWNER, job.origin.owner):
             raise BadRequest(f"The job {job.name!r} is another person's.", "Only they can change it.")
+
+
+def _asked_in(asker: JobAsker, chat_key: ChatKey) -> str:
+    """Return how the asker knows the chat that a job belongs to."""
+    return "this chat" if asker.in_chat and asker.chat_key == chat_key else name_chat(chat_key)
 
 
 def _no_job(name: str, known: tuple[()] | list[str]) -> NoReturn:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from talaria.core.errors import BadRequest
-from talaria.core.ids import JOB_PREFIX, SessionId
+from talaria.core.ids import JOB_PREFIX, ChatAddress, ChatKey, SessionId
 from talaria.core.jobs import (
     NOWHERE,
     AfterProcess,
@@ -68,14 +68,16 @@ def request_at(when: str) -> JobRequest:
 
 
 class JobProposal(msgspec.Struct, frozen=True):
-    """A checked job that is not saved. `shown` are its next instants, in its zone. `is_worded`: it was said
-    in plain words, so a person has to confirm what they were taken for. `note` is told with it."""
+    """A checked job that is not saved. `shown` are its next instants, in its zone. `asked_in` names the chat
+    that asks for it. `is_worded`: it was said in plain words, so a person has to confirm what they were taken
+    for. `note` is told with it."""
 
     plan: JobPlan
     schedule: str
     zone: str
     shown: tuple[str, ...]
     next_at: float | None
+    asked_in: str
     is_worded: bool = False
     note: str = ""
 
@@ -89,11 +91,27 @@ class JobProposal(msgspec.Struct, frozen=True):
         lines += [f"{'Next' if n == 0 else 'then'}: {instant}" for n, instant in enumerate(self.shown)]
         if plan.check:
             lines.append(f"Check, run first each time; without output nothing follows: {plan.check}")
-        if plan.to:
-            lines.append(f"Results go to: {'nobody' if plan.to == NOWHERE else plan.to}")
+        lines.append(f"Results go to: {name_target(plan, self.asked_in)}")
         if self.note:
             lines.append(self.note)
         return lines
+
+
+def name_target(plan: JobPlan, asked_in: str) -> str:
+    """Return who gets the results of a job. `asked_in` names the chat that asked for it."""
+    if plan.to == NOWHERE:
+        return "nobody"
+    return name_chat(ChatKey(plan.to)) if plan.to else asked_in
+
+
+def name_chat(key: ChatKey) -> str:
+    """Return how people know a chat, and where they find it if the gateway serves it itself."""
+    address = ChatAddress.parse(key)
+    if address.channel != "http":
+        return f"the {address.channel} chat {address.chat}"
+    if address.thread is not None:  # a chat of a token
+        return f"the chat {address.thread}"
+    return f"the chat {address.chat} (on the page, or `talaria chat --session {address.chat}`)"
 
 
 def read_schedule(request: JobRequest, zone: tzinfo, now: float) -> Schedule:

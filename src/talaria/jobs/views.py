@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class JobView(msgspec.Struct, frozen=True):
     """A job. `schedule` tells when it runs, `next` its next instants for people to read, in its zone.
-    `reason` tells why it is paused or done."""
+    `results_to` names the chat that gets the results. `reason` tells why it is paused or done."""
 
     id: str
     name: str
@@ -30,6 +30,7 @@ class JobView(msgspec.Struct, frozen=True):
     reason: str
     session: str
     to: str
+    results_to: str
     model: str
     tools: tuple[str, ...] | None
     check: str
@@ -63,6 +64,7 @@ class JobView(msgspec.Struct, frozen=True):
             text=plan.text,
             session=plan.session.value,
             to=plan.to,
+            results_to=desk.target(job),
             model=plan.model,
             tools=plan.tools,
             check=plan.check,

@@ -172,6 +172,7 @@ class JobsTool:
 
     def _show(self, job: Job) -> str:
         lines = [self._line(job), f"Text: {job.plan.text}", f"Zone: {self._desk.zone_name(job)}"]
+        lines.append(f"Results go to: {self._desk.target(job)}")
         lines += [f"Next: {instant}" for instant in self._desk.next_runs(job)]
         if job.plan.check:
             lines.append(f"Check: {job.plan.check}")

@@ -108,6 +108,7 @@ class JobCommands:
     def _shown(self, job: Job, runs: tuple[Slot, ...]) -> Iterator[str]:
         yield f"{job.name} ({job.id}, {job.state.value}): {clean_line(job.plan.text, 200)}"
         yield f"When: {self._desk.describe(job)} ({self._desk.zone_name(job)})"
+        yield f"Results go to: {self._desk.target(job)}"
         yield from (f"Next: {instant}" for instant in self._desk.next_runs(job))
         if job.reason:
             yield f"Why: {job.reason}"

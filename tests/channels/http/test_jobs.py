@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -54,6 +55,16 @@ async def test_a_run_on_request_is_a_run_of_the_job(api: Api) -> None:
 async def test_a_sentence_is_a_job(api: Api) -> None:
     job = await api.post("/api/jobs", {"text": "remind me in ten minutes to stretch"}, 201)
     assert (job["text"], job["reminder"]) == ("stretch", True)
+
+
+async def test_finished_jobs_are_listed_apart(api: Api) -> None:
+    await api.post("/api/jobs", DAILY, 201)
+    job = await api.post("/api/jobs", {"text": "Stretch.", "when": "in 1 second", "remind": True}, 201)
+    assert job["results_to"].startswith("the chat terminal")
+    while not (finished := (await api.get("/api/jobs?finished=1&limit=20"))["items"]):
+        await asyncio.sleep(0.05)
+    assert [(found["id"], found["state"]) for found in finished] == [(job["id"], "done")]
+    assert [found["name"] for found in (await api.get("/api/jobs?unfinished=1"))["items"]] == ["news"]
 
 
 async def test_remind_and_quiet_are_fields_of_a_job(api: Api) -> None:

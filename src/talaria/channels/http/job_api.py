@@ -60,9 +60,12 @@ class JobApi:
         return self._made
 
     async def list(self, request: Request) -> Response:
-        """The jobs that the caller may see, oldest first."""
+        """The jobs that the caller may see, oldest first; or those that are done, the newest first."""
         is_unfinished = "unfinished" in request.query()
         asker, wanted = self._asker(request), read_page(request)
+        if "finished" in request.query():
+            found = await self._desk.finished(asker, wanted.limit)
+            return json_response(JobList(tuple(map(self._view, found)), None))
         page = await self._desk.listing(asker, wanted, is_unfinished=is_unfinished)
         return json_response(JobList(tuple(map(self._view, page.items)), page.next))
 
@@ -118,7 +121,8 @@ class JobApi:
         if not is_session_name(chat):
             raise BadRequest(f"{chat!r} is no name of a chat.", "Give a name such as terminal.")
         caller = request.caller
-        return JobAsker(caller.sender, caller.chat_key(self._gateway.settings.agent.name, chat))
+        chat_key = caller.chat_key(self._gateway.settings.agent.name, chat)
+        return JobAsker(caller.sender, chat_key, in_chat=False)
 
     def _asked_at(self, body: _ShownJob) -> float:
         """Return the time from which words count: when they were shown, or now."""
@@ -152,7 +156,8 @@ def job_routes(jobs: JobApi) -> dict[str, dict[str, ApiRoute]]:
     )
     unfinished = Field("unfinished", "If it is given: only jobs that are not done.", str)
     text = "The jobs that the caller may see, oldest first."
-    listing = Call(text, JobList, fields=(*page, unfinished))
+    finished = Field("finished", "If it is given: only jobs that are done, the last to finish first.", str)
+    listing = Call(text, JobList, fields=(*page, unfinished, finished))
     add = Call(
         "A new job. One of `when` (plain words), `every`, `cron` and `at` says when, or the text does.",
         JobView,

@@ -157,6 +157,10 @@ LIST_JOBS_OF = f"""
 SELECT {JOB_COLUMNS}, position FROM jobs
 WHERE owner = ? AND position > ? AND state <> ? ORDER BY position LIMIT ?
 """
+LIST_FINISHED = f"SELECT {JOB_COLUMNS} FROM jobs WHERE ended_at > 0 ORDER BY ended_at DESC LIMIT ?"
+LIST_FINISHED_OF = f"""
+SELECT {JOB_COLUMNS} FROM jobs WHERE ended_at > 0 AND owner = ? ORDER BY ended_at DESC LIMIT ?
+"""
 AWAITING = f"SELECT {JOB_COLUMNS} FROM jobs WHERE session_id IS NOT NULL ORDER BY session_id LIMIT ?"
 
 
@@ -178,6 +182,12 @@ def listing(db: Connection, page: Page, owner: str | None = None, *, is_unfinish
         rows = db.execute(LIST_JOBS_OF, (owner, *place)).fetchall()
     following = str(rows[limit - 1][-1]) if len(rows) > limit else None
     return JobPage(tuple(job_from(row[:-1]) for row in rows[:limit]), following)
+
+
+def finished(db: Connection, limit: int, owner: str | None = None) -> Sequence[Job]:
+    if owner is None:
+        return [job_from(row) for row in db.execute(LIST_FINISHED, (limit,))]
+    return [job_from(row) for row in db.execute(LIST_FINISHED_OF, (owner, limit))]
 
 
 def awaiting(db: Connection, limit: int) -> Sequence[Job]:

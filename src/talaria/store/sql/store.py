@@ -239,6 +239,7 @@ class SqlJobs(SqlPort):
     due = reads(jobs.due)
     next_due = reads(slots.next_due)
     listing = reads(jobs.listing)
+    finished = reads(jobs.finished)
     slot = reads(slots.slot)
     awaiting = reads(jobs.awaiting)
     skipped = reads(slots.skipped)

@@ -2,7 +2,7 @@
 
 import { ApiError, call, follow } from "./api.js";
 import { make, spoken } from "./elements.js";
-import { outbox, randomHex, titles } from "./storage.js";
+import { outbox, randomHex, seen, titles } from "./storage.js";
 import { answer, quiet, said, trouble } from "./transcript.js";
 
 const MAX_LOOKUPS = 20; // turns without an answer whose state is looked up
@@ -119,6 +119,7 @@ export class Chat {
       }
       after = held < 0 && page.next;
     } while (after);
+    seen.mark(session.id, this.#seq);
     this.draw();
     return [...open].filter(([turn, isOpen]) => turn && isOpen).map(([turn]) => turn);
   }

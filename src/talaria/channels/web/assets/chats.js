@@ -2,7 +2,7 @@
 
 import { attempt, call } from "./api.js";
 import { $, make } from "./elements.js";
-import { titles } from "./storage.js";
+import { seen, titles } from "./storage.js";
 
 const PAGE = 50;
 const MAX_LEARNED = 20; // labels that are looked up at a time
@@ -21,6 +21,7 @@ export async function readChats() {
     next = part.next;
   } while (next && found.length < shown);
   sessions = found;
+  seen.begin(sessions);
   $("more").hidden = !next;
   return sessions;
 }
@@ -43,12 +44,13 @@ export async function learnTitles() {
 export function drawChats(current) {
   const held = $("chats").contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const names = new Set();
-  $("chats").replaceChildren(...sessions.map((session) => row(session, names, current)));
+  const unread = seen.unread(sessions);
+  $("chats").replaceChildren(...sessions.map((session) => row(session, names, current, unread.has(session.id))));
   if (held) $("chats").querySelector(`a[href="${held}"]`)?.focus();
 }
 
 /** The newest session of a name is linked by its name, earlier sessions by their ids. */
-function row(session, names, current) {
+function row(session, names, current, isUnread) {
   const ref = session.name && !names.has(session.name) ? session.name : session.id;
   names.add(session.name);
   const when = new Date(session.updated_at * 1000);
@@ -57,6 +59,7 @@ function row(session, names, current) {
   const time = make("time", { textContent, dateTime: when.toISOString() });
   const link = make("a", { href: `#chat=${ref}` }, make("span", { textContent: label(session) }), time);
   if (ref === current) link.ariaCurrent = "page";
+  else if (isUnread) time.before(make("b", { className: "unread", textContent: "New" }));
   return make("li", {}, link);
 }
 

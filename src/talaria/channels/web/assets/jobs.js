@@ -1,10 +1,12 @@
 /* Jobs in a dialog: when each runs next, what its last runs cost and took, and a new one in plain words. */
 
 import { call } from "./api.js";
+import { label, listed } from "./chats.js";
 import { $, make } from "./elements.js";
 import { trouble } from "./transcript.js";
 
 const STRIP = { runs: 40, width: 8, height: 28 };
+const FINISHED = 20; // finished jobs that are shown
 let proposed = null; // what the gateway would save: the text, and when it was shown
 
 async function showJobs() {
@@ -24,11 +26,18 @@ async function attempt(action) {
 }
 
 async function read() {
-  const { items } = await call("GET", "/api/jobs?limit=100&unfinished=1");
-  items.reverse(); // the newest first
+  const [open, done] = await Promise.all(["limit=100&unfinished=1", `limit=${FINISHED}&finished=1`].map(cards));
+  open.reverse(); // the newest first
+  const none = make("p", { className: "quiet" }, "There are no jobs yet.");
+  const isOpen = $("jobs-list").querySelector("details")?.open ?? false;
+  const finished = make("details", { open: isOpen }, make("summary", {}, "Finished"), ...done);
+  $("jobs-list").replaceChildren(...(open.length ? open : [none]), ...(done.length ? [finished] : []));
+}
+
+async function cards(query) {
+  const { items } = await call("GET", `/api/jobs?${query}`);
   const histories = await Promise.all(items.map(({ id }) => call("GET", `/api/jobs/${id}/runs?limit=${STRIP.runs}`)));
-  const cards = items.map((job, n) => card(job, histories[n].items));
-  $("jobs-list").replaceChildren(...(cards.length ? cards : [make("p", { className: "quiet" }, "There are no jobs yet.")]));
+  return items.map((job, n) => card(job, histories[n].items));
 }
 
 function card(job, runs) {
@@ -37,13 +46,14 @@ function card(job, runs) {
   const change = (state) => () => call("PATCH", `/api/jobs/${job.id}`, { body: JSON.stringify({ state }) });
   const buttons = [
     act("Run now", () => call("POST", `/api/jobs/${job.id}/run`)),
-    job.state === "paused" ? act("Resume", change("active")) : act("Pause", change("paused")),
+    ...(job.state === "done" ? [] : [job.state === "paused" ? act("Resume", change("active")) : act("Pause", change("paused"))]),
     act("Remove", () => call("DELETE", `/api/jobs/${job.id}`)),
   ];
   return make("section", { className: "job" },
     make("h3", {}, job.name),
     make("p", {}, `${job.schedule} (${job.timezone})`),
     make("p", { className: "quiet" }, next, job.reason ? ` (${job.reason})` : ""),
+    make("p", { className: "quiet" }, `Results go to: ${known(job.results_to)}`),
     ...(runs.length ? [strip(runs), make("p", { className: "quiet" }, last(runs[0]))] : []),
     make("div", { className: "row" }, ...buttons));
 }
@@ -81,10 +91,24 @@ function svgNode(name, attributes, text = "") {
 
 // -- a new job
 
+/** The chat on the page by its name; none for a session that is only read. */
+function openChat() {
+  const chat = /^#chat=([\w.-]{1,128})/.exec(location.hash)?.[1];
+  return chat?.startsWith("ses_") ? undefined : chat;
+}
+
+/** Names the chat at the end of a text as the page does. */
+function known(text) {
+  return text.replace(/the chat ([\w.-]+)( \(.*\))?$/, (_, name) => {
+    if (name === openChat()) return "this chat";
+    return `the chat “${listed(name) ? label(listed(name)) : name}”`;
+  });
+}
+
 /** Shows what would be saved, or nothing. */
 function propose(shown) {
   proposed = shown;
-  $("jobs-proposal").replaceChildren(...(shown ? shown.lines.map((line) => make("p", {}, line)) : []));
+  $("jobs-proposal").replaceChildren(...(shown ? shown.lines.map((line) => make("p", {}, known(line))) : []));
   $("jobs-save").hidden = $("jobs-kind").hidden = !shown;
   if (shown) $("jobs-remind").checked = shown.reminder;
 }
@@ -100,10 +124,7 @@ $("jobs-form").onsubmit = (event) => {
   const text = $("jobs-text").value.trim();
   if (!text) return;
   propose(null);
-  attempt(async () => {
-    const chat = /^#chat=([\w.-]{1,128})$/.exec(location.hash)?.[1];
-    await ask(chat && !chat.startsWith("ses_") ? { text, chat } : { text });
-  });
+  attempt(() => ask({ text, chat: openChat() }));
 };
 $("jobs-remind").onchange = () => attempt(() => ask({ ...proposed.body, remind: $("jobs-remind").checked }));
 $("jobs-text").oninput = () => propose(null);

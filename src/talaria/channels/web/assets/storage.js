@@ -1,7 +1,9 @@
-/* The browser's storage: the login, drafts, messages without an answer yet, and labels of chats. */
+/* The browser's storage: the login, drafts, messages without an answer yet, labels of chats, and
+ * how far each was read. */
 
 const PREFIX = "talaria.";
 const MAX_TITLES = 300;
+const MAX_SEEN = 2000; // sessions
 const STALE_MS = 20 * 3600 * 1000; // the gateway keeps a key for 24 hours; later it would answer twice
 
 let isForgotten = false; // after a logout nothing is stored until the page is loaded again
@@ -78,6 +80,34 @@ export const titles = {
     const said = entries.find(({ body }) => body.type === "user")?.body.parts.find((part) => part.type === "text");
     known[session] ||= (said?.text ?? "").trim().slice(0, 80);
     write("titles", Object.fromEntries(Object.entries(known).slice(-MAX_TITLES)));
+  },
+};
+
+/** The number of the last entry of each session that this browser has shown. `since` is the time of the first
+ * visit, by the gateway's clock. */
+const kept = () => read("seen", { since: null, entries: {} });
+const lastEntry = ({ revision }) => Number(revision.split(".")[1]);
+
+export const seen = {
+  /** Takes sessions that were there before the first visit, or that were not listed since, as read. */
+  begin(sessions) {
+    const { since, entries } = kept();
+    const start = since ?? Math.max(0, ...sessions.map((session) => session.created_at));
+    const old = sessions.filter(({ id, created_at: created }) => entries[id] === undefined && created <= start);
+    if (!old.length && since !== null) return;
+    write("seen", { since: start, entries: { ...entries, ...Object.fromEntries(old.map((session) => [session.id, lastEntry(session)])) } });
+  },
+  /** Returns the ids of open sessions with entries that this browser has not shown. */
+  unread(sessions) {
+    const { entries } = kept();
+    const isUnread = (session) => !session.ended_at && lastEntry(session) > (entries[session.id] ?? 0);
+    return new Set(sessions.filter(isUnread).map(({ id }) => id));
+  },
+  mark(id, entry) {
+    const { since, entries } = kept();
+    if (entries[id] === entry) return;
+    const newest = Object.entries({ ...entries, [id]: entry }).slice(-MAX_SEEN);
+    write("seen", { since, entries: Object.fromEntries(newest) });
   },
 };
 
