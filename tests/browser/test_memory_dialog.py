@@ -13,7 +13,8 @@ async def test_memory_is_read_edited_and_never_overwritten_unseen(visitor: Visit
     await page.get_by_role("button", name="Memory").click()
     dialog = page.get_by_role("dialog", name="Memory")
     field = dialog.get_by_label("MEMORY.md")
-    await page.wait_for_function("document.getElementById('memory-MEMORY.md')?.value.includes('Has a cat.')")
+    has_cat = "() => document.getElementById('memory-MEMORY.md')?.value.includes('Has a cat.')"
+    await page.wait_for_function(has_cat)
     await field.fill("- Has a dog.")
     await dialog.get_by_role("button", name="Save").click()
     await dialog.wait_for(state="hidden")
@@ -21,7 +22,8 @@ async def test_memory_is_read_edited_and_never_overwritten_unseen(visitor: Visit
     assert path.read_text().startswith("- Has a dog.\n")
 
     await page.get_by_role("button", name="Memory").click()
-    await page.wait_for_function("document.getElementById('memory-MEMORY.md')?.value === '- Has a dog.'")
+    has_dog = "() => document.getElementById('memory-MEMORY.md')?.value === '- Has a dog.'"
+    await page.wait_for_function(has_dog)
     path.write_text("- By hand.\n")
     await field.fill("- Has a fish.")
     await dialog.get_by_role("button", name="Save").click()
