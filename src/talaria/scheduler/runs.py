@@ -131,6 +131,7 @@ class JobRuns:
         sender = Sender(f"job:{job.id}", job.name)
         try:
             await self._sender.send(ChatMessage(place.chat_key, text, sender, place=place, claim=slot.claim))
+            self._store.jobs.bell.ring()
         except StoreError as error:
             _log.warning("reminder %s is sent later: %s", slot.id, error.user_text)
 

@@ -53,7 +53,7 @@ function card(job, runs) {
     make("h3", {}, job.name),
     make("p", {}, `${job.schedule} (${job.timezone})`),
     make("p", { className: "quiet" }, next, job.reason ? ` (${job.reason})` : ""),
-    make("p", { className: "quiet" }, `Results go to: ${known(job.results_to)}`),
+    make("p", { className: "quiet" }, known(`Results go to: ${job.results_to}`)),
     ...(runs.length ? [strip(runs), make("p", { className: "quiet" }, last(runs[0]))] : []),
     make("div", { className: "row" }, ...buttons));
 }
@@ -97,11 +97,11 @@ function openChat() {
   return chat?.startsWith("ses_") ? undefined : chat;
 }
 
-/** Names the chat at the end of a text as the page does. */
-function known(text) {
-  return text.replace(/the chat ([\w.-]+)( \(.*\))?$/, (_, name) => {
-    if (name === openChat()) return "this chat";
-    return `the chat “${listed(name) ? label(listed(name)) : name}”`;
+/** Names the chat that gets the results as the page does. Other lines stay as they are. */
+function known(line) {
+  return line.replace(/^(Results go to: )the chat ([\w.-]+)( \(.*\))?$/, (_, head, name) => {
+    if (name === openChat()) return `${head}this chat`;
+    return `${head}the chat “${listed(name) ? label(listed(name)) : name}”`;
   });
 }
 
