@@ -146,17 +146,8 @@ def upgrade_plan(plan: JobPlan) -> JobPlan:
         return plan
     if plan.check:
         return msgspec.structs.replace(plan, is_reminder=False)
-    return JobPlan(
-        plan.text,
-        plan.schedule,
-        plan.zone,
-        plan.name,
-        to=plan.to,
-        missed=plan.missed,
-        retries=plan.retries,
-        overlap=plan.overlap,
-        is_reminder=True,
-        quiet=False,
+    return msgspec.structs.replace(
+        plan, model="", tools=None, session=SessionMode.NEW, deadline=0.0, quiet=False
     )
 
 

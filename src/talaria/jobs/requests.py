@@ -150,13 +150,9 @@ def fill_plan(plan: JobPlan, request: JobRequest) -> JobPlan:
         if not 0 <= request.retries <= MAX_RETRIES:
             raise BadRequest(f"retries is {request.retries}.", f"It is a number from 0 to {MAX_RETRIES}.")
         changes["retries"] = request.retries
-    copied = {
-        "zone": request.timezone,
-        "tools": request.tools,
-        "is_reminder": request.remind,
-        "quiet": request.quiet,
-    }
-    changes |= {field: value for field, value in copied.items() if value is not UNSET}
+    copied = {"zone": "timezone", "tools": "tools", "is_reminder": "remind", "quiet": "quiet"}
+    given = {field: getattr(request, name) for field, name in copied.items()}
+    changes |= {field: value for field, value in given.items() if value is not UNSET}
     for field in ("name", "model", "check"):
         if (value := getattr(request, field)) is not UNSET:
             changes[field] = value.strip()

@@ -157,9 +157,9 @@ LIST_JOBS_OF = f"""
 SELECT {JOB_COLUMNS}, position FROM jobs
 WHERE owner = ? AND position > ? AND state <> ? ORDER BY position LIMIT ?
 """
-LIST_FINISHED = f"SELECT {JOB_COLUMNS} FROM jobs WHERE ended_at > 0 ORDER BY ended_at DESC LIMIT ?"
-LIST_FINISHED_OF = f"""
-SELECT {JOB_COLUMNS} FROM jobs WHERE ended_at > 0 AND owner = ? ORDER BY ended_at DESC LIMIT ?
+LIST_FINISHED = f"""
+SELECT {JOB_COLUMNS} FROM jobs
+WHERE ended_at > 0 AND owner = coalesce(?, owner) ORDER BY ended_at DESC LIMIT ?
 """
 AWAITING = f"SELECT {JOB_COLUMNS} FROM jobs WHERE session_id IS NOT NULL ORDER BY session_id LIMIT ?"
 
@@ -185,9 +185,7 @@ def listing(db: Connection, page: Page, owner: str | None = None, *, is_unfinish
 
 
 def finished(db: Connection, limit: int, owner: str | None = None) -> Sequence[Job]:
-    if owner is None:
-        return [job_from(row) for row in db.execute(LIST_FINISHED, (limit,))]
-    return [job_from(row) for row in db.execute(LIST_FINISHED_OF, (owner, limit))]
+    return [job_from(row) for row in db.execute(LIST_FINISHED, (owner, limit))]
 
 
 def awaiting(db: Connection, limit: int) -> Sequence[Job]:
