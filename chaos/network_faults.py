@@ -86,8 +86,14 @@ NETWORK_FAULTS = (
     Mutant(
         "any name in a tunnel",
         "the admission of a host admits all others of its content delivery network",
-        (Edit("net/proxy.py", "        if not hello.names(host):", "        if not hello.data:"),),
+        (Edit("net/proxy.py", "not opening.names(request.host)", "not opening.data"),),
         Tests(f"{_PROXY}::test_tunnel_must_name_the_host_that_was_admitted"),
+    ),
+    Mutant(
+        "plain HTTP in a tunnel to port 80",
+        "a command sends the Host header of a host that was not admitted",
+        (Edit("net/proxy.py", "request.port in WEB_PORTS", "request.port == 443"),),
+        Tests(f"{_PROXY}::test_tunnel_to_a_web_port_without_tls_for_its_host_is_cut"),
     ),
     Mutant(
         "no bound of connections",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -239,15 +239,7 @@ async def test_tunnel_must_name_the_host_that_was_admitted(
     tmp_path: Path, name: str, commands: Literal["ask", "open"], arrives: bool
 ) -> None:
     world: ProxyWorld
-
-    async def resolve(owner: Hashable, host: str) -> Sequence[str]:
-        return ("8.8.8.8",)
-
-    async def connect(address: Address, port: int) -> socket.socket:
-        assert (str(address), port) == ("8.8.8.8", 443)
-        return socket.create_connection(("127.0.0.1", world.host.port))
-
-    dialer = Dialer(resolve=resolve, connect=connect)
+    dialer = host_behind(443, lambda: world)
     settings = NetworkSettings(commands=commands)
     async with open_world(tmp_path, settings=lambda: settings, dialer=dialer) as world:
         world.host.answer = b"server hello"
@@ -262,6 +254,114 @@ async def test_tunnel_must_name_the_host_that_was_admitted(
         if not arrives:
             assert await world.settle(1) == ["cut"]
             assert "named evil.example instead" in world.listener.take_refusals()[0]
+
+
+def host_behind(port: int, world: Callable[[], ProxyWorld]) -> Dialer:
+    """A dialer that reaches the host of the world for every name, on this port."""
+
+    async def resolve(owner: Hashable, host: str) -> Sequence[str]:
+        return ("8.8.8.8",)
+
+    async def connect(address: Address, its_port: int) -> socket.socket:
+        assert (str(address), its_port) == ("8.8.8.8", port)
+        return socket.create_connection(("127.0.0.1", world().host.port))
+
+    return Dialer(resolve=resolve, connect=connect)
+
+
+_OTHER_HOST = b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+
+
+@pytest.mark.parametrize("port", [80, 443])
+@pytest.mark.parametrize(
+    "opening",
+    [
+        _OTHER_HOST,
+        b"\r\n" + _OTHER_HOST,
+        b"GET / HTTP/1.1\r\nHost: pypi.org\r\n\r\n" + _OTHER_HOST,
+        b"GET http://evil.example/ HTTP/1.1\r\nHost: pypi.org\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: evil.example\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9),
+        b"SSH-2.0-x\r\n",
+        hello("evil.example"),
+    ],
+    ids=["other host", "empty line", "second request", "whole URL", "upgrade", "HTTP/2", "SSH", "other TLS"],
+)
+async def test_tunnel_to_a_web_port_without_tls_for_its_host_is_cut(
+    tmp_path: Path, port: int, opening: bytes
+) -> None:
+    world: ProxyWorld
+    async with open_world(tmp_path, dialer=host_behind(port, lambda: world)) as world:
+        answer = await world.ask(f"CONNECT pypi.org:{port} HTTP/1.1\r\n\r\n".encode() + opening, ends=True)
+        assert answer == b"HTTP/1.1 200 Connection established\r\n\r\n"
+        assert bytes(world.host.heard) == b""
+        assert await world.settle(1) == ["cut"]
+        assert f"pypi.org:{port}" in world.listener.take_refusals()[0]
+
+
+async def test_tunnel_to_port_80_passes_tls_for_its_host(tmp_path: Path) -> None:
+    world: ProxyWorld
+    async with open_world(tmp_path, dialer=host_behind(80, lambda: world)) as world:
+        world.host.answer = b"server hello"
+        opening = hello("pypi.org")
+        answer = await world.ask(b"CONNECT pypi.org:80 HTTP/1.1\r\n\r\n" + opening, ends=True)
+        assert answer.endswith(b"server hello")
+        assert bytes(world.host.heard) == opening
+
+
+async def test_tunnel_to_a_port_that_was_listed_exactly_carries_any_protocol(tmp_path: Path) -> None:
+    """The operator named this service; a server may also speak first."""
+    world: ProxyWorld
+    settings = NetworkSettings(allow=("pypi.org:2222",))
+    async with open_world(
+        tmp_path, settings=lambda: settings, dialer=host_behind(2222, lambda: world)
+    ) as world:
+
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"SSH-2.0-server\r\n")
+            world.host.heard += await reader.read()
+
+        world.host.talk = greet
+        reader, writer = await world.connect()
+        writer.write(b"CONNECT pypi.org:2222 HTTP/1.1\r\n\r\n")
+        assert (await reader.readuntil(b"server\r\n")).endswith(b"SSH-2.0-server\r\n")
+        writer.write(b"SSH-2.0-client\r\n")
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        assert bytes(world.host.heard) == b"SSH-2.0-client\r\n"
+
+
+async def test_tls_to_a_port_that_was_listed_exactly_must_name_its_host(tmp_path: Path) -> None:
+    world: ProxyWorld
+    settings = NetworkSettings(allow=("pypi.org:8443",))
+    dialer = host_behind(8443, lambda: world)
+    async with open_world(tmp_path, settings=lambda: settings, dialer=dialer) as world:
+        connect = b"CONNECT pypi.org:8443 HTTP/1.1\r\n\r\n"
+        await world.ask(connect + hello("evil.example"), ends=True)
+        assert bytes(world.host.heard) == b""
+        world.host.answer = b"server hello"
+        assert (await world.ask(connect + hello("pypi.org"), ends=True)).endswith(b"server hello")
+        assert await world.settle(2) == ["cut", "done"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [b"Connection: keep-alive\r\n\r\n", b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"],
+    ids=["kept alive", "upgrade"],
+)
+@pytest.mark.parametrize("status", [b"200 OK", b"101 Switching Protocols"])
+async def test_second_request_on_a_connection_never_reaches_the_host(
+    tmp_path: Path, more: bytes, status: bytes
+) -> None:
+    world: ProxyWorld
+    async with open_world(tmp_path, dialer=host_behind(80, lambda: world)) as world:
+        world.host.answer = b"HTTP/1.1 " + status + b"\r\nConnection: keep-alive\r\n\r\n"
+        first = b"GET http://pypi.org/ HTTP/1.1\r\nHost: evil.example\r\n" + more
+        second = b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+        await world.ask(first + second + _OTHER_HOST)
+        await world.settle(1)
+        assert bytes(world.host.heard) == b"GET / HTTP/1.1\r\nHost: pypi.org\r\nConnection: close\r\n\r\n"
 
 
 async def test_bounds_of_connections_time_and_bytes(tmp_path: Path) -> None:

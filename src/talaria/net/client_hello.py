@@ -31,6 +31,11 @@ class HelloReader:
             except (IndexError, ValueError):
                 self.is_tls = False
 
+    @property
+    def begins_as_tls(self) -> bool:
+        """Whether the first byte is that of a TLS handshake."""
+        return self.data[:1] == bytes((_HANDSHAKE,))
+
     def names(self, host: str) -> bool:
         """Whether this is the begin of TLS to `host`, a name or an address as `parse_host` returns it. For an
         address a client sends no name."""

@@ -23,6 +23,7 @@ from talaria.core.ports import HostGate, HostRequest
 from talaria.net.addresses import AddressRefused
 from talaria.net.client_hello import HelloReader
 from talaria.net.dialer import Dialer
+from talaria.net.host_rules import WEB_PORTS
 from talaria.net.proxy_requests import (
     BadProxyRequest,
     ChunkedBody,
@@ -71,10 +72,10 @@ class ProxiedConnection:
 class CommandProxy:
     """The proxy of this process. Each session has a `ProxyListener`.
 
-    `checks_names` says whether a tunnel to the port of HTTPS must open with the name of its host, so that
-    the admission of a host does not admit its neighbours on the same content delivery network. `on_reach` is
-    awaited with the session before the first byte of a host can reach it; if it raises, the connection is
-    refused. `on_end` is called with every connection that has ended.
+    `checks_names` says whether a tunnel must begin with TLS for its host, so that the admission of a host
+    does not admit its neighbours on the same content delivery network. `on_reach` is awaited with the session
+    before the first byte of a host can reach it; if it raises, the connection is refused. `on_end` is called
+    with every connection that has ended.
     """
 
     def __init__(
@@ -280,25 +281,31 @@ class _Served:
     async def _tunnel(self, request: ProxyRequest, up_reader: _Reader, up: _Writer) -> None:
         self._writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await self._writer.drain()
-        if request.port == 443 and self._proxy.checks_names():
-            await self._pass_hello(request.host, up)
-        await _both(
-            self._pump(self._reader, up, is_sent=True), self._pump(up_reader, self._writer, is_sent=False)
-        )
+        await _both(self._send_tunnel(request, up), self._pump(up_reader, self._writer, is_sent=False))
 
-    async def _pass_hello(self, host: str, up: _Writer) -> None:
-        """Pass on the begin of a TLS connection if it names the host that was admitted."""
-        hello = HelloReader()
-        async with asyncio.timeout(self._proxy.bounds.head_seconds):
-            while not hello.is_complete and (data := await self._reader.read(_PIECE)):
-                hello.feed(data)
-        if not hello.names(host):
-            what = f"{host}:443 was admitted, and the connection named {hello.name or 'no host'} instead"
-            self.refusal = f"A connection was cut: {what}."
-            raise ConnectionAbortedError(what)
-        self._count(len(hello.data), is_sent=True)
-        up.write(hello.data)
-        await up.drain()
+    async def _send_tunnel(self, request: ProxyRequest, up: _Writer) -> None:
+        """Pass on the client's bytes once their beginning is allowed.
+
+        The entry of a host admits its web ports, so a tunnel to one must begin with TLS for this host.
+        Another port was admitted exactly, and may carry any protocol; if that is TLS, it must name the host.
+        """
+        if self._proxy.checks_names():
+            opening = HelloReader()
+            is_web = request.port in WEB_PORTS
+            async with asyncio.timeout(self._proxy.bounds.head_seconds if is_web else None):
+                while not opening.is_complete and (data := await self._reader.read(_PIECE)):
+                    opening.feed(data)
+            may_be_other = not is_web and not opening.begins_as_tls
+            if not may_be_other and not opening.names(request.host):
+                named = opening.name or "no host"
+                hint = "" if opening.begins_as_tls else " Send plain HTTP to the proxy without CONNECT."
+                text = f"{self.told.target} was admitted, and the connection named {named} instead.{hint}"
+                self.refusal = f"A connection was cut: {text}"
+                raise ConnectionAbortedError(text)
+            self._count(len(opening.data), is_sent=True)
+            up.write(opening.data)
+            await up.drain()
+        await self._pump(self._reader, up, is_sent=True)
 
     async def _exchange(self, request: ProxyRequest, up_reader: _Reader, up: _Writer) -> None:
         """Pass on one request, and its response until the host closes the connection."""
