@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import DEADLINE, Serve, Talaria
-from talaria.cli.logs import GATEWAY_LOG, RotatingLog, following, older, open_log, readable
+from talaria.cli.logs import AUDIT_LOG, GATEWAY_LOG, RotatingLog, following, older, open_log, readable
 from talaria.config.home import Home
 
 
@@ -112,6 +113,18 @@ def test_a_gateway_without_a_terminal_is_read_with_logs(talaria: Talaria, home: 
     assert "talaria.serve: ready at http://127.0.0.1:" in done.stdout
     assert '"logger": "talaria.serve"' in talaria("logs", "--json").stdout
     assert (home / "logs" / "gateway.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_audit_lines_have_their_own_file(talaria: Talaria, home: Path, serve: Serve) -> None:
+    assert "There is no audit log" in talaria("logs", "--audit").stderr
+    serve()
+    assert talaria("token", "add", "ops", "--role", "read").returncode == 0
+    shown = talaria("logs", "--audit")
+    assert "talaria.audit: token.add who=home" in shown.stdout
+    assert shown.stderr == ""
+    written = (home / "logs" / AUDIT_LOG).read_text().splitlines()
+    assert [json.loads(line)["logger"] for line in written] == ["talaria.audit"] * len(written)
+    assert (home / "logs" / AUDIT_LOG).stat().st_mode & 0o777 == 0o600
 
 
 def test_logs_says_where_the_running_gateway_logs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Callable, Hashable, Sequence
@@ -424,3 +425,45 @@ async def _tunnel(world: ProxyWorld) -> tuple[asyncio.StreamReader, asyncio.Stre
     writer.write(f"CONNECT {world.target} HTTP/1.1\r\n\r\n".encode())
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
     return reader, writer
+
+
+def _messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.name == "talaria.net.proxy"]
+
+
+async def test_many_connections_are_a_few_log_lines_and_one_with_their_numbers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with open_world(tmp_path, ProxyBounds(log_lines=3)) as world:
+        for number in range(100):
+            await world.ask(f"CONNECT h{number}.example:443 HTTP/1.1\r\n\r\n".encode())
+        answer = await world.ask(f"GET http://{world.target}/ HTTP/1.1\r\n\r\n".encode())
+        await world.settle(101)
+        assert len(_messages(caplog)) == 3
+    *single, summary = _messages(caplog)
+    assert single == [
+        f"a command of {SESSION}: h{number}.example:443 refused, 0 bytes sent, 0 received"
+        for number in range(3)
+    ]
+    sent = len(world.host.heard)
+    assert sent
+    assert summary == (
+        f"commands of {SESSION}: 98 more connections within 60 s: 97 refused, 1 done; "
+        f"0 bytes sent, {len(answer)} received. Reached: {world.target}"
+    )
+
+
+async def test_lines_are_single_again_after_the_summary(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with open_world(tmp_path, ProxyBounds(log_lines=1, log_seconds=0.05)) as world:
+        for _ in range(2):
+            await world.ask(b"nonsense\r\n\r\n")
+        async with asyncio.timeout(60):
+            while len(_messages(caplog)) < 2:
+                await asyncio.sleep(0.001)
+        await world.ask(b"nonsense\r\n\r\n")
+        await world.settle(3)
+        assert ["more connections" in each for each in _messages(caplog)] == [False, True, False]

@@ -345,3 +345,30 @@ def test_what_ends_a_thread_or_a_destructor_is_logged_without_secrets() -> None:
     assert first["exception"].endswith(f"ValueError: destructor {MARK}")
     assert second["exception"].endswith(f"ValueError: thread {MARK}")
     assert "worker" in second["message"]
+
+
+def test_other_records_cannot_push_audit_lines_out() -> None:
+    """The main stream is stuck and its queue full. The audit log has its own stream and queue."""
+    stream, audit = StuckStream(), io.StringIO()
+    control = configure(JSON, Redactor([Secret("KEY", SECRET)]), stream, audit=audit, queue_limit=3)
+    log.info("first")
+    stream.is_stuck.wait()
+    for n in range(1000):
+        log.info("%d", n)
+    logging.getLogger("talaria.audit").info("pair.approve", extra={"who": SECRET})
+    stream.let_go.set()
+    control.close()
+
+    rows = [json.loads(row) for row in audit.getvalue().splitlines()]
+    assert [(row["logger"], row["message"], row["who"]) for row in rows] == [
+        ("talaria.audit", "pair.approve", MARK)
+    ]
+
+
+def test_audit_lines_are_also_in_the_main_log_and_end_with_it() -> None:
+    stream, audit = io.StringIO(), io.StringIO()
+    control = configure(JSON, Redactor(), stream, audit=audit)
+    logging.getLogger("talaria.audit").info("backup")
+    control.close()
+    assert json.loads(stream.getvalue())["message"] == "backup"
+    assert not logging.getLogger("talaria.audit").handlers

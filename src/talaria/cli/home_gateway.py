@@ -81,7 +81,7 @@ async def _start_inside(
 ) -> AsyncIterator[GatewayClient]:
     from talaria.app import open_gateway
     from talaria.channels.http.http_channel import open_http
-    from talaria.cli.logs import follow_settings, open_log
+    from talaria.cli.logs import follow_settings, open_audit_log, open_log
     from talaria.core.redaction import Secret, SecretRegistry
     from talaria.observe.logs import configure
 
@@ -91,7 +91,11 @@ async def _start_inside(
     home.prepare()
     token = ensure_http_token(home, environ, loaded.settings.of(HTTP).token_env).value
     secrets = SecretRegistry([*loaded.secrets, Secret("http.token", token)])
-    with open_log(home) as stream, configure(loaded.settings.log, secrets, stream) as log:
+    with (
+        open_log(home) as stream,
+        open_audit_log(home) as audit,
+        configure(loaded.settings.log, secrets, stream, audit=audit) as log,
+    ):
         parts = await asyncio.to_thread(parts_with_plugins, home, loaded, environ, secrets)
         async with (
             open_gateway(

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from talaria.gateway import Gateway
     from talaria.observe.logs import LogControl
 
-GATEWAY_LOG, CONSOLE_LOG = "gateway.log", "console.log"
+GATEWAY_LOG, CONSOLE_LOG, AUDIT_LOG = "gateway.log", "console.log", "audit.log"
 MAX_BYTES = 5 << 20
 KEPT = 3  # older files beside the current one
+AUDIT_KEPT = 9
 _POLL_SECONDS = 0.25
 _MOST_QUEUED = 4096  # lines that wait for the disk; more are left out of the file
 _CLOSE_SECONDS = 1.0
@@ -126,6 +127,19 @@ def open_log(home: Home, beside: TextIO | None = None) -> Iterator[TextIO]:
         yield stream  # type: ignore[misc]  # a TextIO in all that is used
 
 
+@contextlib.contextmanager
+def open_audit_log(home: Home) -> Iterator[TextIO | None]:
+    """Open the file of audit lines, also for a gateway in a terminal. Yields None if it cannot be written."""
+    try:
+        log = RotatingLog(home.logs / AUDIT_LOG, kept=AUDIT_KEPT)
+    except OSError as error:
+        click.echo(f"Could not open {home.logs / AUDIT_LOG}: {error.strerror}.", err=True)
+        yield None
+        return
+    with log:
+        yield log  # type: ignore[misc]  # a TextIO in all that is used
+
+
 def follow_settings(gateway: Gateway, log: LogControl) -> None:
     """Let the log follow changes of its level."""
     gateway.reloader.live.on(("log", "level"), tell=lambda new: log.change_level(new.log))
@@ -140,17 +154,20 @@ def follow_settings(gateway: Gateway, log: LogControl) -> None:
     "talaria logs -n 500",
     "talaria logs -f            and new lines, until Ctrl-C",
     "talaria logs --json | jq .message",
+    "talaria logs --audit       who did what",
 )
 @click.option("-f", "--follow", is_flag=True, help="Also show new lines, until Ctrl-C.")
 @click.option("-n", "--lines", default=50, show_default=True, type=click.IntRange(0), help="How many.")
 @click.option("--json", "as_json", is_flag=True, help="Print the lines as JSON objects.")
-def command(invocation: Invocation, follow: bool, lines: int, as_json: bool) -> None:
+@click.option("--audit", is_flag=True, help="Show the audit log: administrative actions and who did them.")
+def command(invocation: Invocation, follow: bool, lines: int, as_json: bool, audit: bool) -> None:
     """Show the log of a gateway that runs without a terminal, for example as a service.
 
     A gateway in a terminal writes its log to that terminal, and this command says to which. The files are in
-    logs/ in the home: at most four of 5 MiB.
+    logs/ in the home: at most four of 5 MiB. The audit log has at most ten, which other lines cannot fill; a
+    gateway in a terminal writes it too.
     """
-    path = _find(invocation)
+    path = _find_audit(invocation.read_home()) if audit else _find(invocation)
     shown: Callable[[str], str] = str if as_json else readable
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in _last(path, file, lines):
@@ -175,6 +192,15 @@ def _find(invocation: Invocation) -> Path:
         f"There is no log in {home.logs}. {running or 'No gateway without a terminal has run here.'}",
         "Only a gateway without a terminal writes files, such as one that `talaria service install` keeps "
         "running, or `talaria serve 2>&1 | cat`.",
+    )
+
+
+def _find_audit(home: Home) -> Path:
+    if (path := home.logs / AUDIT_LOG).is_file():
+        return path
+    raise NotFound(
+        f"There is no audit log in {home.logs}. No gateway has run on this home since the audit log exists.",
+        "`talaria serve` creates it.",
     )
 
 

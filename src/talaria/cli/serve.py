@@ -21,7 +21,7 @@ from talaria.channels.http.part import HTTP
 from talaria.channels.http.token import ensure_http_token
 from talaria.channels.supervisor import open_channels
 from talaria.cli.gateway_parts import parts_with_plugins
-from talaria.cli.logs import follow_settings, open_log
+from talaria.cli.logs import follow_settings, open_audit_log, open_log
 from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home
@@ -82,7 +82,11 @@ def command(invocation: Invocation, host: str | None, port: int | None, yes: boo
     warnings += token.warnings
     secrets = SecretRegistry([*loaded.secrets, Secret("http.token", token.value)])
     this_version()  # in a clone it runs git, which would hold up the loop
-    with _log_stream(home) as stream, configure(loaded.settings.log, secrets, stream) as log:
+    with (
+        _log_stream(home) as stream,
+        open_audit_log(home) as audit,
+        configure(loaded.settings.log, secrets, stream, audit=audit) as log,
+    ):
         for warning in warnings:
             logging.getLogger("talaria.config").warning("%s", warning)
         parts = parts_with_plugins(home, loaded, environ, secrets)

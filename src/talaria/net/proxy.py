@@ -35,6 +35,7 @@ from talaria.net.proxy_requests import (
 _log = logging.getLogger("talaria.net.proxy")
 _PIECE = 64 << 10
 _MAX_REFUSALS = 20  # that are kept for the result of a command
+_MAX_NAMED = 20  # hosts in the log line for many connections
 FOREGROUND, BACKGROUND = "proxy.sock", "background.sock"
 
 _Reader: TypeAlias = asyncio.StreamReader
@@ -44,7 +45,8 @@ _Writer: TypeAlias = asyncio.StreamWriter
 @dataclass(frozen=True, slots=True)
 class ProxyBounds:
     """`bytes` count both directions of one connection, `seconds` its whole time, `idle_seconds` the time in
-    which nothing moves. `head_seconds` is the time for a request's head."""
+    which nothing moves. `head_seconds` is the time for a request's head. A session logs `log_lines`
+    connections one by one in `log_seconds`, and the others in one line."""
 
     connections: int = 512
     session_connections: int = 64
@@ -53,6 +55,8 @@ class ProxyBounds:
     idle_seconds: float = 300.0
     seconds: float = 3600.0
     bytes: int = 8 << 30
+    log_lines: int = 20
+    log_seconds: float = 60.0
 
 
 @dataclass(slots=True)
@@ -124,6 +128,7 @@ class ProxyListener:
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusals: deque[str] = deque(maxlen=_MAX_REFUSALS)
+        self._lines = _ConnectionLines(session_id, proxy.bounds)
 
     async def open(self, folder: Path) -> None:
         # Through a descriptor: a socket's path has at most 107 bytes. It stays open as long as the sockets.
@@ -159,6 +164,7 @@ class ProxyListener:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._lines.end_window()
         if self._folder >= 0:
             for name in (FOREGROUND, BACKGROUND):
                 with suppress(OSError):
@@ -178,7 +184,7 @@ class ProxyListener:
             told.outcome = "busy"
             _write_refusal(writer, 503, "Too many connections at once. Close some, and try again.")
             writer.close()
-            self._proxy.on_end(told)
+            self._end(told)
             return
         self._proxy.open_connections[self.session_id] += 1
         served = _Served(self._proxy, told, reader, writer)
@@ -187,12 +193,12 @@ class ProxyListener:
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, served: _Served) -> None:
-        told = served.told
+        told, failure = served.told, None
         try:
             await served.run()
-        except Exception:  # the boundary of a connection: another one must not notice
+        except Exception as error:  # the boundary of a connection: another one must not notice
             told.outcome = "cut"
-            _log.exception("a connection of a command failed")
+            failure = error
         finally:
             served.close()
             counts = self._proxy.open_connections
@@ -201,11 +207,62 @@ class ProxyListener:
                 del counts[self.session_id]
             if served.refusal:
                 self._refusals.append(served.refusal)
-            _log.info(
-                "a command of %s: %s %s, %d bytes sent, %d received",
-                told.session_id, told.target or "no host", told.outcome, told.sent, told.received,
-            )  # fmt: skip
-            self._proxy.on_end(told)
+            self._end(told, failure)
+
+    def _end(self, told: ProxiedConnection, failure: Exception | None = None) -> None:
+        self._lines.add(told, failure)
+        self._proxy.on_end(told)
+
+
+class _ConnectionLines:
+    """Log lines for the connections of one session, which a command can open by the thousand.
+
+    The first connections of a window have a line each. The others have one line together when the window
+    ends: their number, outcomes and bytes, and the hosts that were reached.
+    """
+
+    def __init__(self, session_id: SessionId, bounds: ProxyBounds) -> None:
+        self._session_id = session_id
+        self._bounds = bounds
+        self._window: asyncio.TimerHandle | None = None
+        self._single = 0
+        self._outcomes: Counter[str] = Counter()
+        self._reached: dict[str, None] = {}
+        self._sent = self._received = 0
+
+    def add(self, told: ProxiedConnection, failure: Exception | None) -> None:
+        if self._window is None:
+            loop = asyncio.get_running_loop()
+            self._window = loop.call_later(self._bounds.log_seconds, self.end_window)
+        if self._single < self._bounds.log_lines:
+            self._single += 1
+            level = logging.INFO if failure is None else logging.ERROR
+            text = "a command of %s: %s %s, %d bytes sent, %d received"
+            said = told.session_id, told.target or "no host", told.outcome, told.sent, told.received
+            _log.log(level, text, *said, exc_info=failure)
+            return
+        self._outcomes[told.outcome if failure is None else "failed"] += 1
+        self._sent += told.sent
+        self._received += told.received
+        if told.received and len(self._reached) <= _MAX_NAMED:
+            self._reached[told.target] = None
+
+    def end_window(self) -> None:
+        """Log the connections that have no line yet."""
+        if self._window is not None:
+            self._window.cancel()
+        outcomes, reached, sent, received = self._outcomes, [*self._reached], self._sent, self._received
+        self._window, self._single, self._sent, self._received = None, 0, 0, 0
+        self._outcomes, self._reached = Counter(), {}
+        if not outcomes:
+            return
+        counts = ", ".join(f"{number} {outcome}" for outcome, number in outcomes.most_common())
+        more = ", and others" if len(reached) > _MAX_NAMED else ""
+        _log.info(
+            "commands of %s: %d more connections within %.0f s: %s; %d bytes sent, %d received. Reached: %s",
+            self._session_id, outcomes.total(), self._bounds.log_seconds, counts, sent, received,
+            ", ".join(reached[:_MAX_NAMED]) + more or "no host",
+        )  # fmt: skip
 
 
 class _Served:

@@ -21,27 +21,38 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
 
 QUEUE_LIMIT = 4096
+AUDIT = "talaria.audit"
 _OURS = "talaria"
 _log = logging.getLogger("talaria.crash")
 _SILENCED = "uvicorn.access"  # the gateway counts requests itself
 
 
 def configure(
-    settings: LogSettings, redact: Redact, stream: TextIO, *, queue_limit: int = QUEUE_LIMIT
+    settings: LogSettings,
+    redact: Redact,
+    stream: TextIO,
+    *,
+    audit: TextIO | None = None,
+    queue_limit: int = QUEUE_LIMIT,
 ) -> LogControl:
     """Send all logging of this process to `stream` until the returned control is closed.
+
+    Audit lines are also written to `audit`, as JSON. They have their own queue and thread, so other records
+    cannot push them out.
 
     `redact` takes the secrets out of every text that is written. Talaria's loggers follow `settings.level`;
     other libraries log from warnings up. Failures of threads and destructors, which Python writes to stderr,
     are logged too.
     """
     is_json = settings.format == "json" or (settings.format == "auto" and not stream.isatty())
-    return LogControl(_QueuedWriter(stream, redact, queue_limit, is_json=is_json), settings)
+    writer = _QueuedWriter(stream, redact, queue_limit, is_json=is_json)
+    audit_writer = _QueuedWriter(audit, redact, queue_limit, is_json=True) if audit is not None else None
+    return LogControl(writer, settings, audit_writer)
 
 
 def write_queued(seconds: float) -> None:
     """Wait up to `seconds` until the records of this process are written, before it leaves at once."""
-    for handler in logging.getLogger().handlers:
+    for handler in (*logging.getLogger().handlers, *logging.getLogger(AUDIT).handlers):
         if isinstance(handler, _QueuedWriter):
             handler.drain(seconds)
 
@@ -49,8 +60,13 @@ def write_queued(seconds: float) -> None:
 class LogControl:
     """The running log. `close` writes queued records and restores the logging setup from before."""
 
-    def __init__(self, writer: _QueuedWriter, settings: LogSettings) -> None:
+    def __init__(
+        self, writer: _QueuedWriter, settings: LogSettings, audit: _QueuedWriter | None = None
+    ) -> None:
         self._writer = writer
+        self._audit = audit
+        if audit is not None:
+            logging.getLogger(AUDIT).addHandler(audit)
         self._is_open = True
         self._root, self._ours = logging.getLogger(), logging.getLogger(_OURS)
         self._silenced = logging.getLogger(_SILENCED)
@@ -81,7 +97,8 @@ class LogControl:
     def flush(self) -> None:
         """Wait until all records that were logged before this call are written."""
         if self._is_open:
-            self._writer.drain()
+            for writer in filter(None, (self._writer, self._audit)):
+                writer.drain()
 
     def close(self) -> None:
         """Write queued records and stop. Handlers that others added meanwhile stay. May be called again."""
@@ -97,6 +114,9 @@ class LogControl:
         self._ours.setLevel(our_level)
         self._silenced.disabled = was_disabled
         self._writer.stop()
+        if self._audit is not None:
+            logging.getLogger(AUDIT).removeHandler(self._audit)
+            self._audit.stop()
 
     def __enter__(self) -> LogControl:
         return self

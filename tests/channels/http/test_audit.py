@@ -162,3 +162,24 @@ def test_a_repeated_line_is_written_once_an_hour_and_few_are_remembered(
         audit.note_hourly("session.read", "home", "", f"chat {number}", "done")
     audit.note_hourly("session.read", "home", "", "chat", "done")
     assert len(caplog.records) == 3003, "the oldest was forgotten, so it is written again"
+
+
+def test_refused_calls_of_one_caller_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A caller without the role can name any number of chats. Other callers keep their lines."""
+    clock = FakeClock()
+    audit = AuditLog(clock)
+    for number in range(1000):
+        audit.note_hourly("session.read", "token:low", "127.0.0.1", f"chat {number}", "forbidden")
+    audit.note_hourly("session.read", "token:other", "127.0.0.1", "chat 1", "forbidden")
+    audit.note("backup", "token:low", "127.0.0.1", "", "done")
+    found = [vars(each) for each in caplog.records if each.name == "talaria.audit"]
+    assert len(found) == 103
+    assert (found[100]["message"], found[100]["who"]) == ("lines.limited", "token:low")
+    assert [each["who"] for each in found[101:]] == ["token:other", "token:low"]
+    clock.advance(3601)
+    audit.note_hourly("session.read", "token:low", "127.0.0.1", "chat 1", "forbidden")
+    found = [vars(each) for each in caplog.records if each.name == "talaria.audit"]
+    assert [(each["message"], each["about"]) for each in found[103:]] == [
+        ("lines.left_out", "900"),
+        ("session.read", "chat 1"),
+    ]
