@@ -60,12 +60,24 @@ FOLLOWING_FAULTS = (
         "whoever has some token may call as another gateway",
         (
             Edit(
-                "channels/http/auth.py",
-                "        if not hmac.compare_digest(given, self._cluster_token):\n",
-                "        if not given:\n",
+                "cluster/signing.py",
+                "        if not hmac.compare_digest(self._key.mac_of_call(call), bytes.fromhex(found[4])):\n",
+                "        if not found[4]:\n",
             ),
         ),
         Tests(f"{_TESTS}_only_the_cluster_token_opens_the_cluster"),
+    ),
+    Mutant(
+        "calls may be sent again",
+        "whoever has seen a call can repeat it",
+        (Edit("cluster/signing.py", "        if call.nonce in self._nonces:", "        if False:"),),
+        Tests(f"{_TESTS}_a_call_that_is_sent_again_is_refused"),
+    ),
+    Mutant(
+        "answers of strangers",
+        "an address in the members table answers as a gateway",
+        (Edit(_FOLLOWING, "                if not answer.is_signed:", "                if False:"),),
+        Tests(f"{_TESTS}_an_answer_is_the_one_that_the_member_signed"),
     ),
     Mutant(
         "token for strangers",

@@ -239,7 +239,7 @@ async def start(
     turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, uploads=uploads, cluster=cluster)
     live = turns.live
     if cluster is not None:
-        peers = PeerClient("token", PeerTiming())
+        peers = PeerClient("token", PeerTiming(), now=clock.now)
         turns.use_followed(FollowedTurns(store, cluster.store, live, peers, cluster.owner))
     delivery = Delivery(
         store,

@@ -66,7 +66,7 @@ async def join_others(
     token = ClusterToken.of(settings.token_env, secret)
     known = (store, clock, keeper, settings, home)
     async with join_cluster(*known, token=token, files=files) as membership:
-        yield ClusterScope(membership, store.clock, token, store, PeerClient(secret))
+        yield ClusterScope(membership, store.clock, token, store, PeerClient(secret, now=store.clock.now))
 
 
 def make_uploads(

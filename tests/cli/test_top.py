@@ -104,7 +104,8 @@ def test_all_gateways_of_a_database_are_shown_with_their_roles_and_troubles() ->
     }  # fmt: skip
     ill = figures | {"trouble": "store: The database\x1b[2J does not answer."}
     other = here | {"is_here": False, "host": "web-2", "url": "http://10.0.0.2:8765", "figures": ill}
-    gone = here | {"is_here": False, "host": "web-3", "state": "gone", "roles": []}
+    gone = here | {"is_here": False, "host": "web-3\x1b[31m\x9b2J\u202e", "state": "gone", "roles": []}
+    gone |= {"url": "http://a\x1b]0;x\x07", "version": "[red]1\x1b[2J", "roles": ["[link=x]\x1b[2J"]}
     status = {
         "owed": {"turns": 1, "replies": 0},
         "reasons": [],
@@ -126,7 +127,8 @@ def test_all_gateways_of_a_database_are_shown_with_their_roles_and_troubles() ->
     assert first.rstrip().endswith("channel:telegram, upkeep")
     assert "web-2 is far away." in text
     assert "web-2 http://10.0.0.2:8765: store: The database" in text
-    assert "\x1b" not in text
+    assert not {"\x1b", "\x9b", "\x07", "\u202e"} & set(text)
+    assert "[red]1" in text
     with pytest.raises(NotFound, match="alone"):
         render_cluster(status | {"cluster": None}, now=61.0)
 

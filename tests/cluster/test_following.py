@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -24,6 +25,7 @@ from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.cluster import passed_events
 from talaria.cluster.following import PeerClient, PeerTiming, PeerUnreachable
 from talaria.cluster.passed_events import ROLE_HEADER, PassedEvent, decode_line
+from talaria.cluster.signing import MAC_HEADER, AnswerSigner, ClusterKey, SignedCall
 from talaria.core.cluster import Member, StopAsked, Wake
 from talaria.core.events import Delta, Done, Event, Queued, Reset, ToolOutput, ToolStarted
 from talaria.core.ids import OwnerId, PlaceId, TurnId, new_session_id, new_turn_id
@@ -65,6 +67,7 @@ class Stage:
     def __init__(self, gateway: Gateway, address: str, proxy: CuttingProxy, peers: PeerClient) -> None:
         self.gateway = gateway
         self.address = address
+        self.there = gateway.turns.owner
         self.proxy = proxy
         self.directory = Directory()
         self.directory.member = self.member(address)
@@ -75,7 +78,15 @@ class Stage:
         self.here.use_followed(self.followed.find)
 
     def member(self, address: str) -> Member:
-        return Member(THERE, PlaceId("p"), "boot", "host", address, "1", 22, 0.0)
+        return Member(self.gateway.turns.owner, PlaceId("p"), "boot", "host", address, "1", 24, 0.0)
+
+    def signed(
+        self, method: str, path: str, role: str, body: bytes = b"", *, token: str = SECRET, to: str = ""
+    ) -> dict[str, str]:
+        """Return the headers of a call by another member."""
+        now = self.gateway.store.clock.now()
+        call = SignedCall.new(OwnerId(to) or self.there, now, method, path, role=role, body=body)
+        return {"authorization": call.credential(ClusterKey(token)), ROLE_HEADER: role}
 
     @property
     def connections(self) -> int:
@@ -105,7 +116,7 @@ async def listen(gateway: Gateway, timing: PeerTiming) -> AsyncIterator[tuple[Ht
     bound = bind(settings)
     proxy = CuttingProxy(bound.port)
     hosts = allowed_hosts(settings, bound) | {f"127.0.0.1:{proxy.port}"}
-    member = replace(gateway, peers=PeerClient(SECRET, timing))
+    member = replace(gateway, peers=PeerClient(SECRET, timing, now=gateway.store.clock.now))
     app = create_app(member, settings, Logins(TOKEN, gateway.clock), hosts, DEFAULT_TIMING)
     server = HttpServer(app, bound, gateway.limits)
     await server.start()
@@ -118,14 +129,15 @@ async def listen(gateway: Gateway, timing: PeerTiming) -> AsyncIterator[tuple[Ht
 
 @asynccontextmanager
 async def open_stage(
-    tmp_path: Path, timing: PeerTiming = QUICK, peers: PeerClient | None = None
+    tmp_path: Path, timing: PeerTiming = QUICK, most_streams: int = 256
 ) -> AsyncIterator[Stage]:
     async with (
         ModelServer() as model,
         run_gateway(tmp_path / "home", model) as api,
         listen(api.gateway, timing) as (server, proxy),
     ):
-        stage = Stage(api.gateway, server.address, proxy, peers or PeerClient(SECRET, timing))
+        peers = PeerClient(SECRET, timing, most_streams, now=api.gateway.store.clock.now)
+        stage = Stage(api.gateway, server.address, proxy, peers)
         try:
             yield stage
         finally:
@@ -282,8 +294,10 @@ async def test_a_turn_that_ends_between_two_looks_has_its_end(stage: Stage, is_r
 async def test_a_member_that_is_silent_is_left(stage: Stage) -> None:
     """As one that was stopped: its connections are open, and nothing comes."""
 
+    kind = ("content-type", "application/octet-stream")
+
     async def hold(request: web.Request) -> web.StreamResponse:
-        answer = web.StreamResponse()
+        answer = web.StreamResponse(headers={MAC_HEADER: signer_of(request).head(200, [kind])})
         await answer.prepare(request)
         await is_over.wait()
         return answer
@@ -294,9 +308,9 @@ async def test_a_member_that_is_silent_is_left(stage: Stage) -> None:
         stage.directory.member = stage.member(url)
         reader = Reader(stage.here.find(turn))
         async with asyncio.timeout(20):
-            while THERE not in stage.peers.unreachable:
+            while stage.there not in stage.peers.unreachable:
                 await asyncio.sleep(0.01)
-        assert "in time" in stage.peers.unreachable[THERE]
+        assert "in time" in stage.peers.unreachable[stage.there]
         stage.directory.member = stage.member(stage.address)
         there = stage.take_up(turn, Delta("back"))
         await reader.until(Delta("back"))
@@ -317,7 +331,7 @@ async def test_an_answer_that_is_no_stream_ends_nothing(
     async def answer(request: web.Request) -> web.Response:
         nonlocal calls
         calls += 1
-        return web.Response(body=bodies[(calls - 1) % len(bodies)])
+        return signed_answer(request, bodies[(calls - 1) % len(bodies)])
 
     turn = await stage.accept()
     async with stranger(answer) as url:
@@ -337,7 +351,7 @@ def test_an_event_that_a_newer_version_has_is_left_out() -> None:
 
 
 async def test_more_streams_than_allowed_read_the_rows_only(tmp_path: Path) -> None:
-    async with open_stage(tmp_path, peers=PeerClient(SECRET, QUICK, most_streams=1)) as stage:
+    async with open_stage(tmp_path, most_streams=1) as stage:
         first, second = await stage.accept("one"), await stage.accept("two")
         live = stage.take_up(first, Delta("a")), stage.take_up(second, Delta("b"))
         reader = Reader(stage.here.find(first))
@@ -375,21 +389,110 @@ async def test_only_the_cluster_token_opens_the_cluster(stage: Stage) -> None:
     ]
     async with aiohttp.ClientSession() as client:
         for token, role, status in table:
-            headers = {"authorization": f"Bearer {token}"} if token else {}
-            headers |= {ROLE_HEADER: role} if role else {}
             for path in ("/cluster/turns/turn_0/events", "/cluster/nothing"):
+                headers = stage.signed("GET", path, role, token=token) if token else {ROLE_HEADER: role}
                 async with client.get(stage.address + path, headers=headers) as answer:
                     assert (token, role, answer.status) == (token, role, status)
-                    assert SECRET not in (text := await answer.text())
-                    assert status != 401 or "cluster.token_env" in text, "the hint names the right token"
+                    assert SECRET.encode() not in (text := await answer.read())
+                    assert status != 401 or b"cluster.token_env" in text, "the hint names the right token"
 
 
 async def test_the_cluster_token_opens_nothing_else(stage: Stage) -> None:
-    headers = {"authorization": f"Bearer {SECRET}", ROLE_HEADER: "operate"}
-    async with aiohttp.ClientSession(headers=headers) as client:
+    bearer = {"authorization": f"Bearer {SECRET}", ROLE_HEADER: "operate"}
+    async with aiohttp.ClientSession() as client:
         for path in ("/api/status", "/api/turns", "/clusters", "/cluster"):
-            async with client.get(stage.address + path) as answer:
-                assert answer.status == 401
+            for headers in (bearer, stage.signed("GET", path, "operate")):
+                async with client.get(stage.address + path, headers=headers) as answer:
+                    assert answer.status == 401
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ({}, 200),
+        ({"method": "GET"}, 401),
+        ({"path": "/cluster/files?chat=b&name=n"}, 401),
+        ({"path": "/cluster/files"}, 401),
+        ({"role": "chat"}, 401),
+        ({"body": b"other"}, 401),
+        ({"to": "own_other"}, 401),
+        ({"seconds": 31.0}, 401),
+        ({"seconds": -31.0}, 401),
+    ],
+    ids=str,
+)
+async def test_a_call_is_the_one_that_was_signed(stage: Stage, changed: dict[str, Any], status: int) -> None:
+    """Each part of the call is changed after it was signed; and the time, before."""
+    made: dict[str, Any] = {
+        "method": "POST",
+        "path": "/cluster/login",
+        "role": "operate",
+        "body": b'{"code": "x"}',
+    }
+    signed = made | {name: value for name, value in changed.items() if name in made}
+    now = stage.gateway.store.clock.now() + changed.get("seconds", 0.0)
+    signed["target"] = signed.pop("path")
+    call = SignedCall.new(OwnerId(changed.get("to", stage.there)), now, **signed)
+    headers = {"authorization": call.credential(ClusterKey(SECRET)), ROLE_HEADER: "operate"}
+    async with (
+        aiohttp.ClientSession() as client,
+        client.post(stage.address + "/cluster/login", data=made["body"], headers=headers) as answer,
+    ):
+        assert answer.status == (404 if status == 200 else status), "nobody has made the code"
+
+
+async def test_a_call_that_is_sent_again_is_refused(stage: Stage) -> None:
+    headers = stage.signed("GET", "/cluster/greeting", "read")
+    async with aiohttp.ClientSession(headers=headers) as client:
+        statuses = []
+        for _ in range(2):
+            async with client.get(stage.address + "/cluster/greeting") as answer:
+                statuses.append(answer.status)
+    assert statuses == [204, 401]
+
+
+@pytest.mark.parametrize("what", ["status", "type", "a byte", "order", "cut", "another call"])
+async def test_an_answer_is_the_one_that_the_member_signed(stage: Stage, what: str) -> None:
+    """A relay between two members changes the answer."""
+    lines = [b'{"type":"head","stream":"s","state":"running"}\n', b'{"type":"end"}\n']
+
+    async def relay(request: web.Request) -> web.Response:
+        signer = signer_of(request)
+        if what == "another call":
+            signer = AnswerSigner(ClusterKey(SECRET), "0" * 32)
+        mac = signer.head(200, [("content-type", "text/plain")])
+        pieces = [signer.piece(line, is_last=line is lines[-1]) for line in lines]
+        if what == "order":
+            pieces.reverse()
+        body = b"".join(pieces[:1] if what == "cut" else pieces)
+        body = body.replace(b"running", b"waiting") if what == "a byte" else body
+        kind = "text/html" if what == "type" else "text/plain"
+        return web.Response(
+            body=body,
+            status=206 if what == "status" else 200,
+            headers={MAC_HEADER: mac, "content-type": kind},
+        )
+
+    async with stranger(relay) as url:
+        read = []
+        with pytest.raises(PeerUnreachable):
+            async for line in stage.peers.turn_events(stage.member(url), TurnId("turn_0")):
+                read.append(line)
+    assert len(read) == (1 if what == "cut" else 0)
+
+
+async def test_the_token_itself_is_accepted_while_an_older_gateway_is_alive(stage: Stage) -> None:
+    headers = {"authorization": f"Bearer {SECRET}", ROLE_HEADER: "read"}
+    older = msgspec.structs.replace(stage.member("http://127.0.0.1:1"), owner=OwnerId("own_old"), schema=23)
+    cluster, statuses = stage.gateway.store.cluster, []
+    async with aiohttp.ClientSession(headers=headers) as client:
+        for step in (None, cluster.join(older, 30.0), cluster.leave(older.owner)):
+            if step is not None:
+                await step
+            async with client.get(stage.address + "/cluster/greeting") as answer:
+                statuses.append(answer.status)
+                assert MAC_HEADER not in answer.headers
+    assert statuses == [401, 204, 401]
 
 
 async def test_the_token_follows_no_redirect_and_is_in_no_log(
@@ -409,13 +512,35 @@ async def test_the_token_follows_no_redirect_and_is_in_no_log(
         stage.directory.member = stage.member(url)
         reader = Reader(stage.here.find(turn))
         async with asyncio.timeout(20):
-            while THERE not in stage.peers.unreachable:
+            while stage.there not in stage.peers.unreachable:
                 await asyncio.sleep(0.01)
         await stage.gateway.store.settle(turn.id, TurnEnd(TurnState.DONE, "over"))
         await reader.end()
     assert not seen
     assert "status 302" in caplog.text
     assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("schema", [23, 24])
+async def test_an_address_in_the_members_table_never_gets_the_cluster_token(
+    stage: Stage, schema: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody who can write the table names an address, and a schema of an older version."""
+    heard: list[str] = []
+
+    async def note(request: web.Request) -> web.Response:
+        heard.append(f"{request.rel_url} {[*request.headers.items()]} {await request.text()}")
+        return web.json_response({"cookie": "x", "secret": "y"})
+
+    async with stranger(note) as url:
+        member = msgspec.structs.replace(stage.member(url), schema=schema)
+        with pytest.raises(PeerUnreachable):
+            await stage.peers.greet(member)
+        with pytest.raises(PeerUnreachable):
+            async with stage.peers.call(member, "POST", "/cluster/login", "operate", data=b"{}"):
+                pass
+    assert len(heard) == (2 if schema == 24 else 0)
+    assert SECRET not in "".join(heard) + caplog.text
 
 
 async def test_only_a_member_that_cannot_be_worked_with_counts_as_unreachable(
@@ -429,16 +554,16 @@ async def test_only_a_member_that_cannot_be_worked_with_counts_as_unreachable(
 
     async def refuse(request: web.Request) -> web.Response:
         if request.path == "/cluster/greeting":
-            return web.Response(status=204)
+            return web.Response(status=204, headers={MAC_HEADER: signer_of(request).head(204, ())})
         error = {"type": "too_large", "message": "The folder is full.", "hint": "Delete files."}
-        return web.json_response({"error": error}, status=413)
+        return signed_answer(request, msgspec.json.encode({"error": error}), 413)
 
     peers = stage.peers
     async with stranger(hang) as url:
         with pytest.raises(PeerUnreachable, match="in time"):
             await peers.greet(stage.member(url))
         is_over.set()
-    assert "in time" in peers.unreachable[THERE]
+    assert "in time" in peers.unreachable[stage.there]
     async with stranger(refuse) as url:
         await peers.greet(stage.member(url))
         with pytest.raises(PeerUnreachable, match="The folder is full"):
@@ -455,13 +580,26 @@ async def test_a_member_passes_nothing_on(stage: Stage) -> None:
     """What another member has asked for, and is not here, is not looked for at a third one."""
     turn = await stage.accept()
     stage.gateway.turns.use_followed(stage.followed)
-    headers = {"authorization": f"Bearer {SECRET}", ROLE_HEADER: "read"}
+    path = f"/cluster/turns/{turn.id}/events"
     async with (
-        aiohttp.ClientSession(headers=headers) as client,
-        client.get(f"{stage.address}/cluster/turns/{turn.id}/events") as answer,
+        aiohttp.ClientSession(headers=stage.signed("GET", path, "read")) as client,
+        client.get(stage.address + path) as answer,
     ):
         assert answer.status == 404
     assert len(stage.followed) == 0
+
+
+def signer_of(request: web.Request) -> AnswerSigner:
+    """Sign as a member that has the token."""
+    nonce = request.headers["authorization"].partition("nonce=")[2][:32]
+    return AnswerSigner(ClusterKey(SECRET), nonce)
+
+
+def signed_answer(request: web.Request, body: bytes, status: int = 200) -> web.Response:
+    signer = signer_of(request)
+    headers = {"content-type": "text/plain"}
+    headers[MAC_HEADER] = signer.head(status, headers.items())
+    return web.Response(body=signer.piece(body, is_last=True), status=status, headers=headers)
 
 
 @asynccontextmanager

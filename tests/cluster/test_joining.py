@@ -37,7 +37,7 @@ OTHER = Member(
     host="web-2",
     url="http://127.0.0.1:1",  # where nothing listens
     version="1.0",
-    schema=22,
+    schema=24,
     started_at=1.0,
 )
 FAR = msgspec.structs.replace(OTHER, boot="another machine")

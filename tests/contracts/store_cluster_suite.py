@@ -38,6 +38,17 @@ from talaria.core.turns import TurnState
 class StoreClusterSuite(StoreAdoptionSuite):
     # -- members
 
+    async def test_texts_of_a_member_are_safe_to_show(self, store: StoreEngine) -> None:
+        """Anybody who can write the table could send control characters to the terminals of others."""
+        bad = "a\x1b[2J\x9b\u202e\r\nb" + "x" * 1000
+        figures = MemberFigures(trouble=bad, channels=(bad,) * 100)
+        hostile = replace(member(), host=bad, url=bad, version=bad, figures=figures)
+        found = (await store.cluster.join(hostile, LEASE))[0]
+        shown = (found.host, found.url, found.version, found.figures.trouble, *found.figures.channels)
+        assert all(text.startswith("a[2J b") and len(text) <= 300 for text in shown)
+        assert all(text.isprintable() for text in shown)
+        assert len(found.figures.channels) == 20
+
     async def test_members_are_alive_until_their_time_is_over(
         self, store: StoreEngine, clock: HandClock
     ) -> None:

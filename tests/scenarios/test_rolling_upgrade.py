@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import signal
+import subprocess
+import tarfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +21,7 @@ from talaria.store.postgres import schema
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 
+BEFORE = "0b09dd0e"
 ADDS = """
 ALTER TABLE turns ADD COLUMN mood TEXT COLLATE "C" NOT NULL DEFAULT 'calm';
 CREATE TABLE moods (name TEXT);
@@ -64,10 +68,12 @@ async def say(gateway: GatewayProcess, chat: str, text: str) -> str:
 
 
 def read_row(url: str, sql: str) -> tuple[object, ...]:
+    return read_rows(url, sql)[0]
+
+
+def read_rows(url: str, sql: str) -> list[tuple[object, ...]]:
     with psycopg.connect(url) as connection:
-        row = connection.execute(sql.encode()).fetchone()
-    assert row is not None
-    return tuple(row)
+        return connection.execute(sql.encode()).fetchall()
 
 
 async def test_gateways_of_two_versions_serve_one_database_for_one_step(
@@ -108,6 +114,49 @@ async def test_gateways_of_two_versions_serve_one_database_for_one_step(
                 with pytest.raises(RuntimeError, match="written by a newer Talaria"):
                     await old.start()
     assert read_row(url, "SELECT count(*) FROM turns WHERE state = 'done'") == (5,)
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Path:
+    """The source of the version whose gateways send the cluster token itself."""
+    found = subprocess.run(
+        ["git", "archive", BEFORE, "src/talaria"],
+        cwd=Path(__file__).parents[2], capture_output=True, check=False,
+    )  # fmt: skip
+    if found.returncode:
+        pytest.skip(f"this is not a clone with the commit {BEFORE}")
+    with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
+        archive.extractall(tmp_path / "before", filter="data")
+    return tmp_path / "before" / "src"
+
+
+async def test_the_version_before_serves_beside_this_one(
+    postgres_database: str,  # noqa: F811
+    tmp_path: Path,
+    before: Path,
+) -> None:
+    url = postgres_database
+    async with (
+        ModelServer(record=False) as model,
+        gateway_on(url, tmp_path, model, "old", before) as old,
+        gateway_on(url, tmp_path, model, "new") as new,
+    ):
+        await old.start()
+        assert await say(old, "a", "one") == "You said: one"
+        await new.start()
+        assert {row[0] for row in read_rows(url, "SELECT schema FROM members")} == {23, 24}
+        for number, gateway in enumerate(
+            (new, old, new, old)
+        ):  # the chats are at both, and asked for at both
+            assert await say(gateway, "a", f"a{number}") == f"You said: a{number}"
+            assert await say(gateway, f"b{number % 2}", f"b{number}") == f"You said: b{number}"
+        status = await new.call("GET", "/api/status")
+        assert status["ready"]
+        assert status["cluster"]["troubles"] == []
+        status = await old.call("GET", "/api/status")
+        assert status["cluster"]["troubles"] == [], "its token is accepted"
+        await old.kill(signal.SIGTERM)
+        assert await say(new, "a", "last") == "You said: last"
 
 
 def test_each_migration_says_which_programs_go_on() -> None:

@@ -26,6 +26,7 @@ from talaria.core.units import format_age, format_size
 _MAX_AGENTS = 15
 _COMMAND_WIDTH = 48
 _VERSION_WIDTH = 24
+_NAME_WIDTH = 80
 _TROUBLE_WIDTH = 400
 _PIPED_WIDTH = 200  # columns, so that nothing is cut where there is no screen
 _REFRESH_SECONDS = 1.0
@@ -72,18 +73,18 @@ def render_cluster(status: dict[str, Any], now: float) -> RenderableType:
         table.add_column(head, justify="right" if is_number else "left", no_wrap=head != "ROLES")
     for member in cluster["members"]:
         figures, place = member["figures"], member["url"].partition("://")[2]
-        name = f"{member['host']} {place}".strip() + (" (here)" if member["is_here"] else "")
+        name = clean_line(f"{member['host']} {place}", _NAME_WIDTH) + (" (here)" if member["is_here"] else "")
         is_unknown = cluster["is_out"] and member["state"] == "gone"
         table.add_row(
             Text(name),  # an IPv6 address would be markup
-            "unknown" if is_unknown else member["state"],
+            "unknown" if is_unknown else clean_line(member["state"]),
             format_age(max(0.0, now - member["started_at"])),
-            clean_line(member["version"], _VERSION_WIDTH),
+            Text(clean_line(member["version"], _VERSION_WIDTH)),
             str(figures["turns"]),
             str(figures["turns_total"]),
             str(figures["agents"]),
             format_size(figures["rss_bytes"]),
-            ", ".join(member["roles"]) or "-",
+            Text(clean_line(", ".join(member["roles"])) or "-"),
         )
     owed, living = status["owed"], sum(each["state"] != "gone" for each in cluster["members"])
     lease = f"leases of {cluster['lease_seconds']:g} s"

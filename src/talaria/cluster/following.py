@@ -1,7 +1,7 @@
 """The client of other members of the cluster: reads the events of turns that they run.
 
-The cluster token is sent to the `url` of a member's row and to nothing else: redirects and proxies are not
-followed.
+Calls go to the `url` of a member's row and to nothing else: redirects and proxies are not followed. They are
+signed, and the cluster token is never sent (`cluster/signing.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -23,12 +23,14 @@ from talaria.cluster.passed_events import (
     decode_line,
     read_lines,
 )
+from talaria.cluster.signing import SIGNED_FROM, ClusterKey, PeerAnswer, SignedCall
 from talaria.core.cluster import Member
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.ids import OwnerId, TurnId
 
 if TYPE_CHECKING:
     import aiohttp
+    import yarl
 
 _log = logging.getLogger("talaria.cluster")
 _WRONG_TOKEN: Final = (401, 403)
@@ -74,8 +76,18 @@ class PeerClient:
     look at the store instead.
     """
 
-    def __init__(self, token: str, timing: PeerTiming = USUAL_PEER_TIMING, most_streams: int = 256) -> None:
+    def __init__(
+        self,
+        token: str,
+        timing: PeerTiming = USUAL_PEER_TIMING,
+        most_streams: int = 256,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        """`now` is the database's time."""
         self.token = token
+        self._key = ClusterKey(token)
+        self._now = now
         self.timing = timing
         self._most_streams = most_streams
         self._streams: Counter[OwnerId] = Counter()
@@ -134,7 +146,7 @@ class PeerClient:
         self._streams[member.owner] += 1
         try:
             async with self.call(member, "GET", path, "read", params=query) as response:
-                async for line in read_lines(response.content.iter_any()):
+                async for line in read_lines(response.pieces()):
                     yield decode(line)
         finally:
             self._streams[member.owner] -= 1
@@ -143,11 +155,19 @@ class PeerClient:
 
     @asynccontextmanager
     async def call(
-        self, member: Member, method: str, path: str, role: str, **more: Any
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        self,
+        member: Member,
+        method: str,
+        path: str,
+        role: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        data: bytes = b"",
+    ) -> AsyncIterator[PeerAnswer]:
         """Yield the answer to a call, whose status is 2xx. `role` is that of the caller for whom it is made.
 
-        Raises `PeerUnreachable`, also for what happens while the answer is read.
+        Raises `PeerUnreachable`, also for what happens while the answer is read. A member of a version that
+        does not sign its calls is not called, because it would need the token itself.
         """
         import aiohttp  # noqa: PLC0415 - slow to import, and a gateway alone does not need it
 
@@ -155,18 +175,25 @@ class PeerClient:
             raise PeerUnreachable("There is no cluster token, so no other gateway is called.")
         if not member.url:
             raise PeerUnreachable(f"The gateway on {member.host} is starting and has no address yet.")
-        headers = {"authorization": f"Bearer {self.token}", ROLE_HEADER: role, **more.pop("headers", {})}
-        url = member.url.rstrip("/") + path
+        if member.schema < SIGNED_FROM:
+            text = f"The gateway on {member.host} runs an older version, which this one does not call."
+            raise PeerUnreachable(text, "Upgrade that gateway.")
+        target = path + (f"?{urlencode(params, quote_via=quote)}" if params else "")
+        call = SignedCall.new(member.owner, self._now(), method, target, role=role, body=data)
+        headers = {"authorization": call.credential(self._key), ROLE_HEADER: role}
         try:
+            url = _address(member.url.rstrip("/") + target)
             async with self._http().request(
-                method, url, headers=headers, allow_redirects=False, **more
+                method, url, headers=headers, data=data or None, allow_redirects=False
             ) as response:
-                if not 200 <= response.status < 300:
-                    body = await response.content.read(_MOST_ERROR)
-                    raise self._refusal(member, response.status, body)
+                answer = PeerAnswer(response, self._key, call.nonce)
+                if not answer.is_signed:
+                    raise self._unsigned(member, answer.status)
+                if not 200 <= answer.status < 300:
+                    raise self._refusal(member, answer.status, await answer.read(_MOST_ERROR))
                 self._troubles.pop(member.owner, None)
-                yield response
-        except (aiohttp.ClientError, BrokenStream, OSError, TimeoutError) as error:
+                yield answer
+        except (aiohttp.ClientError, BrokenStream, EOFError, OSError, TimeoutError) as error:
             raise self._note(member, _failure(member, error)) from error
 
     def _http(self) -> aiohttp.ClientSession:
@@ -184,17 +211,22 @@ class PeerClient:
             )
         return self._session
 
-    def _refusal(self, member: Member, status: int, body: bytes) -> PeerUnreachable:
-        """Return the error of an answer. An answer of a gateway that was let in is no trouble of the member:
-        it does not have what was asked for, or has no room."""
+    def _unsigned(self, member: Member, status: int) -> PeerUnreachable:
+        """Return the error of an answer that proves nothing. Its status is not passed on as an answer."""
         who = f"The gateway on {member.host}"
+        hint = "Give all gateways the same token, in the variable that cluster.token_env names."
+        text = f"{who} answers with status {status}, without the signature of this cluster."
         if status in _WRONG_TOKEN:
-            hint = "Give all gateways the same token, in the variable that cluster.token_env names."
-            return self._note(member, PeerUnreachable(f"{who} refuses the cluster token.", hint, status))
-        if status == 421:
+            text = f"{who} refuses the cluster token."
+        elif status == 421:
             hint = "Set its cluster.advertise_url to the address at which other gateways reach it."
             text = f"{who} does not answer to the name in {member.url}."
-            return self._note(member, PeerUnreachable(text, hint, status))
+        return self._note(member, PeerUnreachable(text, hint))
+
+    def _refusal(self, member: Member, status: int, body: bytes) -> PeerUnreachable:
+        """Return the error of a signed answer. The member can be reached: it does not have what was asked
+        for, or has no room."""
+        who = f"The gateway on {member.host}"
         if status == 404:  # the member does not have it: it has just ended, or is not taken up yet
             return PeerUnreachable(f"{who} does not have it.", status=status)
         try:
@@ -212,11 +244,21 @@ class PeerClient:
         return error
 
 
+def _address(text: str) -> yarl.URL:
+    """Return the address exactly as it was signed. Raises `BrokenStream`."""
+    import yarl  # noqa: PLC0415 - slow to import
+
+    try:
+        return yarl.URL(text, encoded=True)
+    except ValueError:
+        raise BrokenStream("its address is malformed") from None
+
+
 def _failure(member: Member, error: Exception) -> PeerUnreachable:
     if isinstance(error, asyncio.TimeoutError | TimeoutError):
         what = "does not answer in time"
     elif isinstance(error, BrokenStream):
-        what = f"sends what is no stream of events ({error})"
+        what = f"sends an answer that cannot be used ({error})"
     else:
         what = f"cannot be reached ({type(error).__name__})"
     hint = f"Other gateways must reach it at {member.url}, its cluster.advertise_url."

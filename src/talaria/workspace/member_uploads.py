@@ -103,9 +103,11 @@ class ChatFileRoutes:
                 return None
             query = {"chat": key, "path": path}
             async with self._peers.call(member, "GET", FILES_PATH, "operate", params=query) as response:
-                data = await response.content.read(MAX_SENT_BYTES + 1)
-                while len(data) <= MAX_SENT_BYTES and (more := await response.content.read(MAX_SENT_BYTES)):
-                    data += more
+                data = b""
+                async for piece in response.pieces():
+                    data += piece
+                    if len(data) > MAX_SENT_BYTES:
+                        break
         except (PeerUnreachable, StoreError) as error:
             raise ToolError(f"The file is on another machine: {error.user_text}", error.hint) from None
         return data
@@ -135,7 +137,7 @@ class ChatFileRoutes:
         try:
             path = f"{FILES_PATH}/{quote(file_id, safe='')}"
             async with self._peers.call(member, "GET", path, "operate") as response:
-                async for piece in response.content.iter_any():
+                async for piece in response.pieces():
                     file.write(piece)
                 name = unquote(response.headers.get(NAME_HEADER, ""))
                 upload = Upload(file_id, name, file.tell(), response.headers.get("content-type", ""))

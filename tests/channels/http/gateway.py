@@ -118,7 +118,7 @@ def _documented(gateway: Gateway) -> set[tuple[str, int]]:
     that have left."""
     if not _STATUSES:
         logins = Logins("any token", gateway.clock)
-        member = replace(gateway, peers=PeerClient("any token"))
+        member = replace(gateway, peers=PeerClient("any token", now=gateway.clock.now))
         app = create_app(member, gateway.settings.of(HTTP), logins, frozenset(), DEFAULT_TIMING)
         for path, methods in app.routes.items():
             for method, route in methods.items():

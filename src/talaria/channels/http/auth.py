@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable
 from typing import Final
 
@@ -12,10 +11,10 @@ from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, Know
 from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, Logins
 from talaria.access.tokens import TokenChecker
 from talaria.channels.http.callers import HOME_CALLER, ApiCaller, Credential, RouteAccess
+from talaria.channels.http.member_calls import MemberCalls
 from talaria.channels.http.request import SMALL_BODY, HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response, json_response
 from talaria.channels.http.shared_logins import ENDED_LOGINS, SharedLogins
-from talaria.cluster.passed_events import ROLE_HEADER
 from talaria.core.access import Role
 from talaria.core.errors import BadRequest
 from talaria.core.store_ports import Store
@@ -51,7 +50,7 @@ class Guard:
 
     Pages from `origins` may call too, with a token only: for them a cookie is as good as none.
 
-    Under `/cluster/` only the cluster token counts, and it counts nowhere else. A gateway that is alone has
+    Under `/cluster/` only other members may call, and they may call nothing else. A gateway that is alone has
     none.
     """
 
@@ -61,7 +60,7 @@ class Guard:
         origins: Iterable[str],
         logins: Logins,
         tokens: TokenChecker,
-        cluster_token: str = "",
+        members: MemberCalls | None = None,
     ) -> None:
         named = [host.lower() for host in hosts]
         own = [f"{scheme}://{host}" for host in named for scheme in _DEFAULT_PORTS]
@@ -75,7 +74,7 @@ class Guard:
         self._origins = frozenset(origin.lower().encode("latin-1") for origin in origins) - self._own_origins
         self._logins = logins
         self._tokens = tokens
-        self._cluster_token = cluster_token.encode()
+        self._members = members
 
     async def check(self, request: Request, access: RouteAccess) -> None:
         """Set the request's caller. Raises `HttpError` (401, 403, 421) or `BadRequest` for a request that may
@@ -90,8 +89,8 @@ class Guard:
                 )
             return
         authorization = request.headers.get(b"authorization", b"")
-        if self._cluster_token and request.path.startswith(_CLUSTER):
-            caller = self._find_member(request, authorization)
+        if self._members is not None and request.path.startswith(_CLUSTER):
+            caller = await self._members.find(request, authorization)
         elif _is_bearer(authorization):
             caller = await self._find_token(authorization[7:].strip())
         elif is_elsewhere:
@@ -129,24 +128,6 @@ class Guard:
             raise _unauthorized(f"The token {token.name} has expired.")
         sender = Sender(f"token:{token.name}", token.name, is_operator=token.role is Role.OPERATE)
         return ApiCaller(Credential.TOKEN, token.name, token.role, sender)
-
-    def _find_member(self, request: Request, authorization: bytes) -> ApiCaller:
-        """Return the caller for whom another gateway of the cluster calls."""
-        given = authorization[7:].strip() if _is_bearer(authorization) else b""
-        if not hmac.compare_digest(given, self._cluster_token):
-            raise HttpError(
-                "unauthorized",
-                "Only gateways of the same cluster may call this, and the token is not theirs.",
-                "Give all gateways the same token, in the variable that cluster.token_env names.",
-                _CHALLENGE,
-            )
-        try:
-            role = Role(request.header(ROLE_HEADER.encode()) or "")
-        except ValueError:
-            roles = ", ".join(Role)
-            text = "The role of the caller for whom the gateway calls is missing, or is none."
-            raise BadRequest(text, f"Send it in the header {ROLE_HEADER}: {roles}.") from None
-        return ApiCaller(Credential.MEMBER, "", role, Sender("member", "Member"))
 
     def _check_place(self, request: Request) -> bool:
         """Return whether a page of another origin calls, one of `origins`. Raises `HttpError` (403, 421) and

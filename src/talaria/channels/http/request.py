@@ -112,6 +112,7 @@ class Request:
         self.is_overdue = False  # the body did not come in time
         self.hashes_body = False  # set before the body is read: `body_hash` is wanted
         self.body_hash = b""
+        self.signed_digest: bytes | None = None  # set by the guard: the SHA-256 that the body must have
         self.watcher: AnswerWatcher | None = None
         self.is_trusted = False  # the guard, or the secret of a webhook, has let it pass
         self.connection: ClientConnection | None = (
@@ -219,9 +220,7 @@ class Request:
         if len(body) > self.limits.now.body_values:
             await self._check_values(body)
         if self.hashes_body:
-            is_long = len(body) > _HASHED
-            made = await asyncio.to_thread(hashlib.sha256, body) if is_long else hashlib.sha256(body)
-            self.body_hash = made.digest()
+            self.body_hash = await _hash(body)
         return body
 
     async def _check_values(self, body: bytes | bytearray) -> None:
@@ -245,9 +244,18 @@ class Request:
     async def body(self, max_bytes: int) -> bytes | bytearray:
         """Return the whole body; never holds more than `max_bytes` and one chunk.
 
-        Raises `HttpError` (413 for a larger body, 408 for one that comes too slowly), `Overloaded` if the
-        bodies of all requests need too much memory, and `ClientDisconnected`.
+        Raises `HttpError` (413 for a larger body, 408 for one that comes too slowly, 401 for one that is not
+        the signed one), `Overloaded` if the bodies of all requests need too much memory, and
+        `ClientDisconnected`.
         """
+        body = await self._whole_body(max_bytes)
+        if self.signed_digest is not None and await _hash(body) != self.signed_digest:
+            raise HttpError(
+                "unauthorized", "The body is not the one that was signed.", "Send the call again."
+            )
+        return body
+
+    async def _whole_body(self, max_bytes: int) -> bytes | bytearray:
         if self.content_length > max_bytes:
             raise _too_large(max_bytes)
         if (encoding := self.headers.get(b"content-encoding", b"identity").lower()) != b"identity":
@@ -403,6 +411,12 @@ class Request:
         """Return when the client has left. Must not be called before the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+async def _hash(body: bytes | bytearray) -> bytes:
+    is_long = len(body) > _HASHED
+    made = await asyncio.to_thread(hashlib.sha256, body) if is_long else hashlib.sha256(body)
+    return made.digest()
 
 
 def _not_one_gzip() -> BadRequest:

@@ -26,6 +26,7 @@ from talaria.channels.http.description_api import DescriptionApi
 from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
 from talaria.channels.http.file_api import FileApi
 from talaria.channels.http.job_api import JobApi, job_routes
+from talaria.channels.http.member_calls import MemberCalls
 from talaria.channels.http.memory_api import MemoryApi, MemoryView, PageBody
 from talaria.channels.http.openai_api import ModelCard, ModelCards, OpenAiApi
 from talaria.channels.http.openai_requests import CompletionRequest
@@ -172,12 +173,13 @@ def create_app(
         **_operator_routes(OperatorApi(gateway)),
     }
     routes |= _page_routes(PageFiles(), DescriptionApi(routes))
-    peers, cluster_token = gateway.peers, ""
+    peers, members = gateway.peers, None
     if peers is not None and peers.token:
-        cluster_token, most = peers.token, max(settings.max_file, settings.max_body)
+        store, most = gateway.store, max(settings.max_file, settings.max_body)
+        members = MemberCalls(peers.token, gateway.turns.owner, store.clock.now, store.cluster.members)
         routes |= cluster_routes(ClusterApi(gateway, peers.timing, logins, most))
     tokens = TokenChecker(gateway.store.tokens, gateway.clock)
-    guard = Guard(hosts, settings.origins, logins, tokens, cluster_token)
+    guard = Guard(hosts, settings.origins, logins, tokens, members)
     return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
 
 

@@ -61,9 +61,8 @@ class SharedLogins:
                 if member.owner == self._own.owner or not member.url or not member.is_alive(now):
                     continue
                 try:
-                    async with self._peers.call(
-                        member, "POST", LOGIN_PATH, "operate", json={"code": code}
-                    ) as answer:
+                    body = msgspec.json.encode({"code": code})
+                    async with self._peers.call(member, "POST", LOGIN_PATH, "operate", data=body) as answer:
                         made = msgspec.json.decode(await answer.read(), type=MemberLogin)
                 except (PeerUnreachable, msgspec.MsgspecError):
                     continue

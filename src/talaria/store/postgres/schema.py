@@ -15,6 +15,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
+from talaria.core.display import clean_line
 from talaria.core.errors import ForeignDatabase, StoreError
 
 _FOLDER = Path(__file__).parent / "migrations"
@@ -76,7 +77,8 @@ def _check_members(connection: psycopg.Connection[Any], oldest: int) -> None:
         return
     rows = connection.execute(_OLD_MEMBERS, [oldest]).fetchall()
     if rows:
-        named = ", ".join(f"{host} (Talaria {version}, schema {schema})" for host, version, schema in rows)
+        texts = (f"{host} (Talaria {version}, schema {schema})" for host, version, schema in rows)
+        named = ", ".join(map(clean_line, texts))
         raise StoreError(
             f"This version changes the database in a way that older gateways cannot follow: {named}.",
             "Stop them first: gateways that run follow one schema at a time.",

@@ -20,6 +20,7 @@ from talaria.core.cluster import (
     StopAsked,
     Waiting,
 )
+from talaria.core.display import clean_line
 from talaria.core.ids import ChatKey, Fence, OwnerId, PlaceId, TurnId
 from talaria.core.turns import TurnState
 from talaria.store.sql import homes, leases, locks, rules
@@ -31,6 +32,7 @@ _texts = msgspec.json.Decoder(tuple[str, ...]).decode
 
 KEPT_SECONDS = 30 * 86_400.0  # a dead member's row
 SHOWN_SECONDS = 86_400.0
+_MOST_CHANNELS = 20
 
 # -- members ----------------------------------------------------------------------------------------------
 
@@ -79,9 +81,17 @@ WHERE t.id = ? AND m.expires_at > ?
 
 
 def member_from(row: Any) -> Member:
-    owner, place, boot, host, url, version, schema, started_at, expires_at, *rest = row
-    times, flags = (started_at, expires_at), (bool(rest[0]), bool(rest[1]))
-    return Member(owner, place, boot, host, url, version, schema, *times, *flags, _figures(rest[2]))
+    """Return the member of a row. People see its texts, in terminals too, so they are cleaned here."""
+    owner, place, boot, *shown, schema, started_at, expires_at, is_draining, is_shared, told = row
+    host, url, version = (clean_line(text) for text in shown)
+    figures = _figures(told)
+    figures = msgspec.structs.replace(
+        figures,
+        channels=tuple(clean_line(name, 50) for name in figures.channels[:_MOST_CHANNELS]),
+        trouble=clean_line(figures.trouble, 300),
+    )
+    times, flags = (started_at, expires_at), (bool(is_draining), bool(is_shared))
+    return Member(owner, place, boot, host, url, version, schema, *times, *flags, figures)
 
 
 def join(tx: Transaction, member: Member, lease_seconds: float) -> Sequence[Member]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from talaria.core.cluster import AbsentPlace, Here
+from talaria.core.display import clean_line
 from talaria.core.ids import ChatKey, OwnerId, PlaceId, SessionId, TurnId, asking_chat
 from talaria.core.ledger import Accept
 from talaria.core.messages import File
@@ -192,7 +193,7 @@ def _plan_with_place(tx: Transaction, here: Here, home: ChatHome) -> TurnPlace:
     owner, host, expires_at, is_draining = row
     if expires_at > tx.now and not is_draining:
         return TurnPlace(OwnerId(owner), place, is_here=False)
-    absent = AbsentPlace(place, host, expires_at + here.takeover_seconds)
+    absent = AbsentPlace(place, clean_line(host), expires_at + here.takeover_seconds)
     return TurnPlace(OwnerId(owner), place, is_here=False, absent=absent)
 
 
