@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
+import msgspec
 import pytest
 
-from contracts.store_orders import START
+from contracts.store_orders import START, HandClock
 from search_world import AWAY, HOME, SearchWorld, said
 from talaria.core.errors import BadRequest
+from talaria.core.findings import Level
+from talaria.core.gateway_part import Examination, NoSettings
 from talaria.core.ids import SessionId
 from talaria.core.ledger import BranchPoint
 from talaria.core.messages import AssistantMessage, ToolCall, ToolResult, ToolResults
 from talaria.core.people import EVERYTHING, Reach
+from talaria.core.search_port import IndexReading
 from talaria.search.index import LogIndex
 from talaria.search.side_file import VERSION, open_side_file
+from talaria.services.indexing import SEARCH_INDEX
 from talaria.testing.clock import FakeClock
 
 DAY = 86_400.0
@@ -179,6 +185,63 @@ async def test_damage_that_a_search_meets_costs_no_hit(world: SearchWorld) -> No
     assert len(await found(world, "walrus")) == 10
     hits = await world.index.find("w50x7", [BranchPoint(session, 100)], 10)
     assert hits[0].seq == 51
+
+
+def _spoil_tail(world: SearchWorld) -> None:
+    """Spoil the pages behind the tables, so that opening and the cursor work and writing does not."""
+    data = world.index.path.read_bytes()
+    kept = 32 * 4096
+    assert len(data) > 2 * kept
+    world.index.path.write_bytes(data[:kept] + os.urandom(len(data) - kept))
+
+
+async def _fill(world: SearchWorld) -> None:
+    """Index a hundred sessions, with a minute between them."""
+    assert isinstance(world.clock, HandClock)
+    for n in range(100):
+        await world.talk(said(f"walrus {' '.join(f'w{n}x{m}' for m in range(200))}"), AssistantMessage("yes"))
+        world.clock.forward(60.0)
+    assert await world.index.catch_up(60.0)
+
+
+async def test_damage_that_filling_meets_loses_no_older_session(world: SearchWorld) -> None:
+    await _fill(world)
+    await world.index.close()
+    _spoil_tail(world)
+    await world.talk(said("something new"), AssistantMessage("yes"))
+    assert await world.index.catch_up(60.0)
+    assert await found(world, "something")
+    assert [len(await found(world, f"w{n}x7")) for n in range(100)] == [1] * 100
+
+
+async def test_an_index_that_an_earlier_version_left_almost_empty_is_filled(world: SearchWorld) -> None:
+    await _fill(world)
+    await world.index.close()
+    world.index.path.unlink()
+    last = await world.talk(said("something new"), AssistantMessage("yes"))
+    file = open_side_file(world.index.path)
+    file.set_since(world.clock.now())
+    file.close()
+    world.index = LogIndex(world.index.path, world.store.recall, world.clock)  # as after a restart
+    page = await world.index.search("w50x7", EVERYTHING)
+    assert page.is_complete
+    assert len(page.hits) == 1
+    assert world.index.reading == IndexReading(sessions=101, missing_entries=0)
+    assert await found(world, "something") == [(last, 1)]
+
+
+@pytest.mark.parametrize(
+    ("reading", "level"),
+    [(None, None), (IndexReading(3, 0), Level.OK), (IndexReading(3, 2), Level.WARN)],
+    ids=["unused", "whole", "behind"],
+)
+async def test_doctor_compares_the_index_with_the_log(
+    tmp_path: Path, reading: IndexReading | None, level: Level | None
+) -> None:
+    assert SEARCH_INDEX.findings is not None
+    examination = Examination(tmp_path, NoSettings(), {}, {"search": msgspec.to_builtins(reading)})
+    found = [finding async for finding in SEARCH_INDEX.findings(examination)]
+    assert [finding.level for finding in found] == [level] * (level is not None)
 
 
 async def test_a_file_that_is_gone_or_of_another_version_is_made_anew(world: SearchWorld) -> None:

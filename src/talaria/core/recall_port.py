@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from talaria.core.entries import Entry
 from talaria.core.ids import SessionId
 from talaria.core.ledger import BranchPoint
 from talaria.core.sessions import Session
+
+
+class LogTotals(NamedTuple):
+    """`entries` is the sum of the sessions' last seqs."""
+
+    sessions: int
+    entries: int
 
 
 class RecallStore(Protocol):
@@ -20,6 +27,10 @@ class RecallStore(Protocol):
 
         `after` is the last session of the page before, which was last used at `since`.
         """
+        ...
+
+    async def totals(self) -> LogTotals:
+        """Count the lasting sessions that have entries."""
         ...
 
     async def known_sessions(self, ids: Sequence[SessionId]) -> Mapping[SessionId, Session]:

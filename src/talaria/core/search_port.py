@@ -35,6 +35,14 @@ class LogHit(msgspec.Struct, frozen=True):
     score: float
 
 
+class IndexReading(msgspec.Struct, frozen=True):
+    """The index compared with the log. `missing_entries` is 0 unless the log has entries that are not
+    indexed."""
+
+    sessions: int
+    missing_entries: int
+
+
 class SearchPage(msgspec.Struct, frozen=True):
     """A page of hits, the best first. `next` leads to the next page, if there is one. `is_complete` is False
     while older conversations are still being indexed."""

@@ -19,7 +19,7 @@ from talaria.core.ids import ChatKey, SessionId
 from talaria.core.ledger import BranchPoint
 from talaria.core.people import Reach
 from talaria.core.recall_port import RecallStore
-from talaria.core.search_port import FoundEntry, LogHit, SearchPage
+from talaria.core.search_port import FoundEntry, IndexReading, LogHit, SearchPage
 from talaria.core.sessions import Session
 from talaria.search import ranking
 from talaria.search.entry_texts import full_text, indexed_text, speaker_of
@@ -70,6 +70,8 @@ class LogIndex:
         self._busy = Lock()  # also while a cancelled caller's work goes on
         self._since = clock.now()  # of this process, until the file is opened
         self._replaced = 0  # how often the file was damaged
+        self._compared_at: float | None = None
+        self.reading: IndexReading | None = None  # as last compared with the log, at least once an hour
 
     async def close(self) -> None:
         """Close the file, after the work on it. It is opened again if the index is used."""
@@ -103,22 +105,51 @@ class LogIndex:
     async def catch_up(self, seconds: float, pause: float = 0.0) -> bool:
         """Index what was appended since the last time, for about `seconds`. Return whether that was all.
 
-        Each slice of the work is followed by a pause that is so many times as long.
+        Each slice of the work is followed by a pause that is so many times as long. Once an hour, an index
+        that has less than the log is filled from the beginning.
         """
         until = self._clock.elapsed() + seconds
-        since = min(await self._use(SideFile.since), self._clock.now()) - _SLACK_SECONDS
-        after: SessionId | None = None
+        if not await self._follow_changes(until, pause):
+            return False
+        now = self._clock.elapsed()
+        if self._compared_at is not None and now - self._compared_at < _SWEEP_SECONDS:
+            return True
+        if await self._is_behind():
+            await self._use(SideFile.set_since, 0.0)
+            if not await self._follow_changes(until, pause):
+                return False
+            await self._is_behind()
+        self._compared_at = now
+        return True
+
+    async def _follow_changes(self, until: float, pause: float) -> bool:
+        """Index the sessions that have changed since the file's cursor. Return whether that was all. If the
+        file is replaced meanwhile, restart with the cursor of the new one."""
+        file, since = await self._use(_read_cursor)
+        since, after = min(since, self._clock.now()) - _SLACK_SECONDS, None
         while True:
             page = await self._store.changed(since, after, _PAGE)
             heads = await self._use(SideFile.heads, [session.id for session in page])
             await self._follow_all(page, heads, pause)
             if page:
                 since, after = page[-1].updated_at, page[-1].id
-                await self._use(SideFile.set_since, since)
-            if len(page) < _PAGE:
+                if not await self._use(_move_cursor, file, since):
+                    (file, since), after = await self._use(_read_cursor), None
+                elif len(page) < _PAGE:
+                    return True
+            else:
                 return True
             if self._clock.elapsed() >= until:
                 return False
+
+    async def _is_behind(self) -> bool:
+        """Compare the numbers of the index with those of the log."""
+        logged, indexed = await self._store.totals(), await self._use(SideFile.totals)
+        missing = max(0, logged.entries - indexed.entries)
+        self.reading = IndexReading(logged.sessions, missing)
+        if missing:
+            _log.info("the search index lacks %d entries of the log and is filled again", missing)
+        return missing > 0
 
     async def _follow_all(
         self, sessions: Sequence[Session], heads: Mapping[SessionId, int], pause: float
@@ -306,6 +337,17 @@ class _Slice(NamedTuple):
     @property
     def size(self) -> int:
         return sum(len(text) for _, text in self.texts)
+
+
+def _read_cursor(file: SideFile) -> tuple[SideFile, float]:
+    return file, file.since()
+
+
+def _move_cursor(file: SideFile, known: SideFile, since: float) -> bool:
+    """Return False if the file is another one than the one that was filled."""
+    if file is known:
+        file.set_since(since)
+    return file is known
 
 
 def _add(file: SideFile, batch: Sequence[_Slice]) -> bool:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from talaria.core.ids import ChatKey, SessionId
+from talaria.core.recall_port import LogTotals
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.faults import DiskFault, kind_of
 
@@ -133,6 +134,12 @@ class SideFile:
     def sessions(self, after: int, limit: int) -> list[NumberedSession]:
         rows = self._db.execute(f"{_SESSIONS} WHERE number > ? ORDER BY number LIMIT ?", (after, limit))
         return [NumberedSession(*row) for row in rows]
+
+    def totals(self) -> LogTotals:
+        """Count the sessions, and the entries up to which they are indexed."""
+        return LogTotals(
+            *self._db.execute("SELECT count(*), coalesce(sum(head), 0) FROM sessions").fetchone()
+        )
 
     def sessions_within(self, roots: Iterable[ChatKey]) -> list[NumberedSession]:
         """Return the sessions of these chats and of their threads."""

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
-from talaria.core.gateway_part import NoSettings
+from talaria.core.findings import Finding, ok, warn
+from talaria.core.gateway_part import Examination, NoSettings
 from talaria.core.tasks import run_loops
 from talaria.gateway import Gateway, ServicePart
 
@@ -21,4 +22,18 @@ async def _open(gateway: Gateway, settings: NoSettings) -> AsyncIterator[None]:
         yield
 
 
-SEARCH_INDEX: Final = ServicePart(name="search index", settings=NoSettings, open=_open)
+async def _examine(examination: Examination[NoSettings]) -> AsyncIterator[Finding]:
+    reading = (examination.status or {}).get("search")
+    if reading is None:
+        return
+    if missing := reading["missing_entries"]:
+        text = f"The search index lacks {missing} entries of the log, so searches may miss some."
+        yield warn(
+            _NAME, text, "It is filled in the background. If this stays, delete search.db in the home."
+        )
+    else:
+        yield ok(_NAME, "The search index has all entries of the log.")
+
+
+_NAME: Final = "search index"
+SEARCH_INDEX: Final = ServicePart(name=_NAME, settings=NoSettings, open=_open, findings=_examine)

@@ -167,6 +167,7 @@ class OperatorApi:
                 owed=OwedView(stats.owed, stats.outbox, round(stats.oldest_seconds, 3), stats.unsent),
                 jobs=self._view_jobs(jobs),
                 processes=tuple(gateway.notes.processes.infos()),
+                search=gateway.search.reading,
                 cluster=None if overview is None else view_cluster(overview),
             )
         )

@@ -12,6 +12,7 @@ from talaria.core.cluster import Member, MemberFigures
 from talaria.core.extensions import PluginReport
 from talaria.core.ids import OwnerId, PlaceId
 from talaria.core.limits import LimitReading
+from talaria.core.search_port import IndexReading
 from talaria.core.tokens import NamedToken
 from talaria.models.local.larger import LargerModel
 from talaria.observe.health import GatewayPhase
@@ -149,6 +150,7 @@ class StatusView(msgspec.Struct, frozen=True):
     turns: dict[str, int]
     owed: OwedView
     jobs: JobsView
+    search: IndexReading | None  # None until the index was used
     processes: tuple[ProcessInfo, ...]  # in the background, that run
     cluster: ClusterView | None
 

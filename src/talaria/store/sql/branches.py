@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from talaria.core.entries import Entry
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.ledger import BranchPoint
+from talaria.core.recall_port import LogTotals
 from talaria.core.sessions import Session
 from talaria.store.sql import locks
 from talaria.store.sql.executor import Connection, Transaction
@@ -60,6 +61,9 @@ CHANGED = f"""
 SELECT {SESSION_COLUMNS} FROM sessions WHERE ephemeral = 0 AND (updated_at, id) > (?, ?)
 ORDER BY updated_at, id LIMIT ?
 """  # noqa: S608
+TOTALS = """
+SELECT count(*), CAST(coalesce(sum(seq), 0) AS BIGINT) FROM sessions WHERE ephemeral = 0 AND seq > 0
+"""
 SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions WHERE id = ?"  # noqa: S608
 SLICE = f"""
 SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT {_SLICE_ENTRIES}
@@ -70,6 +74,10 @@ _BODY = 5
 
 def changed(db: Connection, since: float, after: SessionId | None, limit: int) -> list[Session]:
     return list(map(session_from, db.execute(CHANGED, (since, after or "", limit))))
+
+
+def totals(db: Connection) -> LogTotals:
+    return LogTotals(*db.execute(TOTALS).fetchone())
 
 
 def known_sessions(db: Connection, ids: Sequence[SessionId]) -> dict[SessionId, Session]:

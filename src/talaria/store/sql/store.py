@@ -190,6 +190,7 @@ class SqlRecall(SqlPort):
     """See `core.recall_port.RecallStore`."""
 
     changed = reads(branches.changed)
+    totals = reads(branches.totals)
     known_sessions = reads(branches.known_sessions)
     kept_parents = reads(branches.kept_parents)
     lineage = reads(branches.lineage)
