@@ -20,6 +20,7 @@ from contracts.store_orders import (
     pinned,
     said,
 )
+from postgres_server import PostgresServer
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
 from talaria.core.gateway_part import StorePart, StoreScope
@@ -190,6 +191,28 @@ async def test_a_gateway_without_work_is_seen_at_the_server(tmp_path: Path, post
         for source, target in (("", postgres_url), (postgres_url, f"sqlite:{tmp_path}/back.db")):
             with pytest.raises(StoreError, match="A gateway works on the database"):
                 await copy_store(source, target, path, _tell)
+
+
+@pytest.mark.parametrize("part", [SQLITE, POSTGRES], ids=lambda part: part.name)
+async def test_no_gateway_starts_on_a_target_whose_copy_ended_before_its_first_row(
+    part: StorePart[StoreSettings], path: Path, tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """The copy creates the target's tables, and is refused. Without its rows, all chats would seem lost."""
+    url = postgres.new_database("template0") if part is POSTGRES else f"sqlite:{tmp_path}/target.db"
+    async with await SqliteStore.open(path, SystemClock()) as file:
+        await begun(file)
+    with pytest.raises(StoreError, match="it has leases"):
+        await copy_store(f"sqlite:{path}", url, path, _tell)
+    with pytest.raises(StoreError, match="not finished"):
+        async with part.open(StoreScope(tmp_path / "x.db", SystemClock()), StoreSettings(url)):
+            pass
+    async with await SqliteStore.open(path, SystemClock()) as file:
+        await file.threads.write(lambda tx: tx.execute("UPDATE sessions SET lease_expires = 0").rowcount)
+    assert (await copy_store(f"sqlite:{path}", url, path, _tell)).rows > 0
+    async with part.open(StoreScope(tmp_path / "x.db", SystemClock()), StoreSettings(url)) as store:
+        assert (await store.stats()).sessions == 1
+    if part is POSTGRES:
+        postgres.drop(url)
 
 
 @pytest.mark.parametrize("part", [SQLITE, POSTGRES], ids=lambda part: part.name)

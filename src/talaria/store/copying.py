@@ -3,8 +3,9 @@
 Both sides are read in the order of each table's key, page by page. Rows that the target lacks, or has
 otherwise, are written; rows that only the target has are deleted. So a copy that was interrupted is simply
 begun again. At the end both sides are read once more and compared. The target must be empty, or the copy that
-was begun: it has a mark until the comparison was good, and no gateway starts on it before. Zero characters,
-which PostgreSQL's text cannot hold, become U+FFFD there, as in all that is stored.
+was begun: it has a mark until the comparison was good, and no gateway starts on it before. The transaction
+that creates the tables of a new target sets the mark. Zero characters, which PostgreSQL's text cannot hold,
+become U+FFFD there, as in all that is stored.
 """
 
 # ruff: noqa: S608 (statements are put together from the names of tables and columns only)
@@ -241,13 +242,14 @@ _NUMBERED = (
 
 
 @asynccontextmanager
-async def open_executor(url: str, default: Path) -> AsyncIterator[Executor]:
-    """Open a database to be copied from or to. A missing one is made."""
+async def open_executor(url: str, default: Path, on_create: str = "") -> AsyncIterator[Executor]:
+    """Open a database to be copied from or to. A missing one is made, together with `on_create`."""
     clock = SystemClock()
     if is_postgres(url):
         from talaria.store.postgres.store import PostgresStore  # noqa: PLC0415 - psycopg is for this engine only
 
-        async with await PostgresStore.open(url, clock, name="talaria store copy") as store:
+        name = "talaria store copy"
+        async with await PostgresStore.open(url, clock, name=name, on_create=on_create) as store:
             if await store.is_in_use():
                 raise StoreError("A gateway works on the database of the URL.", "Stop it, then try again.")
             (version,) = await store.threads.read(lambda db: db.execute(_FIND_SCHEMA).fetchone())
@@ -258,11 +260,15 @@ async def open_executor(url: str, default: Path) -> AsyncIterator[Executor]:
                 )
             yield store.threads
     else:
-        async with await SqliteStore.open(find_database(url, default), clock) as file:
+        path = find_database(url, default)
+        async with await SqliteStore.open(path, clock, on_create=on_create) as file:
             yield file.threads
 
 
 async def copy_store(source: str, target: str, default: Path, tell: Tell) -> CopyResult:
     """Copy the database of one URL to that of another. Raises `StoreError`."""
-    async with open_executor(source, default) as first, open_executor(target, default) as second:
+    async with (
+        open_executor(source, default) as first,
+        open_executor(target, default, on_create=_SET_MARK) as second,
+    ):
         return await StoreCopy(first, second, tell).run(SystemClock().now())

@@ -45,8 +45,9 @@ def compatible_from(number: int, file: Path) -> int:
     return max(number - 1, int(found[1])) if found else number
 
 
-def migrate(connection: psycopg.Connection[Any]) -> int:
-    """Bring the database to this program's version at least, and return this program's.
+def migrate(connection: psycopg.Connection[Any], on_create: str = "") -> int:
+    """Bring the database to this program's version at least, and return this program's. `on_create` is
+    executed in the transaction that creates the tables.
 
     Raises `StoreError`, having changed nothing, for a database that is too new for this program, that belongs
     to another one, or that gateways serve which could not go on. Gateways that start at the same time wait
@@ -59,11 +60,14 @@ def migrate(connection: psycopg.Connection[Any]) -> int:
         current = read_version(connection)  # another gateway may have migrated meanwhile
         steps = [(number, file) for number, file in migrations() if number > current]
         oldest = max((compatible_from(number, file) for number, file in steps), default=0)
+        is_new = not current
         if steps and current:
             _check_members(connection, oldest)
         for number, file in steps:
             connection.execute(file.read_bytes())
             current = number
+        if on_create and is_new:
+            connection.execute(on_create.encode())
         if steps:
             connection.execute(
                 "UPDATE talaria_schema SET version = %s, compatible_from = %s", [current, oldest]

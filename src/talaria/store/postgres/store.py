@@ -52,14 +52,21 @@ class PostgresStore(SqlStore):
 
     @classmethod
     async def open(
-        cls, url: str, clock: Clock, *, connections: int = CONNECTIONS, name: str = GATEWAY
+        cls,
+        url: str,
+        clock: Clock,
+        *,
+        connections: int = CONNECTIONS,
+        name: str = GATEWAY,
+        on_create: str = "",
     ) -> PostgresStore:
         """Open the database, and make its tables or migrate them. Raises `StoreError`.
 
-        The server shows the connections under this name.
+        The server shows the connections under this name. `on_create` is a statement for the transaction that
+        creates the tables.
         """
         times: Clock = ServerClock() if isinstance(clock, SystemClock) else clock
-        version, schema = await asyncio.to_thread(_prepare, url, times, name)
+        version, schema = await asyncio.to_thread(_prepare, url, times, name, on_create)
         threads = PostgresThreads(
             partial(open_pipe, url, name=name),
             partial(open_pipe, url, name=name, is_reader=True),
@@ -148,11 +155,11 @@ def _read_time(db: Connection) -> float:
     return float(db.execute(TIME).fetchone()[0])
 
 
-def _prepare(url: str, clock: Clock, name: str) -> tuple[str, int]:
+def _prepare(url: str, clock: Clock, name: str, on_create: str) -> tuple[str, int]:
     """Return the server's version and the schema's. Raises `StoreError`."""
     with preparing(url, name) as connection:
         version = version_of(connection)
-        schema = migrate(connection)
+        schema = migrate(connection, on_create)
         connection.execute(_OLD_MARKS)
         if isinstance(clock, ServerClock):
             asked_at = clock.elapsed()

@@ -40,8 +40,9 @@ _WRITER = (
 )
 
 
-def open_writer(path: Path, *, look_first: bool = False) -> driver.Connection:
-    """Return the migrated database, made if there is none. With `look_first` it must be whole.
+def open_writer(path: Path, *, look_first: bool = False, on_create: str = "") -> driver.Connection:
+    """Return the migrated database, made if there is none, together with `on_create`. With `look_first` it
+    must be whole.
 
     Raises `StoreError`, also for a missing file whose saved content waits to be restored, and `StoreDamaged`
     for a damaged file.
@@ -52,7 +53,7 @@ def open_writer(path: Path, *, look_first: bool = False) -> driver.Connection:
     try:
         connection = _connect(path, "rwc")
         try:
-            _prepare(connection, path, look_first)
+            _prepare(connection, path, look_first, on_create)
         except BaseException:
             connection.close()
             raise
@@ -100,7 +101,7 @@ def _connect(path: Path, mode: str) -> driver.Connection:
     )
 
 
-def _prepare(connection: driver.Connection, path: Path, look_first: bool) -> None:
+def _prepare(connection: driver.Connection, path: Path, look_first: bool, on_create: str) -> None:
     for pragma in _COMMON:
         connection.execute(pragma)
     if path.stat().st_size == 0:
@@ -108,7 +109,7 @@ def _prepare(connection: driver.Connection, path: Path, look_first: bool) -> Non
         path.chmod(0o600)
     elif look_first:
         _refuse_damaged(connection, path)
-    migrate(connection, path)
+    migrate(connection, path, on_create)
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise StoreError(

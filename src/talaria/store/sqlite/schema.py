@@ -24,8 +24,9 @@ def latest_version() -> int:
     return max(number for number, _ in _migrations())
 
 
-def migrate(connection: driver.Connection, path: Path) -> int:
-    """Bring the database to this program's version, and return that version.
+def migrate(connection: driver.Connection, path: Path, on_create: str = "") -> int:
+    """Bring the database to this program's version, and return that version. `on_create` is executed in the
+    transaction that creates the tables.
 
     Raises `StoreError`, having changed nothing, for a database that is newer than this program or that
     belongs to another one.
@@ -39,6 +40,8 @@ def migrate(connection: driver.Connection, path: Path) -> int:
         current = check_version(connection, path, latest)
         for statement in _missing(current) if current else _whole_schema():
             connection.execute(statement)
+        if on_create and not current:
+            connection.execute(on_create)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {latest}")
         connection.execute("COMMIT")

@@ -54,14 +54,17 @@ class SqliteStore(SqlStore):
         *,
         is_suspect: bool = False,
         look_first_bytes: int = LOOK_FIRST_BYTES,
+        on_create: str = "",
     ) -> SqliteStore:
-        """Open the database; see `store.engines.open_store`.
+        """Open the database; see `store.engines.open_store`. `on_create` is a statement for the transaction
+        that creates its tables.
 
         With `is_suspect` the last owner did not close the file. A file up to `look_first_bytes` is checked
         for damage before the first write. A larger file is checked by `verify`, beside other work.
         """
         look_first = is_suspect and _size(path) <= look_first_bytes
-        writer = await Writer.start(partial(open_writer, path, look_first=look_first), clock, path)
+        opening = partial(open_writer, path, look_first=look_first, on_create=on_create)
+        writer = await Writer.start(opening, clock, path)
         readers = Readers(lambda: open_reader(writer.find_readable(path)), on_failure=writer.note_damage)
         store = cls(path, clock, writer, readers)
         if is_suspect:
