@@ -158,6 +158,85 @@ def test_commands_on_a_full_disk_say_so_and_doctor_goes_on(tmp_path: Path) -> No
     assert "Make room on that disk" in told and "ok       port" in told
 
 
+WAITING_START = """
+import json, os, signal, socket, subprocess, sys, time, urllib.error, urllib.request
+from pathlib import Path
+
+home = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "tmpfs", str(home)], check=True)
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+environ = {**os.environ, "TALARIA_HOME": str(home), "TALARIA_HTTP__PORT": str(port)}
+
+def start():
+    command = [sys.executable, "-m", "talaria", "serve"]
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+def call(path, body=None):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", body and json.dumps(body).encode())
+    request.add_header("Authorization", "Bearer " + (home / "http.token").read_text().strip())
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return [answer.status, json.load(answer)]
+    except urllib.error.HTTPError as error:
+        return [error.code, json.load(error)]
+    except OSError as error:
+        return [0, str(error)]
+
+def until(path, status, gateway):
+    for _ in range(300):
+        if (seen := call(path))[0] == status or gateway.poll() is not None:
+            return seen
+        time.sleep(0.1)
+
+def fill():
+    with (home / "ballast").open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            pass
+
+def end(gateway):
+    gateway.send_signal(signal.SIGTERM)
+    log = gateway.communicate()[1]
+    return [gateway.returncode, log]
+
+first = start()
+first.stdout.readline()
+until("/readyz", 200, first)
+end(first)
+fill()
+second = start()
+seen = {"live": until("/healthz", 200, second), "ready": call("/readyz"), "other": call("/api/status")}
+(home / "ballast").unlink()
+seen["well"] = until("/readyz", 200, second)
+seen["accepted"] = call("/api/sessions/one/messages", {"text": "/whoami"})[0]
+seen["second"] = end(second)
+fill()
+third = start()
+until("/healthz", 200, third)
+seen["stopped"] = end(third)
+print(json.dumps(seen))
+"""
+
+
+def test_a_start_on_a_full_disk_waits_and_continues_when_there_is_room(tmp_path: Path) -> None:
+    seen = json.loads(run(WAITING_START, tmp_path))
+    assert seen["live"][0] == 200, seen
+    assert seen["ready"][0] == 503
+    assert seen["ready"][1]["troubles"] == ["store"]
+    status, body = seen["other"]
+    assert status == 503
+    assert "full" in body["error"]["message"] and "Make room" in body["error"]["hint"]
+    assert (seen["well"][0], seen["accepted"]) == (200, 202)
+    code, log = seen["second"]
+    assert code == 0
+    assert "waits for room" in log and "Traceback" not in log, log
+    assert seen["stopped"][0] == 0, "a gateway that waits can be stopped"
+
+
 READ_ONLY = """
 import os, subprocess, sys
 home = sys.argv[1]

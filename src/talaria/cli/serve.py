@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from typing import NamedTuple, TextIO
 
 import click
@@ -19,6 +19,7 @@ from talaria.app import open_gateway
 from talaria.channels.http.http_channel import HttpChannel
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.token import ensure_http_token
+from talaria.channels.http.waiting import DISK_FULL, answer_while_waiting
 from talaria.channels.supervisor import open_channels
 from talaria.cli.gateway_parts import parts_with_plugins
 from talaria.cli.logs import follow_settings, open_audit_log, open_log
@@ -42,9 +43,13 @@ from talaria.observe.health import GatewayPhase
 from talaria.observe.logs import LogControl, configure
 from talaria.parts import PARTS
 from talaria.skills.pins import read_status
+from talaria.store.engines import has_room
+from talaria.store.settings import is_file
 
 _log = logging.getLogger("talaria.serve")
 AT_ONCE = 130
+_ROOM_BYTES = 256 << 10  # for the database's log, lock files and the first messages
+_LOOK_SECONDS = 2.0
 
 
 @verb("serve", "talaria serve", "talaria serve --port 9000", "TALARIA_HOME=/srv/talaria talaria serve")
@@ -118,6 +123,8 @@ def _with_options(environ: Mapping[str, str], host: str | None, port: int | None
 async def _serve(start: Start, invocation: Invocation) -> int:
     home, loaded, environ, secrets, log, parts = start
     stop = _stop_on_signals(home)
+    if not await _wait_for_room(home, loaded, stop):
+        return 0
     async with (
         open_gateway(home, loaded, environ, parts=parts, secrets=secrets) as gateway,
         _open_channels(gateway, log) as http,
@@ -141,6 +148,28 @@ async def _serve(start: Start, invocation: Invocation) -> int:
         _log.info("stopping: running turns may finish within %g s; a second signal ends it at once", deadline)
     _log.info("stopped")
     return 0
+
+
+async def _wait_for_room(home: Home, loaded: Loaded, stop: asyncio.Event) -> bool:
+    """Return True once the disks of the home and of its database have room for a start, and False if the
+    gateway is stopped before. Answers health checks meanwhile."""
+    url = loaded.settings.store.url
+    folders = {home.path, home.find_database(url).parent} if is_file(url) else {home.path}
+
+    def is_full() -> bool:
+        return not all(has_room(folder, _ROOM_BYTES) for folder in folders)
+
+    if not await asyncio.to_thread(is_full):
+        return True
+    _log.error("the gateway waits for room: %s %s", DISK_FULL.user_text, DISK_FULL.hint)
+    async with answer_while_waiting(loaded.settings.of(HTTP)):
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), _LOOK_SECONDS)
+            if not stop.is_set() and not await asyncio.to_thread(is_full):
+                _log.info("the disk has room: the gateway starts")
+                return True
+    return False
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from talaria.core.store_ports import StoreEngine
 from talaria.store.sql import jobs, queries, rules
 from talaria.store.sqlite.database import checked_reader
 from talaria.store.sqlite.driver import driver, is_single_process_only
+from talaria.store.sqlite.faults import DiskFault, find_fault
 from talaria.store.sqlite.rescue import NOT_WRITTEN, find_rescued, find_unrestored, restore_command
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
@@ -54,6 +55,11 @@ class EngineDescription(msgspec.Struct, frozen=True):
     schema: int
     warning: str = ""
     package: str = ""
+
+
+def has_room(folder: Path, size: int) -> bool:
+    """Return False if the disk of a folder is too full for a file of `size` bytes, which is tried."""
+    return find_fault(folder, size) is not DiskFault.FULL
 
 
 def describe_engine() -> EngineDescription:

@@ -65,13 +65,15 @@ _FAILURES = {
 _BY_ERRNO = {errno.EROFS: DiskFault.READ_ONLY, errno.ENOSPC: DiskFault.FULL, errno.EDQUOT: DiskFault.FULL}
 
 
-def find_fault(folder: Path) -> DiskFault:
-    """Return what is wrong with the disk of a folder, by writing a file there. SQLite reports a disk that
-    turned read-only as an I/O error like any other."""
+def find_fault(folder: Path, size: int = 4096) -> DiskFault:
+    """Return what is wrong with the disk of a folder, by writing a file of `size` bytes there. SQLite reports
+    a disk that turned read-only as an I/O error like any other."""
     probe = folder / f".write-test-{secrets.token_hex(4)}"
     try:
         with probe.open("wb", buffering=0) as file:
-            file.write(b"x" * 4096)
+            left = size
+            while left > 0:  # a disk that is almost full takes a part
+                left -= file.write(b"x" * left)
     except OSError as error:
         return _BY_ERRNO.get(error.errno or 0, DiskFault.OTHER)
     finally:
