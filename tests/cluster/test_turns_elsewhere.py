@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import aiohttp
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -20,7 +21,7 @@ from contracts.job_suite import add
 from postgres_server import PostgresServer, postgres  # noqa: F401 - fixtures
 from talaria.core.cluster import Wake
 from talaria.core.errors import ToolError
-from talaria.core.ids import ChatAddress, PlaceId, TurnId, new_job_id
+from talaria.core.ids import ChatAddress, OwnerId, PlaceId, TurnId, new_job_id
 from talaria.core.jobs import (
     NOWHERE,
     AddJob,
@@ -258,6 +259,32 @@ async def test_a_login_that_one_gateway_made_or_ended_counts_at_the_other(pair: 
         async with asyncio.timeout(20):
             while await call(b, "GET", "/api/turns", cookie, secret) != 401:
                 await asyncio.sleep(0.05)
+
+
+async def test_an_address_in_the_members_table_cannot_use_a_login_code(pair: Pair) -> None:
+    """A gateway asks all others whether they have made a code. One of them could redeem it first."""
+    a, b = pair.a, pair.b
+    heard = bytearray()
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.extend(await reader.read(65536))
+        heard.extend(await reader.read(65536) if heard.endswith(b"\r\n\r\n") else b"")
+        writer.close()
+
+    server = await asyncio.start_server(hear, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    assert a.gateway.cluster is not None
+    row = {"owner": OwnerId("own_spy"), "place": PlaceId("plc_spy"), "url": url, "started_at": 0.0}
+    spy = msgspec.structs.replace(a.gateway.cluster.me, **row)
+    await a.gateway.store.cluster.join(spy, 30.0)
+    code = (await a.post("/api/login/codes", status=201))["code"]
+    async with b.client.post(f"{b.url}/api/login", json={"code": code}) as answer:
+        assert answer.status == 200
+    await a.gateway.store.cluster.leave(spy.owner)
+    server.close()
+    await server.wait_closed()
+    assert b"POST /cluster/login" in heard
+    assert code.encode() not in heard
 
 
 async def test_a_job_that_one_gateway_takes_is_known_to_the_scheduler_of_the_other(pair: Pair) -> None:

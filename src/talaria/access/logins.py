@@ -52,14 +52,19 @@ class Logins:
         code = "".join(secrets.choice(_ALPHABET) for _ in range(_CODE_LENGTH))
         while len(self._codes) >= _MAX_CODES:
             del self._codes[next(iter(self._codes))]
-        self._codes[_digest(code)] = self._clock.elapsed() + CODE_SECONDS
+        self._codes[digest_of_code(code)] = self._clock.elapsed() + CODE_SECONDS
         return code
 
     def redeem(self, code: str) -> BrowserLogin | None:
         """Use a code up and return the login; None if the code is wrong or expired."""
-        good_until = self._codes.pop(_digest(code.strip().upper()), None)
-        if good_until is None or self._clock.elapsed() >= good_until:
-            return None
+        return self.new_login() if self.use_code(digest_of_code(code)) else None
+
+    def use_code(self, digest: bytes) -> bool:
+        """Use up the code that has this digest. Return whether it was made here and has not expired."""
+        good_until = self._codes.pop(digest, None)
+        return good_until is not None and self._clock.elapsed() < good_until
+
+    def new_login(self) -> BrowserLogin:
         claim = f"{int(self._clock.now()) + COOKIE_SECONDS}.{secrets.token_urlsafe(12)}"
         return BrowserLogin(f"{claim}.{_sign(self._key, claim)}", _sign(self._page_key, claim))
 
@@ -110,6 +115,7 @@ def _sign(key: bytes, claim: str) -> str:
     return hmac.digest(key, claim.encode(), "sha256").hex()
 
 
-def _digest(code: str) -> bytes:
-    """Return the key under which a code is kept. Its lookup time tells nothing about a code."""
-    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()
+def digest_of_code(code: str) -> bytes:
+    """Return the key under which a code is kept. Its lookup time tells nothing about a code, and whoever has
+    it cannot find the code."""
+    return hashlib.sha256(code.strip().upper().encode("utf-8", "surrogatepass")).digest()

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import msgspec
 
-from talaria.access.logins import Logins
-from talaria.channels.http.auth import LoginBody
+from talaria.access.logins import Logins, digest_of_code
 from talaria.channels.http.callers import RouteAccess
 from talaria.channels.http.description import Call, Field
 from talaria.channels.http.file_api import open_file
@@ -41,6 +40,13 @@ from talaria.workspace.sent_files import read_sent
 _BYTES: Final = "application/octet-stream"
 _encode = msgspec.json.Encoder().encode
 _END = encode_line(StreamEnd())
+
+
+class MemberLoginBody(msgspec.Struct):
+    """The SHA-256 of a code; or the code itself, from a member of an older version."""
+
+    digest: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{64})?$")] = ""
+    code: str = ""
 
 
 class ClusterApi:
@@ -94,10 +100,15 @@ class ClusterApi:
         return _encode(OpenTurns(tuple(turns))) + b"\n"
 
     async def log_in(self, request: Request) -> Response:
-        """Exchange a code that this member made, for the member to which a browser brought it."""
-        code = (await request.json(LoginBody, SMALL_BODY)).code
-        if (login := self._logins.redeem(code)) is None:
+        """Use up a code that this member made, for the member to which a browser brought it. That member
+        makes the login, so that no secret is sent. A member of an older version gets the login."""
+        body = await request.json(MemberLoginBody, SMALL_BODY)
+        digest = bytes.fromhex(body.digest) if body.digest else digest_of_code(body.code)
+        if not self._logins.use_code(digest):
             raise NotFound("This member has not made the code, or it was used.", "`talaria open` makes one.")
+        if body.digest:
+            return Response(b"", 204)
+        login = self._logins.new_login()
         return json_response(MemberLogin(login.cookie, login.secret))
 
     # -- files ----------------------------------------------------------------------------------------------
@@ -206,7 +217,13 @@ def cluster_routes(cluster: ClusterApi) -> dict[str, dict[str, ApiRoute]]:
     put = Call("Put a file into the folder of a chat.", list[Part], body=_BYTES, fields=fields)
     read = Call("A file of a chat.", _BYTES, fields=fields, errors=("not_found",))
     file = Call("An upload, or a file that a turn sent.", _BYTES, errors=("not_found",))
-    log_in = Call("Exchange the code of a link.", MemberLogin, body=LoginBody, errors=("not_found",))
+    log_in = Call(
+        "Exchange the code of a link.",
+        MemberLogin,
+        also={204: None},
+        body=MemberLoginBody,
+        errors=("not_found",),
+    )
     greeting = Call("Whether another member reaches this one, and has the token.", None, status=204)
     return {
         "/cluster/greeting": {"GET": ApiRoute(cluster.greet, RouteAccess.ALL, greeting)},
