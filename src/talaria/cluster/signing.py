@@ -3,7 +3,7 @@
 The cluster token is the key and is never sent. A call carries an HMAC-SHA256 over the member that is called,
 the time by the database's clock, a nonce, method, path and query, role, and the digest of the body. An answer
 carries one over the call's nonce, its status and headers. Each piece of its body carries one over the nonce
-and the number of the piece. docs/adr/0041-signed-cluster-calls.md says what this prevents, and what it does
+and the number of the piece. docs/adr/0042-signed-cluster-calls.md says what this prevents, and what it does
 not.
 """
 
@@ -167,12 +167,12 @@ class PeerAnswer:
 
     async def read(self, max_bytes: int = MOST_BYTES) -> bytes:
         """Return the whole body. Raises what `pieces` raises, and `BrokenStream` for a longer one."""
-        body = b""
+        body = bytearray()
         async for piece in self.pieces():
             body += piece
             if len(body) > max_bytes:
                 raise BrokenStream(f"the answer has more than {max_bytes} bytes")
-        return body
+        return bytes(body)
 
 
 def _mac(key: bytes, *fields: bytes) -> bytes:

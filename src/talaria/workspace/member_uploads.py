@@ -103,14 +103,14 @@ class ChatFileRoutes:
                 return None
             query = {"chat": key, "path": path}
             async with self._peers.call(member, "GET", FILES_PATH, "operate", params=query) as response:
-                data = b""
+                data = bytearray()
                 async for piece in response.pieces():
                     data += piece
                     if len(data) > MAX_SENT_BYTES:
                         break
         except (PeerUnreachable, StoreError) as error:
             raise ToolError(f"The file is on another machine: {error.user_text}", error.hint) from None
-        return data
+        return bytes(data)
 
     async def fetch(self, file_id: str, key: ChatKey | None = None) -> tuple[Upload, BinaryIO]:
         """Return a file that another member has, as a temporary file that the caller closes: the copy of a

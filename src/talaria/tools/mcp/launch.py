@@ -225,12 +225,13 @@ def _real(paths: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _links(path: Path) -> Iterator[Path]:
-    """Yield the links on the way to a path, each before the links on the way to its target."""
+def _links(path: Path, known: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the links on the way to a path, each before the links on the way to its target. A link that leads
+    back to itself is yielded once."""
     for each in (path, *path.parents):
-        if each.is_symlink():
+        if each not in known and each.is_symlink():
             yield each
-            yield from _links(each.parent / each.readlink())
+            yield from _links(each.parent / each.readlink(), (*known, each))
 
 
 def _checked(path: Path, home: Path) -> Path:
