@@ -88,6 +88,12 @@ def test_of_two_mounts_at_one_path_the_later_one_is_used() -> None:
     assert options == ["--bind", "/two", "/a", "--remount-ro", "/"]
 
 
+def test_the_commands_own_proc_and_dev_cannot_be_replaced_by_the_machines() -> None:
+    own = Mount("/proc", ("--proc", "/proc"), is_sealed=True)
+    with pytest.raises(SandboxError, match="/proc cannot be a folder of commands"):
+        mount_options([own, bind(Path("/proc"), "/proc")])
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can create files that belong to root")
 def test_a_helper_that_others_can_change_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

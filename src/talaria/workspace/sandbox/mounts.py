@@ -51,10 +51,14 @@ def takes_descriptors(program: str) -> bool:
 def mount_options(mounts: Iterable[Mount], programs: Iterable[str] = ()) -> list[str]:
     """Return the bubblewrap options for these mounts, each after the mounts around it. The root is read-only.
 
-    If two mounts have the same destination, the later one is used. `programs` are run inside before the
-    command is confined. Raises `SandboxError` if `check_plan` does.
+    If two mounts have the same destination, the later one is used; a sealed one cannot be replaced.
+    `programs` are run inside before the command is confined. Raises `SandboxError` if the plan is refused.
     """
-    plan = {mount.destination: mount for mount in mounts}
+    plan: dict[str, Mount] = {}
+    for mount in mounts:
+        if mount.destination in plan and plan[mount.destination].is_sealed:
+            raise SandboxError(f"{mount.destination} cannot be a folder of commands: they have their own.")
+        plan[mount.destination] = mount
     check_plan(plan, programs)
     options: list[str] = []
     created = {"/", *plan}
