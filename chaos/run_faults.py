@@ -68,10 +68,16 @@ RUN_FAULTS = (
         (
             Edit(
                 "store/sql/announcements.py",
-                "session is not None and text and place.chat_key != turn.chat_key",
-                "session is not None and text",
+                "if text and place.chat_key != turn.chat_key:",
+                "if text:",
             ),
         ),
+        Tests(_CONTRACT),
+    ),
+    Mutant(
+        "reminder sent beside its slot",
+        "a kill between sending a reminder and settling its slot sends it again",
+        (Edit("store/sql/sending.py", "        claim=order.claim,\n", ""),),
         Tests(_CONTRACT),
     ),
     Mutant(
