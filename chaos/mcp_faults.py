@@ -9,7 +9,30 @@ _CALLS = "tests/tools/mcp/test_calls.py"
 _HOSTILE = "tests/tools/mcp/test_hostile_servers.py"
 _ASKING = "tests/tools/mcp/test_asking_servers.py"
 
+_ADDING = "tests/cli/test_mcp.py"
+
 MCP_FAULTS = (
+    Mutant(
+        "secrets of the gateway in a pasted server",
+        "a pasted URL gets the gateway's token during the connection test",
+        (
+            Edit("cli/mcp_add.py", "    _check_references(found, own_secrets(change.loaded.settings))\n", ""),
+            Edit("tools/mcp/launch.py", "if self._is_own_secret(variable):", "if not variable:"),
+        ),
+        Tests(f"{_ADDING}::test_a_pasted_server_never_gets_a_secret_of_the_gateway"),
+    ),
+    Mutant(
+        "secrets of the gateway in a configured server",
+        "a server gets the gateway's token from the settings",
+        (Edit("tools/mcp/launch.py", "if self._is_own_secret(variable):", "if not variable:"),),
+        Tests("tests/tools/mcp/test_part.py"),
+    ),
+    Mutant(
+        "variables sent without a question",
+        "a pasted URL gets a key of the environment that nobody confirmed",
+        (Edit("cli/mcp.py", "            confirm_sending(new, given)\n", ""),),
+        Tests(f"{_ADDING}::test_variables_are_sent_to_a_pasted_server_after_a_yes_in_a_terminal"),
+    ),
     Mutant(
         "changed tools offered",
         "a server changes the text of a tool after the operator has looked at it",

@@ -96,12 +96,15 @@ async def open_world(
     *,
     clock: Clock | None = None,
     environ: Mapping[str, str] | None = None,
+    own: tuple[str, ...] = (),
     sandboxes: Sandboxes | None = None,
 ) -> AsyncIterator[McpWorld]:
     """Open the servers of a home below `tmp_path`, which a second world may open again."""
     home = tmp_path / "home"
     home.mkdir(exist_ok=True)
-    scope = ToolScope(home, environ or {}, clock or SystemClock(), People())
+    scope = ToolScope(
+        home, environ or {}, clock or SystemClock(), People(), is_own_secret=lambda name: name in own
+    )
     source = McpServers(
         scope, McpSettings(dict(servers)), sandboxes=sandboxes or await proved(), draw=lambda: 1.0
     )

@@ -33,7 +33,7 @@ from talaria.cluster.roles import UPKEEP
 from talaria.cluster_scope import ClusterScope, OwnFigures, join_others, make_uploads, work_together
 from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home
-from talaria.config.load import Loaded
+from talaria.config.load import Loaded, own_secrets
 from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings
@@ -116,7 +116,15 @@ class _Start:
     def tool_scope(self, store: Store, index: LogIndex) -> ToolScope:
         home, people, secrets, of = self.home.path, self.people, self.secrets, self.current
         known = (home, self.environ, self.clock, people, of, store, secrets, index, self.zone)
-        return ToolScope(*known, follow=self.live.follow, shared=self.settings.store.shared)
+        return ToolScope(
+            *known,
+            follow=self.live.follow,
+            shared=self.settings.store.shared,
+            is_own_secret=self.is_own_secret,
+        )
+
+    def is_own_secret(self, variable: str) -> bool:
+        return own_secrets(self.live.settings)(variable)
 
     def current(self, part: GatewayPart[S]) -> S:
         return self.live.settings.of(part)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -149,3 +154,104 @@ def test_the_json_of_the_docs_can_be_pasted() -> None:
     blocks = (DOCS / "mcp.md").read_text().split("```json\n")[1:]
     names = {server.name for block in blocks for server in parse_paste(block.partition("```")[0]).servers}
     assert names == {"docs", "talaria"}
+
+
+@contextmanager
+def listening() -> Iterator[tuple[str, list[Message]]]:
+    """An HTTP server that notes the headers of each request, and answers none."""
+    seen: list[Message] = []
+
+    class Noting(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            seen.append(self.headers)
+            self.send_error(404)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Noting) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/mcp", seen
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def pasted_url(url: str, **headers: str) -> str:
+    return json.dumps({"mcpServers": {"docs": {"url": url, "headers": headers}}})
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["${env:TALARIA_HTTP_TOKEN}", "${talaria_http_token}", "${ANTHROPIC_API_KEY}", "${BOT}", "${PLUGIN_KEY}"],
+)
+@pytest.mark.parametrize("option", [(), ("--no-test",)])
+def test_a_pasted_server_never_gets_a_secret_of_the_gateway(
+    talaria: Talaria, home: Path, reference: str, option: tuple[str, ...]
+) -> None:
+    config = (home / "config.toml").read_text()
+    config += '[channels.telegram]\ntoken_env = "BOT"\n[plugins.notes]\nkey_env = "PLUGIN_KEY"\n'
+    (home / "config.toml").write_text(config)
+    name = reference.strip("${}").removeprefix("env:")
+    with listening() as (url, seen):
+        text = pasted_url(url, X=f"Bearer {reference}")
+        added = talaria("mcp", "add", *option, "--send", name, stdin=text, env={name: "own-secret-1"})
+    assert added.returncode == 1
+    assert f"headers.X names {name}, which is a secret of the gateway." in added.stderr
+    assert "docs was not added." in added.stderr
+    assert seen == []
+    assert (home / "config.toml").read_text() == config
+
+
+def test_variables_are_sent_to_a_pasted_server_only_if_each_is_named_without_a_terminal(
+    talaria: Talaria, home: Path
+) -> None:
+    before = (home / "config.toml").read_text()
+    env = {"DOCS_KEY": "docs-key-1", "OTHER_KEY": "other-key-1"}
+    with listening() as (url, seen):
+        text = pasted_url(url, A="${env:DOCS_KEY}", B="${OTHER_KEY}")
+        for named, missing in (((), "--send DOCS_KEY --send OTHER_KEY"), (("OTHER_KEY",), "--send DOCS_KEY")):
+            options = [word for name in named for word in ("--send", name)]
+            refused = talaria("mcp", "add", "--no-test", *options, stdin=text, env=env)
+            assert refused.returncode == 1
+            host = url.removeprefix("http://").removesuffix("/mcp")
+            assert f"DOCS_KEY   as the header A, to {host}" in refused.stdout
+            assert f"add {missing}." in refused.stderr
+            assert seen == []
+            assert (home / "config.toml").read_text() == before
+        talaria("mcp", "add", "--send", "DOCS_KEY", "--send", "OTHER_KEY", stdin=text, env=env)
+    assert seen[0]["A"] == "docs-key-1"
+
+
+def test_variables_are_sent_to_a_pasted_server_after_a_yes_in_a_terminal(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Typed(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TALARIA_HOME", str(home))
+    monkeypatch.setenv("DOCS_KEY", "docs-key-1")
+    with listening() as (url, seen):
+        words = ["mcp", "add", "docs", url, "--header", "A: ${DOCS_KEY}"]
+        for answer in ("\n", "no\n"):
+            monkeypatch.setattr("sys.stdin", Typed(answer))
+            assert main(words) == 1
+            assert "Send the values of DOCS_KEY?" in capsys.readouterr().out
+            assert seen == []
+        monkeypatch.setattr("sys.stdin", Typed("yes\n"))
+        main(words)
+    assert seen[0]["A"] == "docs-key-1"
+
+
+def test_what_a_program_gets_is_listed(talaria: Talaria, home: Path) -> None:
+    words = ("npx", "server-files", "--key=${FILES_KEY}")
+    refused = talaria("mcp", "add", "files", "--env", "A=${OTHER_KEY}", "--", *words)
+    assert refused.returncode == 1
+    assert "FILES_KEY  as an argument, to the program npx server-files" in refused.stdout
+    assert "OTHER_KEY  as the variable A, to the program npx" in refused.stdout
+    url = talaria("mcp", "add", "docs", "https://docs.example/${DOCS_KEY}", "--no-test")
+    assert "The url contains a variable" in url.stderr
+    assert "mcp" not in (home / "config.toml").read_text()

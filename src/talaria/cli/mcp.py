@@ -16,11 +16,10 @@ from talaria.cli.home_gateway import find_running, running_gateway
 from talaria.cli.options import Invocation, group, run_loop
 from talaria.cli.text import columns, count, describe_error
 from talaria.config.home import Home
-from talaria.config.load import Loaded, load
+from talaria.config.load import Loaded, load, own_secrets
 from talaria.config.secrets_file import SECRETS_FILE, home_environ, read_secrets_file, write_secrets_file
 from talaria.core.display import clean, clean_line
 from talaria.core.errors import ConfigError, NotFound, TalariaError
-from talaria.core.setting_marks import template_variables
 from talaria.parts import PARTS
 from talaria.tools.mcp import pins
 from talaria.tools.mcp.part import MCP
@@ -73,6 +72,14 @@ def _pairs(separator: str) -> Callable[[click.Context, click.Parameter, Sequence
 @click.option(
     "--input", "inputs", multiple=True, metavar="ID=VALUE", callback=_pairs("="), help="For ${input:ID}."
 )
+@click.option(
+    "--send",
+    "sent",
+    multiple=True,
+    metavar="NAME",
+    help="Let the server have the value of this variable without asking. Needed for each variable that its "
+    "settings name when there is no terminal.",
+)
 @click.option("--network", type=click.Choice(["off", "open"]), help="Whether it may reach public hosts.")
 @click.option("--writable", multiple=True, metavar="PATH", help="A folder that it may read and write.")
 @click.option("--readable", multiple=True, metavar="PATH", help="A folder that it may read.")
@@ -89,16 +96,21 @@ def _add(
     """Add MCP servers, and show the tools that agents get.
 
     The JSON of Claude Desktop, VS Code and READMEs is taken as it is. Keys in it are moved to secrets.env in
-    the home, which only you can read. Each server is started once; if that fails, it is not added.
+    the home, which only you can read. If the settings name variables of this machine, you see which server
+    gets them and confirm it first. Each server is started once; if that fails, it is not added.
     """
-    from talaria.cli.mcp_add import AddOptions, fill_in, plan_server, read_pasted
+    from talaria.cli.mcp_add import AddOptions, confirm_sending, fill_in, plan_server, read_pasted
 
     given = AddOptions(**{key: value for key, value in options.items() if value is not None})
     home = invocation.home()
     status = 0
     for pasted in fill_in(read_pasted(name or "", words, text), given).servers:
         try:
-            _add_one(invocation, home, plan_server(home, pasted, given), is_tested=not no_test)
+            new = plan_server(home, pasted, given)
+            for note in new.notes:
+                click.echo(note)
+            confirm_sending(new, given)
+            _add_one(invocation, home, new, is_tested=not no_test)
         except TalariaError as error:
             hint = invocation.spoken(f"{error.hint} {pasted.name} was not added.".strip())
             click.echo(describe_error(invocation.spoken(error.user_text), hint), err=True)
@@ -109,8 +121,6 @@ def _add(
 def _add_one(invocation: Invocation, home: Home, new: NewServer, *, is_tested: bool) -> None:
     from talaria.cli.mcp_add import write_server
 
-    for note in new.notes:
-        click.echo(note)
     probed = None
     if is_tested and new.server.enabled:
         home.prepare()
@@ -137,8 +147,11 @@ def _probe(home: Home, name: str, server: McpServer, keys: Mapping[str, str] = {
     settings = load(home.path, os.environ, PARTS).settings
     if sys.stderr.isatty():
         click.echo(f"Starting {name} …", err=True)
-    private = settings.network.allow_private
-    return run_loop(probe_server(home.path, name, server, environ, settings.tools, private=private))
+    is_own, private = own_secrets(settings), settings.network.allow_private
+    probe = probe_server(
+        home.path, name, server, environ, settings.tools, is_own_secret=is_own, private=private
+    )
+    return run_loop(probe)
 
 
 def _show_tools(home: Home, name: str, probed: ProbedServer) -> None:
@@ -284,8 +297,7 @@ def _remove(invocation: Invocation, name: str) -> None:
 
 def _named(server: McpServer) -> Iterator[str]:
     """Yield the variables that the settings of a server name, each once."""
-    texts = (*server.command, *server.env.values(), *server.headers.values())
-    yield from dict.fromkeys(each for text in texts for each in template_variables(text))
+    yield from dict.fromkeys(variable for _, variable in server.references())
 
 
 def _load(home: Home) -> Loaded:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -14,12 +15,15 @@ import msgspec
 from talaria.cli.hidden_input import ask_hidden
 from talaria.cli.mcp_keys import is_placeholder, move_keys, placeholders
 from talaria.cli.mcp_paste import Pasted, PastedInput, PastedServer, is_whole, parse_paste
+from talaria.cli.text import columns
 from talaria.config.edit import check_change, edited, replace_config
 from talaria.config.home import Home
-from talaria.config.load import FILE_NAME, read_config
+from talaria.config.load import FILE_NAME, own_secrets, read_config
 from talaria.config.secrets_file import write_secrets_file
+from talaria.core.display import clean_line
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.parts import PARTS
+from talaria.tools.mcp.launch import refusal
 from talaria.tools.mcp.part import MCP
 from talaria.tools.mcp.settings import McpServer
 
@@ -36,6 +40,7 @@ class AddOptions(msgspec.Struct, frozen=True):
     env: Mapping[str, str] = {}
     headers: Mapping[str, str] = {}
     inputs: Mapping[str, str] = {}
+    sent: tuple[str, ...] = ()
     network: str = ""
     writable: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
@@ -172,7 +177,48 @@ def plan_server(home: Home, pasted: PastedServer, options: AddOptions) -> NewSer
     if change.loaded is None:
         raise ConfigError(f"{FILE_NAME} cannot be used: {change.left}", "`talaria config edit` opens it.")
     found = change.loaded.settings.of(MCP).servers[server.name]
+    _check_references(found, own_secrets(change.loaded.settings))
     return NewServer(server.name, found, moved.keys, after, tuple(notes))
+
+
+def _check_references(server: McpServer, is_own: Callable[[str], bool]) -> None:
+    for key, variable in server.references():
+        if is_own(variable):
+            raise BadRequest(*refusal(key, variable))
+    if "${" in server.address.whole:
+        raise BadRequest(
+            "The url contains a variable, and variables are not replaced in addresses.",
+            "Write the address without it, and send the value in a header.",
+        )
+
+
+def confirm_sending(new: NewServer, options: AddOptions) -> None:
+    """List the variables of this machine that the server gets, and ask. Without a terminal `--send` must name
+    each of them. Raises `BadRequest` after a no."""
+    taken = [(key, name) for key, name in new.server.references() if name not in new.keys]
+    left = [*dict.fromkeys(name for _, name in taken if name not in options.sent)]
+    if not taken:
+        return
+    click.echo(f"{new.name} gets the values of these variables:")
+    click.echo(columns([(f"  {name}", _destination(key, new.server)) for key, name in taken]))
+    if not left:
+        return
+    if not sys.stdin.isatty():
+        names = " ".join(f"--send {name}" for name in left)
+        raise BadRequest(
+            "Cannot ask for confirmation without a terminal.",
+            f"If the server may have these values, add {names}.",
+        )
+    if not click.confirm(f"Send the values of {', '.join(left)}?", default=False):
+        raise BadRequest("You did not confirm it, so nothing was sent.")
+
+
+def _destination(key: str, server: McpServer) -> str:
+    table, _, name = key.partition(".")
+    if table == "headers":
+        return f"as the header {name}, to {clean_line(urlsplit(server.url).netloc)}"
+    what = f"as the variable {name}" if name else "as an argument"
+    return f"{what}, to the program {clean_line(' '.join(server.command), 60)}"
 
 
 def _has_server(home: Home, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ def load_text(home: Path, text: str | None, environ: Mapping[str, str], parts: P
     _check_model(settings, applied, issues)
     _check_providers(settings, issues)
     _check_prices(settings, issues)
+    _check_references(settings, issues)
     issues.raise_problems(settings)
     warnings = (*issues.warnings, *_open_secrets(path, settings, overrides))
     presets = {preset.api_key_env for preset in PRESETS.values()}
@@ -169,6 +170,15 @@ def _check_prices(settings: Settings, issues: IssueCollector) -> None:
         issues.warn(("budgets",), text, table, IssueKind.NO_PRICE)
 
 
+def _check_references(settings: Settings, issues: IssueCollector) -> None:
+    is_own = own_secrets(settings)
+    for path, value, marks in values_of(settings):
+        for variable in template_variables(str(value)) if Mark.TEMPLATE in marks else ():
+            if is_own(variable):
+                text = f"{dotted(path)} names {variable}, a secret of the gateway, which no MCP server gets."
+                issues.warn(path, f"{text} Export a second variable, and name that one.")
+
+
 # -- secrets
 
 
@@ -232,6 +242,16 @@ def named_variables(settings: Settings) -> list[str]:
     values = [str(each.value) for each in values_of(settings) if not each.marks.isdisjoint(marks)]
     named = (name for value in values for name in template_variables(value))
     return [*_marked(settings, Mark.SECRET_VARIABLE), *named]
+
+
+def own_secrets(settings: Settings) -> Callable[[str], bool]:
+    """Return a function that tells whether a variable holds one of the gateway's own secrets, which no MCP
+    server gets: every `TALARIA_…` variable, the keys of known providers, and the variables that a setting
+    `…_env` names, also one of a plug-in."""
+    named = (each.value for each in values_of(settings) if each.path[-1].endswith("_env"))
+    marked = _marked(settings, Mark.SECRET_VARIABLE)
+    own = {*marked, *(preset.api_key_env for preset in PRESETS.values()), *map(str, named)}
+    return lambda name: name in own or name.upper().startswith("TALARIA_")
 
 
 def secret_files(settings: Settings) -> list[str]:

@@ -91,8 +91,9 @@ def no_changes(part: GatewayPart[S], tell: Callable[[S], None]) -> AbstractConte
 class ToolScope:
     """The arguments for opening a tool part, which is opened before the turns. `current` returns the settings
     of another part as they are now, and `follow` tells of their changes. Times are told in the time zone
-    `zone`; None is that of the machine. `shared` is the folder of `store.files`. Without `opened`, `index`
-    and `sender`, tools can be described but not run."""
+    `zone`; None is that of the machine. `shared` is the folder of `store.files`. `is_own_secret` tells if
+    a variable holds a secret of the gateway. Without `opened`, `index` and `sender`, tools can be described
+    but not run."""
 
     home: Path
     environ: Mapping[str, str]
@@ -106,6 +107,7 @@ class ToolScope:
     sender: MessageSender | None = None
     follow: FollowSettings[Any] = no_changes
     shared: Path | None = None
+    is_own_secret: Callable[[str], bool] = lambda name: True
 
     @property
     def store(self) -> Store:

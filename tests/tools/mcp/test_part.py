@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mcp_world import PROGRAM
+from mcp_world import PROGRAM, open_world
 from talaria.access.people import People
 from talaria.config.load import load_text
 from talaria.core.clock import SystemClock
@@ -104,3 +104,25 @@ async def examine(home: Path, servers: dict[str, McpServer], status: Any) -> lis
     assert MCP.findings is not None
     examination = Examination(home, McpSettings(servers), {"PATH": "/usr/bin"}, status)
     return [finding async for finding in MCP.findings(examination)]
+
+
+@pytest.mark.parametrize(
+    ("server", "key"),
+    [
+        (McpServer(url="http://127.0.0.1:9/mcp", headers={"X": "Bearer ${OWN}"}), "headers.X"),
+        (McpServer((sys.executable, str(PROGRAM)), env={"X": "${OWN}"}), "env.X"),
+        (McpServer((sys.executable, str(PROGRAM), "${OWN}")), "command"),
+    ],
+)
+async def test_a_configured_server_never_gets_a_secret_of_the_gateway(
+    server: McpServer, key: str, tmp_path: Path
+) -> None:
+    async with open_world(tmp_path, {"x": server}, environ={"OWN": "own-secret-1"}, own=("OWN",)) as world:
+        await world.until(lambda: world.state("x") == "refused")
+        assert f"mcp.servers.x.{key} names OWN" in world.source.servers()["x"].trouble
+
+
+def test_secrets_of_the_gateway_in_settings_are_named_with_their_line(tmp_path: Path) -> None:
+    text = '[mcp.servers.x]\nurl = "https://a.example/mcp"\nheaders = { X = "${TALARIA_HTTP_TOKEN}" }\n'
+    loaded = load_text(tmp_path, text, {"TALARIA_HTTP_TOKEN": "t"}, PARTS)
+    assert "line 3: mcp.servers.x.headers.X names TALARIA_HTTP_TOKEN, a secret" in loaded.warnings[0]

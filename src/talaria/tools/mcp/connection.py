@@ -347,6 +347,7 @@ async def open_connection(
     With `is_legacy` a server of the older protocol is not asked for the newer one: the question may end it.
     Raises `CannotRun`, and `ToolError` if the server cannot be used now.
     """
+    launcher.check_references(name, server)
     ending = LinkEnd()
     seconds = server.start_timeout.total_seconds()
     async with AsyncExitStack() as scopes:

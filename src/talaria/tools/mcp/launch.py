@@ -63,13 +63,16 @@ class ServerLauncher:
         environ: Mapping[str, str],
         sandboxes: Sandboxes,
         *,
+        is_own_secret: Callable[[str], bool],
         limits: ProcessLimits | None = None,
         private: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         """`environ` are the gateway's variables and keys, of which a server gets those that it names.
+        `is_own_secret` tells whether a variable holds a secret of the gateway, which no server gets.
         `private` returns the addresses of `network.allow_private`."""
         self._home = Path(os.path.realpath(home))
         self.environ = environ
+        self._is_own_secret = is_own_secret
         self._sandboxes = sandboxes
         self._limits = limits or ProcessLimits()
         self.threads = FairThreads("talaria-mcp", lambda: 2)
@@ -81,6 +84,12 @@ class ServerLauncher:
     async def close(self) -> None:
         await self._networks.close()
         self.threads.close()
+
+    def check_references(self, name: str, server: McpServer) -> None:
+        """Raise `CannotRun` if the server names a secret of the gateway."""
+        for key, variable in server.references():
+            if self._is_own_secret(variable):
+                raise CannotRun(*refusal(f"mcp.servers.{name}.{key}", variable))
 
     @asynccontextmanager
     async def start(self, name: str, server: McpServer) -> AsyncIterator[SandboxedProcess]:
@@ -142,6 +151,12 @@ class ServerLauncher:
             trouble = self._networks.reading().trouble
             raise CannotRun(f"The server can have no network: {trouble}", "See docs/network.md.")
         return access
+
+
+def refusal(key: str, variable: str) -> tuple[str, str]:
+    """Return what to say of a server that names a secret of the gateway, and what to do."""
+    text = f"{key} names {variable}, which is a secret of the gateway. MCP servers never get these."
+    return text, "Set another variable to a key that this server may have, and name that one."
 
 
 def variables(named: Mapping[str, str], values: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,12 @@ async def probe_server(
     environ: Mapping[str, str],
     tools: ToolSettings | None = None,
     *,
+    is_own_secret: Callable[[str], bool],
     private: tuple[str, ...] = (),
 ) -> ProbedServer:
     """Start the server or reach it, list its tools, and end it. Nothing is approved by that. `environ` has
-    the keys that the settings name, `private` are the addresses of `network.allow_private`.
+    the keys that the settings name, `private` are the addresses of `network.allow_private`. `is_own_secret`
+    tells whether a variable holds a secret of the gateway.
 
     Raises `TalariaError`: what is wrong, and in its hint what to do.
     """
@@ -68,6 +70,7 @@ async def probe_server(
         Sandboxes(tools.sandbox, home),
         limits=ProcessLimits(tools.command_memory, tools.command_processes),
         private=lambda: private,
+        is_own_secret=is_own_secret,
     )
     try:
         module = await load_connection(launcher.threads)

@@ -11,7 +11,7 @@ import msgspec
 
 from talaria.access.risk import ApprovalMode
 from talaria.core.api_address import ApiAddress
-from talaria.core.setting_marks import Check, Mark, matching, template, web_address
+from talaria.core.setting_marks import Check, Mark, matching, template, template_variables, web_address
 from talaria.tools.settings import CommandVariable
 
 ServerName: TypeAlias = Annotated[
@@ -65,6 +65,14 @@ class McpServer(msgspec.Struct, frozen=True):
         """A hash of what the operator agreed to: another command or address is another server."""
         told = msgspec.json.encode((self.command, str(self.url)))
         return hashlib.sha256(told).hexdigest()[:16]
+
+    def references(self) -> Iterator[tuple[str, str]]:
+        """Yield each variable that the settings name as `${NAME}`, after the key that names it."""
+        words = (("command", word) for word in self.command[1:])
+        env = ((f"env.{name}", value) for name, value in self.env.items())
+        headers = ((f"headers.{name}", value) for name, value in self.headers.items())
+        for key, text in (*words, *env, *headers):
+            yield from ((key, variable) for variable in template_variables(text))
 
     def problems(self) -> Iterator[tuple[str, str]]:
         if bool(self.command) == bool(self.url):

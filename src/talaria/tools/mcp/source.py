@@ -135,6 +135,7 @@ class McpServers:
                 self._sandboxes,
                 limits=limits,
                 private=lambda: scope.current(NETWORK).allow_private,
+                is_own_secret=scope.is_own_secret,
             )
         keeper = ServerKeeper(
             name,
