@@ -1,4 +1,4 @@
-"""Planted faults of keys that are moved to secrets.env, and of the gateway as an MCP server."""
+"""Planted faults of keys in secrets.env, of login links, and of the gateway as an MCP server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,27 @@ _GATE = "tests/cli/test_mcp_gate.py"
 _FILE = "tests/config/test_secrets_file.py"
 
 KEY_FAULTS = (
+    Mutant(
+        "login code on a command line",
+        "another user of the machine reads the code that `talaria open` passes to the browser",
+        (
+            Edit(
+                "cli/open.py",
+                "webbrowser.open(_write_page(home, login_link).as_uri())",
+                "webbrowser.open(login_link)",
+            ),
+        ),
+        Tests("tests/cli/test_serve.py::test_other_users_see_no_login_code_while_a_browser_starts"),
+    ),
+    Mutant(
+        "login page open to others",
+        "another user of the machine reads the page that has the login code",
+        (
+            Edit("cli/open.py", "mkdir(mode=0o700, exist_ok=True)", "mkdir(mode=0o755, exist_ok=True)"),
+            Edit("cli/open.py", "Open Talaria</a>\\n'.encode())", "Open Talaria</a>\\n'.encode(), 0o644)"),
+        ),
+        Tests("tests/cli/test_serve.py::test_open_starts_a_browser_where_there_is_one"),
+    ),
     Mutant(
         "MCP server without a gate",
         "whoever reaches the port asks agents and reads conversations",

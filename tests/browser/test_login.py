@@ -8,6 +8,8 @@ import aiohttp
 from aiohttp import web
 
 from browser.visitor import Visit
+from talaria.cli.open import _write_page
+from talaria.config.home import Home
 from talaria.core.program import program_name
 from talaria.testing.gateway_process import GatewayProcess
 
@@ -34,6 +36,15 @@ async def test_a_link_logs_in_and_its_code_leaves_the_address_bar(visit: Visit) 
     assert await visitor.page.evaluate("document.cookie") == ""
     await visitor.page.reload()
     await visitor.page.locator("#app").wait_for()
+
+
+async def test_a_page_in_the_home_leads_to_the_link(visit: Visit) -> None:
+    visitor = await visit(logged_in=False)
+    page = _write_page(Home(visitor.gateway.home), await visitor.new_link())
+    await visitor.page.goto(page.as_uri())
+    await visitor.page.locator("#app").wait_for()
+    assert "code=" not in visitor.page.url
+    assert not page.exists()
 
 
 async def test_a_used_link_says_what_why_and_what_to_do(visit: Visit) -> None:

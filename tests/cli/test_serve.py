@@ -87,14 +87,67 @@ def test_a_page_can_be_opened_only_while_it_runs(talaria: Talaria) -> None:
 
 
 def test_open_starts_a_browser_where_there_is_one(serve: Serve, talaria: Talaria, tmp_path: Path) -> None:
-    browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" >{tmp_path}/opened\n')
-    browser.chmod(0o755)
-    serve()
+    process = serve()
+    browser = write_browser(tmp_path)
     done = talaria("open", env={"BROWSER": str(browser)})
     assert done.stdout == ""
     assert "Opened in your browser" in done.stderr
-    assert "/#code=" in (tmp_path / "opened").read_text()
+    page = Path((tmp_path / "opened").read_text().removeprefix("file://"))
+    assert (page.stat().st_mode & 0o777, page.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    found = re.search(r'url=(http://\S+/#code=\w+)"', page.read_text())
+    assert found is not None
+    log_in(found[1])
+    assert not page.exists()
+    talaria("open", env={"BROWSER": str(browser)})
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+    assert not page.parent.exists()
+
+
+def write_browser(folder: Path) -> Path:
+    """Write a browser that notes its argument, and the command lines that another user sees meanwhile."""
+    browser = folder / "browser"
+    browser.write_text(f"""#!{sys.executable}
+import os, pathlib, sys
+folder = pathlib.Path({str(folder)!r})
+(folder / "opened").write_text(sys.argv[1])
+with (folder / "seen").open("wb") as seen:
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setuid(65534)
+    for line in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            seen.write(line.read_bytes())
+        except OSError:
+            pass
+""")
+    browser.chmod(0o755)
+    return browser
+
+
+def test_other_users_see_no_login_code_while_a_browser_starts(
+    serve: Serve, talaria: Talaria, tmp_path: Path
+) -> None:
+    serve()
+    address = (tmp_path / "title").read_text().split()[2]
+    talaria("open", env={"BROWSER": str(write_browser(tmp_path))})
+    seen = (tmp_path / "seen").read_bytes()
+    assert b"/open/" in seen
+    assert f"{address}/#code=".encode() not in seen
+
+
+def test_a_browser_that_cannot_read_the_home_gets_no_page(
+    serve: Serve, talaria: Talaria, home: Path, tmp_path: Path
+) -> None:
+    serve()
+    address = (tmp_path / "title").read_text().split()[2]
+    (tmp_path / "snap").mkdir()
+    browser = write_browser(tmp_path / "snap")
+    done = talaria("open", env={"BROWSER": str(browser)})
+    assert "cannot read" in done.stderr
+    check_link(done.stdout.strip(), address)
+    assert not (tmp_path / "snap" / "opened").exists()
+    assert not (home / "open").exists()
 
 
 def test_it_says_what_may_be_spent(serve: Serve) -> None:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from talaria.core.clock import Clock
 
 CODE_SECONDS: Final = 600.0
+CODE_MARK: Final = "/#code="
 COOKIE_SECONDS: Final = 30 * 24 * 3600
 _ALPHABET: Final = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # no two characters that look alike
 _CODE_LENGTH: Final = 16
@@ -102,7 +103,7 @@ class Logins:
 
 def link(address: str, code: str) -> str:
     """Return the address that logs a browser in. Browsers do not send the part behind the # to any server."""
-    return f"{address}/#code={code}"
+    return f"{address}{CODE_MARK}{code}"
 
 
 def is_code(text: str) -> bool:

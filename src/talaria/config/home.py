@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shlex
+import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,6 +49,7 @@ class Home(msgspec.Struct, frozen=True):
     token_file = _Inside("http.token")
     files = _Inside("files")
     logs = _Inside("logs")
+    login_pages = _Inside("open")
 
     @classmethod
     def find(cls, option: str | Path | None, environ: Mapping[str, str]) -> Home:
@@ -145,10 +148,16 @@ class Home(msgspec.Struct, frozen=True):
         return False
 
     def remove_gateway(self) -> None:
-        """Remove the file, unless it is of another live gateway."""
+        """Remove the file and the pages of `talaria open`, unless they belong to another live gateway."""
         info = self.read_gateway()
         if info is None or info.pid == os.getpid():
             self.gateway_json.unlink(missing_ok=True)
+            shutil.rmtree(self.login_pages, ignore_errors=True)  # the codes in them end with the gateway
+
+    def login_page(self, code: str) -> Path:
+        """Return the page of `talaria open` for a login code. Its name does not reveal the code."""
+        name = hashlib.sha256(code.strip().upper().encode()).hexdigest()[:16]
+        return self.login_pages / f"{name}.html"
 
 
 def open_mode(path: Path) -> str:

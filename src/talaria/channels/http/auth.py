@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Final
 
@@ -15,6 +16,7 @@ from talaria.channels.http.member_calls import MemberCalls
 from talaria.channels.http.request import SMALL_BODY, HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response, json_response
 from talaria.channels.http.shared_logins import ENDED_LOGINS, SharedLogins
+from talaria.config.home import Home
 from talaria.core.access import Role
 from talaria.core.errors import BadRequest
 from talaria.core.store_ports import Store
@@ -225,8 +227,9 @@ class LoginCode(msgspec.Struct, frozen=True):
 class LoginApi:
     """`/api/login` and `/api/logout`."""
 
-    def __init__(self, logins: Logins, store: Store, shared: SharedLogins | None = None) -> None:
+    def __init__(self, logins: Logins, store: Store, shared: SharedLogins | None, home: Home) -> None:
         """`shared` are the logins of a cluster."""
+        self._home = home
         self._logins = logins
         self._store = store
         self._shared = shared
@@ -243,6 +246,7 @@ class LoginApi:
                 f"This code was used, is older than {CODE_SECONDS / 60:g} minutes, or was never given.",
                 "`talaria open` makes a new link.",
             )
+        await asyncio.to_thread(self._home.login_page(body.code).unlink, missing_ok=True)
         request.caller, request.about = _login_caller(self._logins.find(*login) or ""), ""
         headers = _set_cookie(request, login.cookie, COOKIE_SECONDS)
         return json_response(LoginSecret(login.secret, COOKIE_SECONDS), headers=headers)

@@ -168,7 +168,7 @@ def create_app(
         **_approval_routes(ApprovalApi(gateway)),
         **job_routes(JobApi(gateway)),
         **_memory_routes(MemoryApi(gateway)),
-        **_login_routes(LoginApi(logins, gateway.store, share_logins(gateway, logins))),
+        **_login_routes(LoginApi(logins, gateway.store, share_logins(gateway, logins), gateway.home)),
         **_pairing_routes(OperatorApi(gateway)),
         **_operator_routes(OperatorApi(gateway)),
     }
