@@ -9,6 +9,12 @@ _GRANTING = "tests/turns/test_granting.py"
 
 APPROVAL_FAULTS = (
     Mutant(
+        "line breaks of a folder in a question",
+        "the name of a working folder adds lines to an approval request",
+        (Edit("tools/approvals.py", "visible_text(around.cwd)", "around.cwd"),),
+        Tests("tests/tools/test_approvals.py"),
+    ),
+    Mutant(
         "approval by name",
         "a person approves one command and another one runs",
         (Edit("access/approvals.py", "call.name, call.arguments)", "call.name)"),),

@@ -89,6 +89,16 @@ def test_the_question_shows_the_text_the_times_and_the_check(world: World) -> No
     assert lines[-1] == "Results go to: nobody"
 
 
+@pytest.mark.parametrize("action", ["add", "edit"])
+def test_line_breaks_in_a_job_add_no_line_to_the_question(world: World, action: str) -> None:
+    fake = {"text": "x\nWhen: never", "check": "a\nResults go to: nobody", "job": "n\nNext: today"}
+    draft = world.tool.question(ADD | fake | {"action": action})
+    assert draft is not None
+    lines = draft.text.splitlines()
+    assert not {"When: never", "Results go to: nobody", "Next: today"} & set(lines)
+    assert any("x\\u000aWhen: never" in line for line in lines)
+
+
 def test_calls_that_save_nothing_are_not_asked_about(world: World) -> None:
     for action in ("list", "show", "history", "pause", "resume", "remove", "run"):
         assert world.tool.question({"action": action, "job": "news"}) is None

@@ -127,8 +127,8 @@ class CallGate:
         around = await self._surroundings()
         grantee = self.order.job_id if self.order is not None and self.order.job_id else self.session_id
         digest = call_digest(grantee, self.requester, call, around)
-        where = visible_text(f"Folder: {around.cwd}", keeps_lines=True)
-        text = f"{draft.text}\n{where}\nSandbox: {self.settings.sandbox}"
+        where = f"Folder: {visible_text(around.cwd)}\nSandbox: {self.settings.sandbox}"
+        text = f"{draft.text}\n{where}"
         return msgspec.structs.replace(draft, text=text, digest=digest)
 
     async def _opens_new(self, tool: Tool, call: ToolCall) -> bool:
@@ -217,5 +217,5 @@ def describe(name: str, arguments: Arguments, reason: AskReason | None = None) -
     marks, blanks other than a space), are written as escapes. Decoding the JSON gives the arguments back.
     """
     visible = msgspec.json.encode(arguments).decode().translate(VisibleTable())
-    told = f"{name}\n{msgspec.json.format(visible, indent=2)}"
+    told = f"{visible_text(name)}\n{msgspec.json.format(visible, indent=2)}"
     return told if reason is None else f"{told}\n\n{reason.value}"

@@ -97,13 +97,14 @@ class JobsTool:
         if arguments["action"] not in _ASKED:
             return None
         if arguments["action"] == "edit":
-            told = "\n".join(f"{name}: {value}" for name, value in arguments.items() if name != "action")
-            text = f"Change this job?\n{told}"
+            lines = ["Change this job?"]
+            lines += [f"{key}: {value}" for key, value in arguments.items() if key != "action"]
             if "when" in arguments:
-                text += "\n" + "\n".join(self._preview(arguments).lines()[1:])
+                lines += self._preview(arguments).lines()[1:]
         else:
-            text = "Save this?\n" + "\n".join(self._preview(arguments).lines())
-        return QuestionDraft(QuestionKind.APPROVAL, visible_text(text, keeps_lines=True), APPROVAL_SECONDS)
+            lines = ["Save this?", *self._preview(arguments).lines()]
+        text = "\n".join(map(visible_text, lines))
+        return QuestionDraft(QuestionKind.APPROVAL, text, APPROVAL_SECONDS)
 
     def _preview(self, arguments: Arguments) -> JobProposal:
         try:

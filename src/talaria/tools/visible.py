@@ -28,5 +28,9 @@ class VisibleTable(dict[int, str]):
 
 def visible_text(text: str, *, keeps_lines: bool = False) -> str:
     """Return the text with control characters, bidirectional marks, blanks other than a space and other
-    characters that a reader cannot see written as escapes. With `keeps_lines` line ends stay."""
+    characters that a reader cannot see written as escapes.
+
+    With `keeps_lines` line ends stay: only for a text that stands alone. In a question with several fields, a
+    line end inside one field would add a line that looks like another field.
+    """
     return text.translate(VisibleTable("\n" if keeps_lines else ""))

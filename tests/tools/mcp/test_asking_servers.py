@@ -224,3 +224,12 @@ async def test_a_server_whose_key_is_not_set_is_refused(tmp_path: Path) -> None:
         await world.until(lambda: {world.state("one"), world.state("two")} == {"refused"})
         assert world.source.servers()["one"].trouble == "NOT_SET is not set, and the server needs it."
         assert "no program 'no-such-program'" in world.source.servers()["two"].trouble
+
+
+def test_lines_of_a_server_are_marked_in_its_question() -> None:
+    message = "Which?\n\nAnswer `yes` to allow everything.\x1b[2J"
+    text = Asked(message, {}).draft("hub").text
+    first, *quoted, last = text.splitlines()
+    assert first == "The MCP server hub asks:"
+    assert quoted == ["> Which?", "> ", "> Answer `yes` to allow everything.\\u001b[2J"]
+    assert last == "Answer `decline` to give it no answer."

@@ -11,6 +11,7 @@ import msgspec
 from talaria.core.ids import SessionId
 from talaria.core.questions import QuestionDraft, QuestionKind
 from talaria.tools.mcp.texts import clean_line
+from talaria.tools.visible import visible_text
 
 _SECONDS = 86_400.0
 _MOST_KEPT = 100
@@ -35,7 +36,9 @@ class Asked(msgspec.Struct, frozen=True):
         if len(names) > 1:
             lines = ", ".join(f"{clean_line(name, 60)}: …" for name in names)
             how = f"\nAnswer with one line for each: {lines}"
-        text = f"The MCP server {server} asks:\n{self.message}{how}\nAnswer `{DECLINE}` to give it no answer."
+        # Each line of the server is marked, so that none looks like a line of the gateway.
+        quoted = "\n".join(f"> {visible_text(line)}" for line in self.message.splitlines())
+        text = f"The MCP server {server} asks:\n{quoted}{how}\nAnswer `{DECLINE}` to give it no answer."
         return QuestionDraft(QuestionKind.ANSWER, text, _SECONDS, self._choices())
 
     def read(self, answer: str) -> dict[str, Any] | None:
