@@ -16,6 +16,7 @@ Dev = Callable[..., subprocess.CompletedProcess[str]]
 # `-m venv` makes a folder with the same Python in it; every tool in there is that Python too.
 PYTHON = """#!/bin/sh
 case "$*" in
+"-c import importlib"*) grep -q "$3" "$LOG" ;;
 "-m venv"*) for last; do :; done; mkdir -p "$last/bin"
     for tool in python talaria ruff mypy lint-imports; do cp "$0" "$last/bin/$tool"; done ;;
 "-m pip install"*xllamacpp*) [ ! -e "$NO_WHEEL" ] || exit 1
@@ -131,3 +132,23 @@ def test_help_lists_what_users_do_before_what_developers_do(dev: Dev) -> None:
     for verb in ("run", "chat", "setup", "open", "connect", "service", "logs", "backup"):
         assert 0 <= said.index(f"./dev {verb} ") < said.index("./dev test")
     assert "40,000 interleavings" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("postgres", "psycopg[binary]>=3.2"), ("web", "lxml_html_clean>=0.4"), ("mcp", "mcp")],
+)
+def test_an_extra_is_installed_once(dev: Dev, tmp_path: Path, name: str, package: str) -> None:
+    assert dev("extra", name).returncode == 0
+    assert installed(tmp_path)[1].startswith(f"install {package}")
+    (tmp_path / "log").write_text("psycopg trafilatura mcp")
+    assert dev("extra", name).stderr == ""
+    assert dev("mcp", "list").returncode == 0
+    assert installed(tmp_path) == []
+
+
+def test_an_unknown_extra_is_named(dev: Dev) -> None:
+    done = dev("extra", "x.*")
+    assert done.returncode == 1
+    assert "there is no extra 'x.*'" in done.stderr
+    assert "local, mcp, postgres, web" in done.stderr

@@ -17,7 +17,6 @@ import pytest
 
 from cli.installed import DEADLINE, ROOT, InstalledProgram, build, try_out
 from repositories import git, needs_git
-from talaria.models.local.runtime import REQUIREMENT
 
 pytestmark = needs_git
 PACKAGE = ROOT / "src" / "talaria"
@@ -72,7 +71,8 @@ def test_its_metadata_are_those_of_the_project(built: Built) -> None:
     assert metadata["Requires-Python"] == project["requires-python"]
     assert metadata["License-Expression"] == "MIT"
     assert metadata.get_all("Provides-Extra") == ["dev", "fuzz", "local", "mcp", "postgres", "web"]
-    assert f"{REQUIREMENT}; extra == 'local'" in metadata.get_all("Requires-Dist", [])
+    runtime = project["optional-dependencies"]["local"][0]
+    assert f"{runtime}; extra == 'local'" in metadata.get_all("Requires-Dist", [])
     assert metadata.get_payload(decode=True) == (ROOT / "README.md").read_bytes()
 
 

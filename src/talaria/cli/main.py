@@ -7,6 +7,7 @@ output was closed.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -108,8 +109,31 @@ def main(arguments: list[str]) -> int:
         status = error.exit_code
     except Exception as error:  # the outermost boundary
         _say(_describe_failure(error, invocation))
-        status = FAILED
+        status = _run_again(arguments) if _installs_extra(error) else FAILED
     return status
+
+
+def _installs_extra(error: Exception) -> bool:
+    """Return whether a missing extra was installed: `./dev` does it in a clone, if a person agrees."""
+    from talaria.core.extras import MissingExtra, own_script
+
+    script = own_script() if isinstance(error, MissingExtra) else None
+    if script is None or not sys.stdin.isatty() or not sys.stderr.isatty():
+        return False
+    assert isinstance(error, MissingExtra)
+    if not click.confirm("Install it now?", default=True, err=True):
+        return False
+    return subprocess.run([script, "extra", error.extra], check=False).returncode == 0  # noqa: S603
+
+
+def _run_again(arguments: list[str]) -> int:
+    again = [
+        sys.executable,
+        "-m",
+        "talaria",
+        *arguments,
+    ]  # what is installed now is imported by a new process
+    return subprocess.run(again, check=False).returncode  # noqa: S603
 
 
 def _invoke(arguments: list[str], invocation: Invocation) -> int:

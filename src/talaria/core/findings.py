@@ -46,13 +46,13 @@ def failed(name: str, error: TalariaError, command: str = "") -> Finding:
     return problem(name, error.user_text, error.hint, command)
 
 
-def install_command(package: str) -> str:
-    """Return the command that installs a package into the environment that this program runs in."""
+def install_command(*packages: str) -> str:
+    """Return the command that installs packages into the environment that this program runs in."""
     if (Path(sys.prefix) / "pipx_metadata.json").is_file():
-        return shell("pipx", "inject", "talaria-gateway", package)
+        return shell("pipx", "inject", "talaria-gateway", *packages)
     if find_spec("pip") is None:  # as in the environments that uv makes
-        return shell("uv", "pip", "install", "--python", sys.executable, package)
-    return shell(sys.executable, "-m", "pip", "install", package)
+        return shell("uv", "pip", "install", "--python", sys.executable, *packages)
+    return shell(sys.executable, "-m", "pip", "install", *packages)
 
 
 def end_command(pid: object) -> str:

@@ -24,7 +24,7 @@ def program() -> str:
     """Return the command that runs this program from the current folder."""
     name = program_name()
     if name == "./dev":
-        return name if _is_here(_CLONE) else str(_CLONE / "dev")
+        return name if is_here(_CLONE) else str(_CLONE / "dev")
     if _is_on_path():
         return name
     script = Path(sys.prefix) / "bin" / _NAME
@@ -37,7 +37,13 @@ def program_name() -> str:
     return "./dev" if (_CLONE / "dev").is_file() and not _is_on_path() else _NAME
 
 
-def _is_here(folder: Path) -> bool:
+def clone_script() -> Path | None:
+    """Return the `dev` script of the clone that this program runs from; None for an installed program."""
+    script = _CLONE / "dev"
+    return script if script.is_file() else None
+
+
+def is_here(folder: Path) -> bool:
     try:
         return Path.cwd() == folder
     except OSError:  # the current folder was deleted

@@ -23,6 +23,7 @@ import msgspec
 
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
+from talaria.core.extras import check_extra
 from talaria.store.settings import UNFINISHED_COPY, find_database, is_postgres
 from talaria.store.sql.executor import Connection, Executor, Transaction
 from talaria.store.sqlite.database import open_memory
@@ -246,6 +247,7 @@ async def open_executor(url: str, default: Path, on_create: str = "") -> AsyncIt
     """Open a database to be copied from or to. A missing one is made, together with `on_create`."""
     clock = SystemClock()
     if is_postgres(url):
+        check_extra("postgres", "A database on PostgreSQL")
         from talaria.store.postgres.store import PostgresStore  # noqa: PLC0415 - psycopg is for this engine only
 
         name = "talaria store copy"

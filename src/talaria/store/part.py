@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from talaria.core.errors import ConfigError, StoreError
+from talaria.core.errors import StoreError
+from talaria.core.extras import check_extra, has_extra, install_extra
 from talaria.core.findings import Finding, install_command, ok, problem, warn
 from talaria.core.gateway_part import Examination, StorePart, StoreScope
 from talaria.store.settings import UNFINISHED_COPY, StoreSettings, find_database, is_file, is_postgres
@@ -62,8 +62,7 @@ SQLITE: Final = StorePart(
 
 @asynccontextmanager
 async def _open_postgres(scope: StoreScope, settings: StoreSettings) -> AsyncIterator[StoreEngine]:
-    if find_spec("psycopg") is None:
-        raise ConfigError("store.url names PostgreSQL, and psycopg is not installed.", _INSTALL)
+    check_extra("postgres", "store.url names PostgreSQL, which")
     from talaria.store.postgres.store import PostgresStore  # noqa: PLC0415 - psycopg is for this engine only
 
     async with await PostgresStore.open(settings.url, scope.clock, connections=settings.connections) as store:
@@ -75,17 +74,15 @@ async def _examine_postgres(examination: Examination[StoreSettings]) -> AsyncIte
     settings = examination.settings
     if not is_postgres(settings.url):
         return
-    if find_spec("psycopg") is None:
+    if not has_extra("postgres"):
         text = "store.url names PostgreSQL, and psycopg is not installed."
-        yield problem("postgresql", text, "", install_command("psycopg[binary]"))
+        yield problem("postgresql", text, "", install_extra("postgres"))
         return
     from talaria.store.postgres.checks import check_postgres  # noqa: PLC0415 - psycopg is for this engine only
 
     for finding in await asyncio.to_thread(lambda: list(check_postgres(settings.url, settings.connections))):
         yield finding
 
-
-_INSTALL = f"Install it: {install_command('psycopg[binary]')}"
 
 POSTGRES: Final = StorePart(
     name="postgres",
@@ -100,7 +97,7 @@ POSTGRES: Final = StorePart(
 
 def find_members(url: str) -> list[Member]:
     """Return the gateways that serve the database of this URL together; none on SQLite. Blocks."""
-    if not is_postgres(url) or find_spec("psycopg") is None:
+    if not is_postgres(url) or not has_extra("postgres"):
         return []
     from talaria.store.postgres.checks import read_members  # noqa: PLC0415 - psycopg is for this engine only
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 
-from talaria.core.findings import Finding, Level, install_command, ok, shell, type_key, warn
+from talaria.core.extras import has_extra, install_extra
+from talaria.core.findings import Finding, Level, ok, shell, type_key, warn
 from talaria.core.gateway_part import Examination
 from talaria.tools.search_providers import open_search
 from talaria.tools.settings import SearchSettings
@@ -15,11 +15,11 @@ _EXAMPLE = '{provider = "searxng", base_url = "http://127.0.0.1:8888"}'
 
 def examine_web(examination: Examination[SearchSettings]) -> Iterator[Finding]:
     settings = examination.settings
-    if find_spec("trafilatura") is None:
+    if not has_extra("web"):
         text = (
             "web_fetch shows all text of a page, with its menus: a library is missing that leaves these out."
         )
-        yield Finding("web", Level.OK, text, "Install it:", install_command("trafilatura"))
+        yield Finding("web", Level.OK, text, "Install it:", install_extra("web"))
     if not settings.provider:
         text = "web_search is not offered: no search provider is set."
         fix = "SearXNG, which you run yourself, Brave and Tavily are known (docs/tools.md). For SearXNG:"

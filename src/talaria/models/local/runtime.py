@@ -17,17 +17,15 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable
-from talaria.core.findings import install_command
+from talaria.core.extras import has_extra, install_extra
 
 _log = logging.getLogger("talaria.local")
-REQUIREMENT = "xllamacpp==2026.10.11549"
 COMMAND = (sys.executable, "-P", "-m", "talaria.models.local.child")
 LOAD_SECONDS = 120.0
 _BACKOFF = Backoff(first=1.0, longest=30.0)
@@ -45,10 +43,10 @@ def missing_requirement(
     cpuinfo: Path = Path("/proc/cpuinfo"), gomp: str = "libgomp.so.1"
 ) -> ModelRefused | None:
     """Return why the built-in model cannot run on this machine, as a reply for people; None if it can."""
-    if find_spec("xllamacpp") is None:
+    if not has_extra("local"):
         return ModelRefused(
             "The built-in model cannot run: its runtime is not installed.",
-            f"Install it with `{install_command(REQUIREMENT)}`, or use `talaria setup`.",
+            f"Install it with `{install_extra('local')}`, or use `talaria setup`.",
         )
     if not has_avx2(cpuinfo):
         return ModelRefused(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from talaria.core.errors import TalariaError, ToolError
-from talaria.core.findings import install_command
+from talaria.core.extras import has_extra, install_extra
 from talaria.core.slots import FairThreads
 from talaria.tools.mcp.launch import CannotRun, ServerLauncher, explain
 from talaria.tools.mcp.pins import PinnedTool
@@ -20,8 +19,6 @@ from talaria.tools.mcp.texts import clean_line
 from talaria.tools.settings import ToolSettings
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits
-
-PACKAGE = "mcp>=2,<3"
 
 
 class ProbedServer(msgspec.Struct, frozen=True):
@@ -36,15 +33,15 @@ class ProbedServer(msgspec.Struct, frozen=True):
 
 def check_package() -> None:
     """Raise `CannotRun` if the SDK is not installed."""
-    if find_spec("mcp") is None:
+    if not has_extra("mcp"):
         text = "MCP servers need the package mcp, which is not installed."
-        raise CannotRun(text, f"Install it: {install_command(PACKAGE)}")
+        raise CannotRun(text, f"Install it: {install_extra('mcp')}")
 
 
 async def load_connection(threads: FairThreads) -> Any:
     """Import the SDK beside the event loop, and return the module that uses it. Raises `CannotRun`."""
     check_package()
-    return await threads.run(PACKAGE, importlib.import_module, "talaria.tools.mcp.connection")
+    return await threads.run("mcp", importlib.import_module, "talaria.tools.mcp.connection")
 
 
 async def probe_server(
