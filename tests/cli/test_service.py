@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import plistlib
 import shutil
 import subprocess
@@ -40,10 +41,11 @@ def test_the_file_of_variables_is_no_pattern() -> None:
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path, home: Path) -> None:
     unit = tmp_path / "talaria-test.service"
     unit.write_text(systemd_unit([sys.executable, "-m", "talaria"], home, tmp_path, is_usable=True).text)
-    command = ["systemd-analyze", "verify", "--man=no", str(unit)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = ["systemd-analyze", "--user", "verify", "--man=no", str(unit)]
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
     complaints = [line for line in done.stderr.splitlines() if "talaria-test" in line]
-    assert complaints == []
+    assert (done.returncode, complaints) == (0, []), done.stderr
 
 
 def test_the_agent_is_a_property_list() -> None:
@@ -71,9 +73,9 @@ def test_it_is_written_and_removed_also_without_a_service_manager(
     )
     env = {"XDG_CONFIG_HOME": str(tmp_path / "c"), "MY_KEY": "sk-secret", "PATH": "/nowhere"}
     assert talaria("service", "status", env=env).returncode == 1
-    done = talaria("service", "install", env=env)
+    done = talaria("service", "install", "--no-start", env=env)
     assert done.returncode == 0, done.stderr
-    assert "There is no service manager here" in done.stdout
+    assert "systemd does not run here" in done.stdout
     assert "sk-secret" not in done.stdout
     (unit,) = (tmp_path / "c" / "systemd" / "user").iterdir()
     assert f"--home {home}" in unit.read_text()
@@ -96,15 +98,33 @@ def test_a_variable_that_is_not_set_is_refused(talaria: Talaria, tmp_path: Path)
     assert "NOT_THERE is not set in this shell" in done.stderr
 
 
-def test_without_a_service_manager_it_says_what_else_keeps_it_running(
-    talaria: Talaria, tmp_path: Path
+def test_without_a_service_manager_it_fails_and_says_what_else_keeps_it_running(
+    talaria: Talaria, home: Path, tmp_path: Path
 ) -> None:
     env = {"XDG_CONFIG_HOME": str(tmp_path / "c"), "PATH": "/nowhere"}
     done = talaria("service", "install", env=env)
-    assert "no service manager" in done.stdout
-    assert "systemctl" not in done.stdout
-    for other in ("restart policy", "tmux", "nohup"):
-        assert other in done.stdout
+    assert done.returncode == 1
+    assert "Nothing was installed: systemd does not run here" in done.stderr
+    assert "systemctl" not in done.stderr
+    for other in ("restart policy", "@reboot", "tmux", "nohup"):
+        assert other in done.stderr
+    assert not (tmp_path / "c").exists()
+    assert not (home / "service.env").exists()
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="sh is not installed")
+def test_the_line_for_crontab_adds_a_line(talaria: Talaria, home: Path, tmp_path: Path) -> None:
+    fake = tmp_path / "bin" / "crontab"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\ncase $1 in -l) echo "1 * * * * x" ;; -) cat >{tmp_path}/table ;; esac\n')
+    fake.chmod(0o755)
+    told = talaria("service", "install", env={"PATH": "/nowhere"}).stderr
+    line = next(line for line in told.splitlines() if "(crontab" in line)
+    order = line[line.index("(crontab") :]
+    subprocess.run(["sh", "-c", order], env={"PATH": f"{fake.parent}:/usr/bin:/bin"}, check=True)
+    first, second = (tmp_path / "table").read_text().splitlines()
+    assert first == "1 * * * * x"
+    assert second.startswith("@reboot ") and f"serve --home {home} >" in second
 
 
 def test_a_key_that_the_service_would_not_have_is_told(talaria: Talaria, home: Path, tmp_path: Path) -> None:

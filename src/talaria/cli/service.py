@@ -24,7 +24,7 @@ from talaria.config.issues import IssueKind
 from talaria.config.load import load, named_variables
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
-from talaria.core.findings import end_command, type_key
+from talaria.core.findings import end_command, shell, type_key
 from talaria.models.catalog import providers_in_use
 from talaria.models.providers import Providers
 from talaria.parts import PARTS
@@ -51,7 +51,12 @@ def _install(invocation: Invocation, no_start: bool, variables: tuple[str, ...])
     a service does not see what your shell exports.
     """
     home, service = invocation.home(), _service(invocation)
-    is_started = service.is_usable and not no_start
+    if not service.is_usable and not no_start:
+        raise ConfigError(
+            f"Nothing was installed: {service.manager} does not run here, so no service can start.",
+            _other_ways(invocation),
+        )
+    is_started = not no_start
     is_renewed = service.file.exists()
     if is_started and not is_renewed and home.is_locked():
         raise _held(home, invocation)
@@ -91,13 +96,20 @@ def _install(invocation: Invocation, no_start: bool, variables: tuple[str, ...])
 def _to_start(service: Service, invocation: Invocation) -> str:
     if service.is_usable:
         return "\n  ".join(["To start it:", *map(" ".join, service.start)])
-    serve = invocation.command_line("serve")
+    text = f"{service.manager} does not run here, so the file has no effect until it does."
+    return f"{text}\n{_other_ways(invocation)}"
+
+
+def _other_ways(invocation: Invocation) -> str:
+    serve = shell(*_words(), "serve", "--home", invocation.home().path)
+    at_start = f"@reboot {serve} >/dev/null 2>&1".replace("%", "\\%")  # cron ends a command at a bare %
     return f"""\
-There is no service manager here ({service.manager} does not run), so nothing starts the gateway by itself.
-What else keeps it running:
-  in a container   the container's own restart policy, with this as its command: {serve}
-  in tmux          tmux new-session -d {shlex.quote(serve)}
-  in background    nohup {serve} >/dev/null 2>&1 &"""
+Keep the gateway running in another way:
+  in a container       use the container's restart policy, with this command: {serve}
+  at each boot (cron)  (crontab -l 2>/dev/null; echo {shlex.quote(at_start)}) | crontab -
+  at each login        add this line to ~/.profile: {serve} >/dev/null 2>&1 &
+  now, in tmux         tmux new-session -d {shlex.quote(serve)}
+  now, in background   nohup {serve} >/dev/null 2>&1 &"""
 
 
 def _held(home: Home, invocation: Invocation) -> ConfigError:
@@ -182,9 +194,7 @@ def _remove(invocation: Invocation) -> None:
 
 
 def _service(invocation: Invocation) -> Service:
-    program = Path(sys.executable).with_name("talaria")
-    words = [str(program)] if program.exists() else [sys.executable, "-m", "talaria"]
-    home = invocation.home().path
+    words, home = _words(), invocation.home().path
     if sys.platform == "darwin":
         return launchd_agent(words, home, Path.home(), is_usable=shutil.which("launchctl") is not None)
     if sys.platform == "linux":
@@ -192,6 +202,12 @@ def _service(invocation: Invocation) -> Service:
         is_usable = shutil.which("systemctl") is not None and Path("/run/systemd/system").is_dir()
         return systemd_unit(words, home, folder, is_usable=is_usable)
     raise ConfigError("Services are made for Linux and macOS.", "`talaria serve` runs the gateway anywhere.")
+
+
+def _words() -> list[str]:
+    """Return this program by its whole path."""
+    program = Path(sys.executable).with_name("talaria")
+    return [str(program)] if program.exists() else [sys.executable, "-m", "talaria"]
 
 
 def _wait_for(condition: Callable[[], bool]) -> bool:
