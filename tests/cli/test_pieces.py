@@ -22,7 +22,7 @@ from talaria.cli.machine_checks import LITTLE_SPACE, NO_SPACE, _check_disk, chec
 from talaria.cli.model import _progress_printer
 from talaria.cli.model_checks import _is_fetching, _reason
 from talaria.cli.model_lines import _moving
-from talaria.cli.service import Service, _name, _quoted, _run, _to_start, _wait_for
+from talaria.cli.service import Service, _name, _quoted, _to_start, run_command, wait_for
 from talaria.cli.sessions import _head, _table, entry_lines
 from talaria.cli.setup_plan import (
     Candidate,
@@ -106,21 +106,21 @@ def test_the_end_of_the_demonstration_is_counted_in_words() -> None:
 def test_a_command_of_the_service_manager_is_run_and_its_failure_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert _run(("/bin/sh", "-c", "echo $XDG_RUNTIME_DIR; echo"))
+    assert run_command(("/bin/sh", "-c", "echo $XDG_RUNTIME_DIR; echo"))
     said = capsys.readouterr()
     expected = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     assert (said.out, said.err) == (f"{expected}\n", "")
-    assert not _run(("/bin/sh", "-c", "echo no >&2; exit 3"))
+    assert not run_command(("/bin/sh", "-c", "echo no >&2; exit 3"))
     assert capsys.readouterr().err == "talaria: `/bin/sh -c echo no >&2; exit 3` failed: no\n"
-    assert not _run(("/bin/sh", "-c", "exit 3"))
+    assert not run_command(("/bin/sh", "-c", "exit 3"))
     assert "failed: 3" in capsys.readouterr().err
-    assert not _run(("/bin/sh", "-c", "exit 3"), quiet_failure=True)
+    assert not run_command(("/bin/sh", "-c", "exit 3"), quiet_failure=True)
     assert capsys.readouterr().err == ""
 
 
 def test_a_condition_is_waited_for() -> None:
     tries = iter([False, False, True])
-    assert _wait_for(lambda: next(tries))
+    assert wait_for(lambda: next(tries))
     assert list(tries) == []
 
 

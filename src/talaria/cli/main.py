@@ -51,6 +51,7 @@ VERBS = {
     "logs": "Show the log of a gateway that runs without a terminal.",
     "service": "Let the system start the gateway and keep it running.",
     "config": "Show and change the configuration.",
+    "uninstall": "Stop everything, remove the service, and keep or delete the data.",
 }
 EXAMPLES = """\b
 Examples:
@@ -115,7 +116,7 @@ def main(arguments: list[str]) -> int:
 
 def _installs_extra(error: Exception) -> bool:
     """Return whether a missing extra was installed: `./dev` does it in a clone, if a person agrees."""
-    from talaria.core.extras import MissingExtra, own_script
+    from talaria.core.installation import MissingExtra, own_script
 
     script = own_script() if isinstance(error, MissingExtra) else None
     if script is None or not sys.stdin.isatty() or not sys.stderr.isatty():

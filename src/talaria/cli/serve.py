@@ -25,6 +25,7 @@ from talaria.cli.gateway_parts import parts_with_plugins
 from talaria.cli.logs import follow_settings, open_audit_log, open_log
 from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
 from talaria.cli.options import Invocation, run_loop, verb
+from talaria.cli.text import count
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.core.display import clean_line
@@ -45,6 +46,7 @@ from talaria.parts import PARTS
 from talaria.skills.pins import read_status
 from talaria.store.engines import has_room
 from talaria.store.settings import is_file
+from talaria.workspace.processes import find_running
 
 _log = logging.getLogger("talaria.serve")
 AT_ONCE = 130
@@ -146,6 +148,11 @@ async def _serve(start: Start, invocation: Invocation) -> int:
             moving.cancel()
         deadline = loaded.settings.shutdown.deadline.total_seconds()
         _log.info("stopping: running turns may finish within %g s; a second signal ends it at once", deadline)
+    if left := await asyncio.to_thread(find_running, home.path):
+        names = ", ".join(clean_line(each.command, 40) for each in left[:5]) + (", …" if left[5:] else "")
+        end = " ".join(str(each.pid) for each in left)
+        many = count(len(left), "background process", "background processes")
+        _log.warning("%s still running: %s. To end: kill %s", many, names, end)
     _log.info("stopped")
     return 0
 

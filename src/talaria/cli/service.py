@@ -50,7 +50,7 @@ def _install(invocation: Invocation, no_start: bool, variables: tuple[str, ...])
     Keys that the configuration names by their variables go to service.env in the home, readable for you only:
     a service does not see what your shell exports.
     """
-    home, service = invocation.home(), _service(invocation)
+    home, service = invocation.home(), find_service(invocation)
     if not service.is_usable and not no_start:
         raise ConfigError(
             f"Nothing was installed: {service.manager} does not run here, so no service can start.",
@@ -76,12 +76,12 @@ def _install(invocation: Invocation, no_start: bool, variables: tuple[str, ...])
         return 0
     if is_renewed:  # launchd starts no service that it knows already
         for line in service.stop:
-            _run(line, quiet_failure=True)
-        if not _wait_for(lambda: not home.is_locked()):
+            run_command(line, quiet_failure=True)
+        if not wait_for(lambda: not home.is_locked()):
             raise _held(home, invocation)
-    if not all(map(_run, service.start)):
+    if not all(map(run_command, service.start)):
         return 1
-    if not _wait_for(lambda: home.is_locked() and home.read_gateway() is not None):
+    if not wait_for(lambda: home.is_locked() and home.read_gateway() is not None):
         click.echo(f"talaria: It was started, but is not ready after {_WAIT_SECONDS} s.", err=True)
         click.echo(f"  To see why: {invocation.command_line('doctor')}", err=True)
         return 1
@@ -158,7 +158,7 @@ def linger_note(user: str, loginctl: str = "loginctl") -> str:
 @command.verb("status", "talaria service status")
 def _status(invocation: Invocation) -> int:
     """Say whether the service is installed, and whether a gateway runs on this home. Exits with 1 if not."""
-    home, service = invocation.home(), _service(invocation)
+    home, service = invocation.home(), find_service(invocation)
     if not service.file.exists():
         click.echo(f"Not installed: {service.file} is not there.")
     elif service.file.read_text(encoding="utf-8") != service.text:
@@ -170,7 +170,7 @@ def _status(invocation: Invocation) -> int:
     else:
         click.echo(f"Installed: {service.file}")
     if service.file.exists() and service.is_usable:
-        _run(service.status, quiet_failure=True)
+        run_command(service.status, quiet_failure=True)
     info = home.read_gateway() if home.is_locked() else None
     click.echo(
         f"A gateway runs at {info.url} (pid {info.pid})." if info else f"No gateway runs on {home.path}."
@@ -181,19 +181,19 @@ def _status(invocation: Invocation) -> int:
 @command.verb("remove", "talaria service remove")
 def _remove(invocation: Invocation) -> None:
     """Stop the service and remove its file. The home stays as it is."""
-    service = _service(invocation)
+    service = find_service(invocation)
     if not service.file.exists():
         click.echo(f"Not installed: {service.file} is not there.")
         return
     if service.is_usable:
         for line in service.stop:
-            _run(line, quiet_failure=True)
+            run_command(line, quiet_failure=True)
     service.file.unlink()
     (invocation.home().path / ENVIRONMENT).unlink(missing_ok=True)
     click.echo(f"Removed: {service.file}")
 
 
-def _service(invocation: Invocation) -> Service:
+def find_service(invocation: Invocation) -> Service:
     words, home = _words(), invocation.home().path
     if sys.platform == "darwin":
         return launchd_agent(words, home, Path.home(), is_usable=shutil.which("launchctl") is not None)
@@ -210,10 +210,10 @@ def _words() -> list[str]:
     return [str(program)] if program.exists() else [sys.executable, "-m", "talaria"]
 
 
-def _wait_for(condition: Callable[[], bool]) -> bool:
-    """Wait until the condition holds, and return whether it does. A service manager reports a program as
-    started before it has read its configuration, and as stopped before it has ended."""
-    end = time.monotonic() + _WAIT_SECONDS
+def wait_for(condition: Callable[[], bool], seconds: float = _WAIT_SECONDS) -> bool:
+    """Wait until the condition holds, and return whether it does in time. A service manager reports a
+    program as started before it has read its configuration, and as stopped before it has ended."""
+    end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
             return False
@@ -221,7 +221,7 @@ def _wait_for(condition: Callable[[], bool]) -> bool:
     return True
 
 
-def _run(words: tuple[str, ...], *, quiet_failure: bool = False) -> bool:
+def run_command(words: tuple[str, ...], *, quiet_failure: bool = False) -> bool:
     # `su` and `sudo -i` leave it unset, and systemctl does not look for it.
     environ = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}", **os.environ}
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environ)  # noqa: S603

@@ -23,7 +23,7 @@ import msgspec
 
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
-from talaria.core.extras import check_extra
+from talaria.core.installation import check_extra
 from talaria.store.settings import UNFINISHED_COPY, find_database, is_postgres
 from talaria.store.sql.executor import Connection, Executor, Transaction
 from talaria.store.sqlite.database import open_memory

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from talaria.core.errors import StoreError
-from talaria.core.extras import check_extra, has_extra, install_extra
 from talaria.core.findings import Finding, install_command, ok, problem, warn
 from talaria.core.gateway_part import Examination, StorePart, StoreScope
+from talaria.core.installation import check_extra, has_extra, install_extra
 from talaria.store.settings import UNFINISHED_COPY, StoreSettings, find_database, is_file, is_postgres
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from talaria.core.extras import has_extra, install_extra
 from talaria.core.findings import Finding, Level, ok, shell, type_key, warn
 from talaria.core.gateway_part import Examination
+from talaria.core.installation import has_extra, install_extra
 from talaria.tools.search_providers import open_search
 from talaria.tools.settings import SearchSettings
 

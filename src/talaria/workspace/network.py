@@ -279,6 +279,15 @@ def _find_records(home: Path) -> list[Path]:
     return [*home.glob("sessions/*/network/holder.json")]
 
 
+def end_networks(home: Path) -> None:
+    """End the networks of all sessions. No gateway and no command may run on the home. Blocks."""
+    from talaria.workspace.network_holder import find_holder  # noqa: PLC0415 - heavy
+
+    for record in _find_records(home.resolve()):
+        if (holder := find_holder(record.parent)) is not None:
+            holder.end()
+
+
 def _make_folder(folder: Path) -> None:
     make_private(folder)
     folder.chmod(0o711)  # the folder above is closed; commands' users pass through a descriptor

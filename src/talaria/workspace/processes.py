@@ -303,6 +303,25 @@ def _find_all(home: Path) -> list[_Found]:
     return sorted(found, key=lambda each: each[0].started_at)
 
 
+def find_running(home: Path) -> list[ProcessRecord]:
+    """Return the processes of all sessions that run now, from their files alone. Blocks."""
+    found = []
+    for record, _, _ in _find_all(home.resolve()):
+        if (shim := record.open_shim()) is not None:
+            os.close(shim)
+            found.append(record)
+    return found
+
+
+async def end_all(home: Path) -> None:
+    """End the processes of all sessions, which outlive their gateway. No gateway may run on the home."""
+    found = await asyncio.to_thread(lambda: _find_all(home.resolve()))
+    processes = [WatchedProcess(record, folder) for record, folder, _ in found]
+    for process in processes:
+        process.watch(lambda ended: None)
+    await asyncio.gather(*(process.kill() for process in processes))
+
+
 def _find_in(processes: Path, begun: Container[str] = ()) -> list[_Found]:
     """Return what a session has, but for those that are being started. Blocks.
 

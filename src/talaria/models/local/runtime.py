@@ -23,7 +23,7 @@ from typing import NamedTuple
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable
-from talaria.core.extras import has_extra, install_extra
+from talaria.core.installation import has_extra, install_extra
 
 _log = logging.getLogger("talaria.local")
 COMMAND = (sys.executable, "-P", "-m", "talaria.models.local.child")

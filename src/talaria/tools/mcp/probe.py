@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from talaria.core.errors import TalariaError, ToolError
-from talaria.core.extras import has_extra, install_extra
+from talaria.core.installation import has_extra, install_extra
 from talaria.core.slots import FairThreads
 from talaria.tools.mcp.launch import CannotRun, ServerLauncher, explain
 from talaria.tools.mcp.pins import PinnedTool

@@ -1,4 +1,4 @@
-"""Optional packages of the program: whether an extra is installed, and the command that installs it."""
+"""How this copy of the program was installed: the commands that add an optional package, or remove it all."""
 
 from __future__ import annotations
 
@@ -45,6 +45,18 @@ def install_extra(extra: str) -> str:
     if (script := own_script()) is not None:
         return shell("./dev" if is_here(script.parent) else script, "extra", extra)
     return install_command(*_packages(extra))
+
+
+def remove_command() -> str:
+    """Return the command that removes this copy of the program."""
+    prefix = Path(sys.prefix)
+    if (script := own_script()) is not None:
+        return shell("rm", "-rf", script.parent)
+    if (prefix / "uv-receipt.toml").is_file():
+        return shell("uv", "tool", "uninstall", "talaria-gateway")
+    if (prefix / "pipx_metadata.json").is_file():
+        return shell("pipx", "uninstall", "talaria-gateway")
+    return shell(sys.executable, "-m", "pip", "uninstall", "talaria-gateway")
 
 
 def _packages(extra: str) -> list[str]:

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from talaria.core.extras import _MODULES, MissingExtra, check_extra, has_extra, install_extra
+from talaria.core.installation import (
+    _MODULES,
+    MissingExtra,
+    check_extra,
+    has_extra,
+    install_extra,
+    remove_command,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,3 +53,20 @@ def test_a_missing_extra_says_what_is_needed_and_how_to_get_it(monkeypatch: pyte
     text = "A database on PostgreSQL needs the package psycopg, which is not installed."
     assert missing.value.user_text == text
     assert missing.value.hint == f"Install it: {install_extra('postgres')}"
+
+
+@pytest.mark.parametrize(
+    ("mark", "command"),
+    [
+        ("uv-receipt.toml", "uv tool uninstall talaria-gateway"),
+        ("pipx_metadata.json", "pipx uninstall talaria-gateway"),
+        ("pyvenv.cfg", f"{sys.executable} -m pip uninstall talaria-gateway"),
+    ],
+)
+def test_the_program_is_removed_in_the_way_it_was_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str, command: str
+) -> None:
+    assert remove_command() == f"rm -rf {ROOT}"
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (tmp_path / mark).touch()
+    assert remove_command() == command

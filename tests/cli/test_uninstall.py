@@ -1,0 +1,132 @@
+"""`talaria uninstall`: what it ends, what it keeps, and what it deletes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Serve, Talaria
+from talaria.core.installation import remove_command
+from talaria.workspace.processes import find_running
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="background processes are for Linux")
+BACKGROUND = '[[call terminal {"command": "sleep 4321", "background": true}]]'
+
+
+def env(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CONFIG_HOME": str(tmp_path / "c"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def start_process(talaria: Talaria, home: Path) -> int:
+    """Let an agent start a process in the background. Gives its pid."""
+    done = talaria("ask", BACKGROUND)
+    assert "Started in the background" in done.stdout, done.stderr
+    (record,) = find_running(home)
+    return record.pid
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return b"Z" not in Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2][:3]
+    except OSError:
+        return False
+
+
+def of_home(home: Path) -> list[str]:
+    """The processes whose command line names this home."""
+    found = []
+    for line in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = line.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        found += [text] if str(home) in text and line.parent.name != str(os.getpid()) else []
+    return found
+
+
+def test_everything_that_runs_ends_and_the_data_stays(
+    serve: Serve, talaria: Talaria, home: Path, tmp_path: Path
+) -> None:
+    gateway = serve()
+    pid = start_process(talaria, home)
+    unit = tmp_path / "c" / "systemd" / "user"
+    talaria("service", "install", "--no-start", env=env(tmp_path))
+    assert list(unit.iterdir())
+    done = talaria("uninstall", "--yes", env=env(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert f"pid {gateway.pid}" in done.stdout
+    assert "1 background process" in done.stdout and "sleep 4321" in done.stdout
+    assert f"Kept: {home}" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"To remove the program: {remove_command()}"
+    gateway.wait(10)
+    assert not is_running(pid)
+    assert of_home(home) == []
+    assert not list(unit.iterdir())
+    assert (home / "talaria.db").exists()
+
+
+def test_processes_of_a_killed_gateway_end_and_the_data_is_deleted(
+    serve: Serve, talaria: Talaria, home: Path, tmp_path: Path
+) -> None:
+    gateway = serve()
+    pid = start_process(talaria, home)
+    gateway.kill()
+    gateway.wait(10)
+    assert is_running(pid)
+    models = tmp_path / "cache" / "talaria"
+    models.mkdir(parents=True)
+    (models / "mine.txt").touch()
+    done = talaria("uninstall", "--yes", "--delete-data", env=env(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "not running" in done.stdout
+    assert f"Deleted: {home}" in done.stdout
+    assert f"Kept, because it has other files: {models}" in done.stdout
+    assert not is_running(pid)
+    assert not home.exists()
+    assert (models / "mine.txt").exists()
+
+
+def test_without_a_terminal_it_needs_a_yes(serve: Serve, talaria: Talaria, home: Path) -> None:
+    gateway = serve()
+    done = talaria("uninstall", "--delete-data")
+    assert done.returncode == 2
+    assert "add --yes" in done.stderr
+    assert is_running(gateway.pid)
+    assert home.exists()
+
+
+def test_without_a_home_there_is_nothing_to_delete(talaria: Talaria, tmp_path: Path) -> None:
+    gone = {**env(tmp_path), "TALARIA_HOME": str(tmp_path / "none")}
+    done = talaria("uninstall", "--yes", "--delete-data", env=gone)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_folder_with_other_things_is_not_deleted(talaria: Talaria, tmp_path: Path, marked: bool) -> None:
+    (tmp_path / "notes.txt").touch()
+    if marked:
+        (tmp_path / "talaria.lock").touch()
+    given = {**env(tmp_path), "TALARIA_HOME": str(tmp_path)}  # it is $HOME here
+    done = talaria("uninstall", "--yes", "--delete-data", env=given)
+    assert done.returncode == 1
+    assert "was not deleted" in done.stderr
+    assert (tmp_path / "notes.txt").exists()
+
+
+def test_a_gateway_that_stops_names_the_processes_that_still_run(
+    serve: Serve, talaria: Talaria, home: Path, tmp_path: Path
+) -> None:
+    gateway = serve()
+    pid = start_process(talaria, home)
+    gateway.send_signal(signal.SIGTERM)
+    gateway.wait(20)
+    log = (tmp_path / "serve.log").read_text()
+    assert f"1 background process still running: sleep 4321. To end: kill {pid}" in log
+    os.kill(pid, signal.SIGTERM)
+    talaria("uninstall", "--yes", env=env(tmp_path))
+    assert not is_running(pid)
