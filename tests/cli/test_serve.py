@@ -150,6 +150,16 @@ def test_a_browser_that_cannot_read_the_home_gets_no_page(
     assert not (home / "open").exists()
 
 
+def test_without_a_cap_it_says_how_to_set_one(serve: Serve, home: Path) -> None:
+    config = (home / "config.toml").read_text().replace("scripted", "openai").replace('"m"', '"gpt-5-mini"')
+    (home / "config.toml").write_text(config)
+    process = serve()
+    assert read_banner(process)["tools"].endswith("spend cap  none")
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line == f" spending  no cap is set   (talaria config set budgets.per_day_usd 5 --home {home})\n"
+
+
 def test_it_says_what_may_be_spent(serve: Serve) -> None:
     env = {"TALARIA_BUDGETS__PER_DAY_USD": "5", "TALARIA_BUDGETS__PER_SESSION_USD": "0.5"}
     assert read_banner(serve(env=env))["tools"].endswith("spend cap  $5 a day, $0.5 a session")

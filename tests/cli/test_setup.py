@@ -127,7 +127,7 @@ def test_a_second_setup_changes_the_key_for_all_sessions(
     )
     config.chmod(0o600)
     serve()
-    done = talaria("setup", "--provider", "mine", "--model", GOOD, stdin=f"{KEY}\ny\n")
+    done = talaria("setup", "--provider", "mine", "--model", GOOD, stdin=f"{KEY}\ny\n0\n")
     assert done.returncode == 0, done.stdout
     assert "did not accept the key (HTTP 401)" in done.stdout
     assert "wants a key" not in done.stdout
@@ -192,6 +192,43 @@ def test_what_is_written_is_shown_by_its_keys(talaria: Talaria, config: Path, st
     again = talaria("setup", *mine(strict_url), "--model", GOOD, env={"MY_KEY": KEY})
     assert "config.toml stays as it was." in again.stdout
     assert talaria("ask", "hello", env={"MY_KEY": KEY}).stdout.strip() == "You said: hello"
+
+
+def priced(url: str) -> tuple[str, ...]:
+    named = ("--provider", "openai", "--base-url", url, "--key-env", "MY_KEY")
+    return (*named, "--model", "gpt-5-mini", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "cap"),
+    [
+        ("", (), "5.0"),
+        ("", ("--daily-cap", "2.5"), "2.5"),
+        ("", ("--daily-cap", "0"), None),
+        ("[budgets]\nper_day_usd = 7.0\n", (), "7.0"),
+        ("[budgets]\nper_day_usd = 7.0\n", ("--daily-cap", "9"), "9.0"),
+        ("[budgets]\nper_session_usd = 1.0\n", (), None),
+    ],
+)
+def test_a_model_that_costs_money_gets_a_daily_cap(
+    talaria: Talaria, config: Path, model_url: str, before: str, options: tuple[str, ...], cap: str | None
+) -> None:
+    config.write_text(before)
+    done = talaria("setup", *priced(model_url), *options, env={"MY_KEY": KEY})
+    assert done.returncode == 0, done.stderr
+    assert (f"per_day_usd = {cap}\n" if cap else "per_day_usd") in config.read_text() or cap is None
+    assert ("per_day_usd" in config.read_text()) is (cap is not None)
+    shown = f"Spend cap: ${float(cap):g} a day." if cap else "Spend cap: "
+    assert shown in done.stdout
+    assert "config set budgets.per_day_usd 10" in done.stdout
+
+
+def test_a_model_without_a_price_gets_no_cap(talaria: Talaria, config: Path, strict_url: str) -> None:
+    done = talaria("setup", *mine(strict_url), "--model", GOOD, env={"MY_KEY": KEY})
+    assert "Spend cap: none, because the price of this model is not known." in done.stdout
+    assert "budgets" not in config.read_text()
+    free = talaria("setup", "--provider", "local", "--yes")
+    assert "Spend cap" not in free.stdout
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from talaria.cli.setup_questions import (
     _ask_provider,
     _number_up_to,
     ask_address,
+    ask_cap,
     ask_choice,
     ask_kept,
     ask_model,
@@ -203,3 +204,10 @@ def test_a_key_is_written_only_if_the_person_agrees() -> None:
     for other in (Candidate("openai", key_env="X"), Candidate("openai", key="k", is_kept=True)):
         assert ask_kept(other) is other
     assert "openai" in KNOWN
+
+
+@pytest.mark.parametrize(("said", "cap"), [("\n", 5.0), ("12.5\n", 12.5), ("0\n", 0.0), ("-1\nx\n$3\n", 3.0)])
+def test_a_daily_cap_is_proposed(said: str, cap: float) -> None:
+    found, shown = answer(said, ask_cap)
+    assert found == cap
+    assert "USD a day" in shown

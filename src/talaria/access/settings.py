@@ -71,6 +71,16 @@ class BudgetSettings(msgspec.Struct, frozen=True):
     assumed_output: Annotated[int, msgspec.Meta(ge=1)] = 32_768
 
     @property
+    def caps(self) -> str:
+        """The caps of people's calls in words; empty if there is none."""
+        caps = {
+            "a day": self.per_day_usd,
+            "a session": self.per_session_usd,
+            "a user and day": self.per_user_daily_usd,
+        }
+        return ", ".join(f"${cap:g} {of}" for of, cap in caps.items() if cap)
+
+    @property
     def run_cap(self) -> int:
         """The cap of a run in nanodollars."""
         return from_usd(float(_RUN_USD.value) if self.per_job_run_usd is None else self.per_job_run_usd)

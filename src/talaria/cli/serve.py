@@ -14,7 +14,6 @@ from typing import NamedTuple, TextIO
 
 import click
 
-from talaria.access.settings import BudgetSettings
 from talaria.app import open_gateway
 from talaria.channels.http.http_channel import HttpChannel
 from talaria.channels.http.part import HTTP
@@ -28,15 +27,18 @@ from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.text import count
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
+from talaria.config.settings import Settings
 from talaria.core.display import clean_line
 from talaria.core.errors import ConfigError
 from talaria.core.extensions import PluginState
 from talaria.core.failpoints import VARIABLE, arm
 from talaria.core.gateway_part import Parts
 from talaria.core.redaction import Secret, SecretRegistry
+from talaria.core.spending import FREE
 from talaria.core.version import this_version
 from talaria.gateway import Gateway, find_extensions
 from talaria.models.discovery import detect_providers
+from talaria.models.known import Prices
 from talaria.models.local.downloads import NO_MODEL_VARIABLE, YES_VARIABLE
 from talaria.observe.allocator import return_large_blocks
 from talaria.observe.descriptors import raise_descriptor_limit
@@ -246,7 +248,8 @@ def banner(gateway: Gateway, http: HttpChannel, model: Sequence[str], invocation
     rows = {
         "note": [http.server.notice] if http.server.notice else [],
         "model": model,
-        "tools": [f"{tools}      spend cap  {_caps(settings.budgets)}"],
+        "tools": [f"{tools}      spend cap  {settings.budgets.caps or 'none'}"],
+        "spending": _cap_lines(settings, invocation),
         "plug-ins": _plugin_lines(gateway, invocation),
         "skills": _skill_lines(gateway, invocation),
     }
@@ -273,10 +276,10 @@ def _skill_lines(gateway: Gateway, invocation: Invocation) -> list[str]:
     return [f"{clean_line(', '.join(new))}: new, not in use   ({invocation.command_line('skills accept')})"]
 
 
-def _caps(budgets: BudgetSettings) -> str:
-    caps = {
-        "a day": budgets.per_day_usd,
-        "a session": budgets.per_session_usd,
-        "a user and day": budgets.per_user_daily_usd,
-    }
-    return ", ".join(f"${cap:g} {of}" for of, cap in caps.items() if cap) or "none"
+def _cap_lines(settings: Settings, invocation: Invocation) -> list[str]:
+    """Return how to set a spend cap, if there is none and the model may cost money."""
+    model = settings.model
+    is_free = not model.name or Prices(settings.prices).find(model.provider, model.name) == FREE
+    if settings.budgets.caps or is_free:
+        return []
+    return [f"no cap is set   ({invocation.command_line('config set budgets.per_day_usd 5')})"]

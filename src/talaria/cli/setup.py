@@ -18,8 +18,10 @@ from talaria.cli.model_servers import is_like_address, read_address, try_model
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.setup_plan import Candidate, find_candidates, list_models, write
 from talaria.cli.setup_questions import (
+    DAILY_CAP,
     KNOWN,
     ask_address,
+    ask_cap,
     ask_choice,
     ask_kept,
     ask_model,
@@ -33,6 +35,7 @@ from talaria.config.settings import Settings
 from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable, NoModel, TalariaError
 from talaria.core.program import spoken
+from talaria.core.spending import FREE, Price
 from talaria.core.suggest import nearest
 from talaria.models.catalog import ModelChoice
 from talaria.models.failures import StatusKind, status_kind
@@ -85,6 +88,12 @@ IN_OPTIONS = {
 @click.option("--model", metavar="NAME", help="The model, as the provider calls it.")
 @click.option("--base-url", metavar="URL", help="Where the provider is, up to /v1.")
 @click.option("--key-env", metavar="NAME", help="The variable that holds its key.")
+@click.option(
+    "--daily-cap",
+    metavar="USD",
+    type=click.FloatRange(0, 1_000_000),
+    help="What all calls of a day may cost; 0: no cap. Default: setup asks; with --yes 5, if no cap is set.",
+)
 @click.option("--yes", is_flag=True, help="Ask nothing; make the one call that tries the model.")
 def command(  # noqa: PLR0917 - click passes them by name
     invocation: Invocation,
@@ -92,6 +101,7 @@ def command(  # noqa: PLR0917 - click passes them by name
     model: str | None,
     base_url: str | None,
     key_env: str | None,
+    daily_cap: float | None,
     yes: bool,
 ) -> None:
     """Choose a model, try it, and write config.toml.
@@ -107,15 +117,17 @@ def command(  # noqa: PLR0917 - click passes them by name
         if given is None or not name:
             raise click.UsageError("With --yes, name --provider and --model.")
         chosen = _choose_by_options(given, name, settings)
+        cap = _choose_cap(chosen, daily_cap, settings, asks=False)
     else:
         try:
             chosen = _choose_in_dialogue(given, model or "", settings)
+            cap = _choose_cap(chosen, daily_cap, settings, asks=True)
         except click.Abort:
             click.echo("")
             if sys.stdin.isatty():
                 raise
             raise click.UsageError("Nobody answers here: name --provider and --model, and --yes.") from None
-    _write(invocation, *chosen)
+    _write(invocation, *chosen, cap)
 
 
 def _settings(invocation: Invocation) -> Settings:
@@ -292,16 +304,43 @@ async def _with_timeout(seconds: float, text: str, work: Awaitable[T], late: int
         raise ModelUnavailable(f"{text}: no answer within {seconds:.0f} seconds.", status=late) from None
 
 
+def _choose_cap(
+    chosen: tuple[Candidate, str], given: float | None, settings: Settings, *, asks: bool
+) -> float | None:
+    """Return the daily spend cap to write, 0 for none; None if the caps stay as they are. A cap is proposed
+    for a model with a price, unless there is one already."""
+    price = _price(settings, *chosen)
+    if given is not None or price in (None, FREE) or settings.budgets.caps:
+        return given
+    return ask_cap() if asks else DAILY_CAP
+
+
+def _price(settings: Settings, candidate: Candidate, model: str) -> Price | None:
+    return Prices(settings.prices).find(candidate.provider, model)
+
+
 # -- the end
 
 
-def _write(invocation: Invocation, candidate: Candidate, model: str) -> None:
+def _tell_cap(settings: Settings, price: Price | None, change: str) -> None:
+    caps = settings.budgets.caps
+    if price is None and not caps:
+        click.echo("Spend cap: none, because the price of this model is not known.")
+        click.echo("  A cap needs a price: see [prices] in docs/configuration.md.")
+        return
+    if price != FREE:
+        click.echo(f"Spend cap: {caps or 'none'}. To change it: {change}")
+
+
+def _write(invocation: Invocation, candidate: Candidate, model: str, cap: float | None) -> None:
     home = invocation.home()
-    lines = write(home, candidate, model, os.environ)
+    lines = write(home, candidate, model, os.environ, cap)
     click.echo(f"\nWritten to {home.config}:" if lines else f"\n{home.config} stays as it was.")
     for line in lines:
         click.echo(f"  {line}")
+    settings, change = _settings(invocation), invocation.command_line("config set budgets.per_day_usd 10")
     click.echo("")
+    _tell_cap(settings, _price(settings, candidate, model), change)
     chat, serve = invocation.command_line("chat"), invocation.command_line("serve")
     variable = "" if candidate.is_kept else candidate.key_env
     if variable and variable not in os.environ:

@@ -177,12 +177,16 @@ async def _list(candidate: Candidate, environ: Mapping[str, str]) -> list[str]:
             return []
 
 
-def write(home: Home, candidate: Candidate, model: str, environ: Mapping[str, str]) -> list[str]:
-    """Check the choice, write it, and return the keys that changed. Raises `ConfigError`."""
+def write(
+    home: Home, candidate: Candidate, model: str, environ: Mapping[str, str], cap: float | None = None
+) -> list[str]:
+    """Check the choice, write it, and return the keys that changed. `cap` is a new spend cap, 0 for none.
+    Raises `ConfigError`."""
     before = text = read_config(home.config) or ""
     tables: dict[KeyPath, dict[str, object | None]] = {
         ("model",): {"provider": candidate.provider, "name": model},
         ("providers", candidate.provider): _provider_keys(candidate),
+        ("budgets",): {} if cap is None else {"per_day_usd": cap or None},
     }
     lines = []
     for table, keys in tables.items():

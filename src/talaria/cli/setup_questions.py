@@ -17,6 +17,7 @@ from talaria.core.suggest import nearest
 from talaria.models.settings import LOCAL, PRESETS, SCRIPTED
 
 MOST_SHOWN = 15
+DAILY_CAP = 5.0  # USD
 KNOWN = [name for name in PRESETS if name != SCRIPTED]
 BUILT_IN = Candidate(LOCAL, "the built-in model: small, private, offline; no key", models=BUILT_IN_MODELS)
 
@@ -119,6 +120,24 @@ def _with_key(candidate: Candidate) -> Candidate:
         return msgspec.structs.replace(candidate, is_keyless=True)
     name = variable or f"{candidate.provider.upper().replace('-', '_').replace('.', '_')}_API_KEY"
     return msgspec.structs.replace(candidate, where="", key=key, key_env=name)
+
+
+def ask_cap() -> float:
+    """Ask how much all calls of a day may cost; 0 is no cap."""
+    click.echo("This model costs money. With a cap, calls that would cost more than that are refused.")
+    return float(
+        click.prompt("Spend cap in USD a day (0: none)", default=DAILY_CAP, value_proc=_read_dollars)
+    )
+
+
+def _read_dollars(text: str | float) -> float:
+    try:
+        dollars = float(str(text).strip().removeprefix("$"))
+    except ValueError:
+        dollars = -1.0
+    if not 0 <= dollars <= 1_000_000:
+        raise click.UsageError("Type a number of dollars, such as 5, or 0 for no cap.")
+    return dollars
 
 
 def ask_kept(candidate: Candidate) -> Candidate:

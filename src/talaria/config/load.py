@@ -163,8 +163,7 @@ def _check_prices(settings: Settings, issues: IssueCollector) -> None:
             if getattr(price, key) is None:
                 issues.missing(("prices", name), key, "dollars for a million tokens, such as 2.5, or 0")
     model, budgets = settings.model, settings.budgets
-    is_capped = budgets.per_day_usd or budgets.per_session_usd or budgets.per_user_daily_usd
-    if is_capped and model.name and Prices(settings.prices).find(model.provider, model.name) is None:
+    if budgets.caps and model.name and Prices(settings.prices).find(model.provider, model.name) is None:
         table = dotted(("prices", f"{model.provider}/{model.name}"))
         text = f"budgets caps spending, so the model is refused until [{table}] is set."
         issues.warn(("budgets",), text, table, IssueKind.NO_PRICE)
