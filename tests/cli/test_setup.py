@@ -13,6 +13,7 @@ import pytest
 
 from cli.conftest import Serve, Talaria, started
 from cli.terminal import Terminal
+from model_programs import MODEL, ollama, serving
 from talaria.cli.model_servers import is_like_address, read_address
 from talaria.cli.setup_plan import Candidate, find_foreign_keys
 from talaria.models.local.weights import DEFAULT_MODEL
@@ -413,3 +414,21 @@ def test_another_tool_s_key_is_named_and_not_used_by_default(codex: Path, setup:
     setup.press("C-c")
     assert "sk-codex-secret" not in setup.until("LEFT WITH 130")
     assert codex.read_text() == "# by hand\n[pool]\nmax_agents = 3 # few\n"
+
+
+def test_a_server_with_a_small_context_is_told_with_the_command_that_raises_it(
+    talaria: Talaria, config: Path
+) -> None:
+    with serving(ollama(4096)) as url:
+        words = ("--provider", "mine", "--base-url", url, "--model", MODEL)
+        done = talaria("setup", *words, "--yes")
+        assert done.returncode == 0, done.stderr
+        assert f"Ollama has loaded {MODEL} with a context of 4,096 tokens" in done.stdout
+        assert "\n  OLLAMA_CONTEXT_LENGTH=16384 ollama serve\n" in done.stdout
+        checked = talaria("doctor").stdout
+        assert f"Ollama has loaded {MODEL} with a context of 4,096 tokens" in checked
+        assert "OLLAMA_CONTEXT_LENGTH=16384 ollama serve" in checked
+    with serving(ollama(32_768)) as url:
+        done = talaria("setup", "--provider", "mine", "--base-url", url, "--model", MODEL, "--yes")
+        assert "OLLAMA_CONTEXT_LENGTH" not in done.stdout
+        assert "Ollama runs qwen3:8b with 32,768 tokens." in talaria("doctor").stdout

@@ -26,6 +26,7 @@ from talaria.models.discovery import (
     read_models,
 )
 from talaria.models.known import NOTHING_KNOWN, Abilities, Prices, PriceSettings
+from talaria.models.loaded_context import LoadedModels
 from talaria.models.providers import Providers
 from talaria.models.settings import FallbackSettings, ModelSettings, ProviderSettings
 from talaria.testing.clock import FakeClock
@@ -152,9 +153,13 @@ class Source:
         self.answers = answers
         self.asked: list[str] = []
         self.url = "http://here"
+        self.loads: LoadedModels | None = None
 
     def base_url(self, provider: str) -> str:
         return self.url
+
+    async def loaded(self, provider: str) -> LoadedModels | None:
+        return self.loads
 
     async def list_models(self, provider: str) -> bytes:
         self.asked.append(provider)

@@ -19,6 +19,7 @@ from talaria.core.spending import FREE, NANO, from_usd, most, price_command, sho
 from talaria.models.catalog import Catalog, ModelChoice, fallback_chain
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
+from talaria.models.loaded_context import LoadedModels
 from talaria.models.local.local_endpoint import LocalEndpoint, open_local
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import FetchStage, describe_model
@@ -77,13 +78,8 @@ async def check_agent(
             if not told:
                 yield ok("model", f"{choice}; its key is there or not needed. {about}")
             yield _check_price(choice, settings)
-            is_reached = True
-            for provider in dict.fromkeys((choice.provider, *_fallbacks(settings, providers))):
-                finding = await _check_server(provider, providers.base_url(provider), settings)
-                is_reached &= finding.level is Level.OK or provider != choice.provider
+            async for finding in _check_servers(providers, choice, settings, calls=calls):
                 yield finding
-            if calls and is_reached:
-                yield await _call(providers, choice, settings)
         for finding in (*_check_caps(choice, settings), *_check_aliases(catalog, settings)):
             yield finding
     yield _check_tools(settings)
@@ -154,6 +150,31 @@ def _check_built_in(local: LocalEndpoint, choice: ModelChoice) -> Finding:
     is_fetchable = missing_requirement() is None
     command = shell("talaria", "model", "pull", choice.model, "--yes") if is_fetchable else "talaria setup"
     return failed("model", refusal, command)
+
+
+async def _check_servers(
+    providers: Providers, choice: ModelChoice, settings: Settings, *, calls: bool
+) -> AsyncIterator[Finding]:
+    is_reached = True
+    for provider in dict.fromkeys((choice.provider, *_fallbacks(settings, providers))):
+        finding = await _check_server(provider, providers.base_url(provider), settings)
+        is_reached &= finding.level is Level.OK or provider != choice.provider
+        yield finding
+    if not is_reached:
+        return
+    if calls:
+        yield await _call(providers, choice, settings)
+    if (loaded := await providers.loaded(choice.provider, choice.model)) is not None:
+        yield _check_context(loaded, choice)
+
+
+def _check_context(loaded: LoadedModels, choice: ModelChoice) -> Finding:
+    if (shortage := loaded.shortage(choice.model)) is not None:
+        text, command = shortage
+        return warn("context", text, "", command)
+    tokens = loaded.find(choice.model)
+    known = f"{tokens:,} tokens" if tokens else "a size that is known once the model is loaded"
+    return ok("context", f"{loaded.server} runs {choice.model} with {known}.")
 
 
 def _fallbacks(settings: Settings, providers: Providers) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import time
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ from talaria.core.setting_marks import web_address
 from talaria.core.spending import cost, show_usd
 from talaria.models.catalog import ModelChoice
 from talaria.models.known import Prices
+from talaria.models.loaded_context import is_near_host
 from talaria.models.providers import Providers
 from talaria.models.settings import PRESETS
 
@@ -32,7 +32,7 @@ def read_address(text: str) -> str:
     address = text.strip().rstrip("/")
     try:
         if "://" not in address:
-            near = _is_near(urlsplit(f"//{address}").hostname or "")
+            near = is_near_host(urlsplit(f"//{address}").hostname or "")
             address = f"{'http' if near else 'https'}://{address}"
         return "" if web_address(address) else address
     except ValueError:
@@ -49,15 +49,8 @@ def name_for(address: str) -> str:
     if host in ("localhost", "::1") or host.startswith("127."):
         return f"local{port or '-server'}"
     whole = re.sub(r"[^a-z0-9]+", "-", host).strip("-") + port
-    short = whole if _is_near(host) or host[-1:].isdigit() else host.split(".")[-2]
+    short = whole if is_near_host(host) or host[-1:].isdigit() else host.split(".")[-2]
     return whole if short in PRESETS else short
-
-
-def _is_near(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_private
-    except ValueError:
-        return "." not in host or host.endswith((".local", ".internal", ".lan"))
 
 
 async def try_model(providers: Providers, choice: ModelChoice, prices: Prices) -> str:

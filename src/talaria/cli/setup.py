@@ -279,7 +279,12 @@ async def _try(candidate: Candidate, model: str, settings: Settings) -> None:
             if status_kind(error.status) is not StatusKind.NOT_FOUND:
                 raise
             raise await _unknown(candidate, model) or error from None
+        loaded = await providers.loaded(candidate.provider, model)
     click.echo(click.style(answer, fg="green"))
+    if loaded is not None and (shortage := loaded.shortage(model)) is not None:
+        text, command = shortage
+        click.echo(click.style(text, fg="yellow"))
+        click.echo(f"  {command}")
 
 
 async def _unknown(candidate: Candidate, model: str) -> UnknownModel | None:

@@ -23,6 +23,7 @@ from talaria.core.errors import ModelError, NoModel
 from talaria.models.answer_budget import is_costly
 from talaria.models.failures import DECODE_ERRORS
 from talaria.models.known import Abilities
+from talaria.models.loaded_context import LoadedModels
 from talaria.models.settings import PRESETS, SCRIPTED
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class ModelList(msgspec.Struct, frozen=True, omit_defaults=True):
     asked_at: float
     models: dict[str, Abilities] = {}
     failure: str = ""
+    is_local: bool = False  # its server loads and unloads models
 
 
 class ListSource(Protocol):
@@ -59,6 +61,8 @@ class ListSource(Protocol):
     def base_url(self, provider: str) -> str: ...
 
     async def list_models(self, provider: str) -> bytes: ...
+
+    async def loaded(self, provider: str) -> LoadedModels | None: ...
 
 
 class ModelLists:
@@ -75,7 +79,9 @@ class ModelLists:
 
     def find(self, provider: str, model: str) -> Abilities | None:
         found = self.get(provider)
-        return found.models.get(model) if found is not None else None
+        if found is None:
+            return None
+        return found.models.get(model) or found.models.get(f"{model}:latest")  # as Ollama lists it
 
     def get(self, provider: str) -> ModelList | None:
         """Return the provider's list; None if it was not asked, or was asked at another address."""
@@ -114,6 +120,8 @@ class ModelLists:
         if found is None:
             return True
         age = self._clock.now() - found.asked_at
+        if found.is_local:
+            return not 0 <= age < _ROUND_SECONDS
         return not 0 <= age < (_FAILED_SECONDS if found.failure else _FRESH_SECONDS)
 
     async def _ask(self, provider: str) -> ModelList:
@@ -124,12 +132,17 @@ class ModelLists:
             for name, abilities in iterate_models(await self._source.list_models(provider)):
                 models[name] = abilities
                 await asyncio.sleep(0)
+            loaded = await self._source.loaded(provider)
         except (NoModel, ModelError) as error:
             return self._failed(provider, url, now, error.user_text)
         except DECODE_ERRORS as error:
             return self._failed(provider, url, now, f"its list of models cannot be read ({error})")
-        _log.info("%s lists %d model%s", provider, len(models), "" if len(models) == 1 else "s")
-        return ModelList(url, now, models)
+        if (before := self.get(provider)) is None or before.models.keys() != models.keys():
+            _log.info("%s lists %d model%s", provider, len(models), "" if len(models) == 1 else "s")
+        for name, abilities in models.items():
+            if loaded is not None and (size := loaded.find(name)) is not None:
+                models[name] = msgspec.structs.replace(abilities, context=size)
+        return ModelList(url, now, models, is_local=loaded is not None)
 
     def _failed(self, provider: str, url: str, now: float, why: str) -> ModelList:
         """Keep the models of the earlier list. Failures in a row are logged once."""

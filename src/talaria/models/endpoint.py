@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("talaria.models")
 
 # Short reads are measured once in so many.
+_VERSION = re.compile(r"/v\d+/?$")  # at the end of an address
 SAMPLE = 16
 # How long a complete answer waits for the end of its HTTP message, so that the connection can be reused.
 TRAILER_SECONDS = 0.25
@@ -122,19 +124,29 @@ class Endpoint:
 
         Raises `ModelError`, also if the response takes too long or is too large.
         """
+        return await self._fetch(self._list_url)
+
+    async def ask_server(self, path: str, body: bytes | None = None) -> bytes:
+        """Return the answer of a path of the server beside its API, such as /props; with a body, to a POST.
+        Raises what `list_models` raises."""
+        url = URL(self._settings.address.target(""))
+        return await self._fetch(url.with_path(_VERSION.sub("", url.path) + path), body)
+
+    async def _fetch(self, url: URL, body: bytes | None = None) -> bytes:
         errors = ProviderErrors(self._provider, "", self._redact)
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(LIST_SECONDS):
-                response = await self._open().get(self._list_url, allow_redirects=False)
+                method = "GET" if body is None else "POST"
+                response = await self._open().request(method, url, data=body, allow_redirects=False)
                 if response.status // 100 != 2:
                     raise errors.from_status(response.status, response.headers, b"")
-                body = bytearray()
+                read = bytearray()
                 while data := await response.content.readany():
-                    body += data
-                    if len(body) > MAX_LIST_BYTES:
+                    read += data
+                    if len(read) > MAX_LIST_BYTES:
                         raise errors.malformed("a list of models that is too long")
-                return bytes(body)
+                return bytes(read)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._classify(error, errors, has_response=response is not None) from error
         finally:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib import import_module
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,6 +21,7 @@ from talaria.core.suggest import did_you_mean
 from talaria.models.answer_budget import AnswerMemory
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.limiter import CallLimiter
+from talaria.models.loaded_context import LoadedModels, ask_loaded, is_near
 from talaria.models.local.weights import MANIFEST
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from talaria.models.endpoint import Endpoint
     from talaria.models.local.local_endpoint import LocalEndpoint
 
+_LOADED_SECONDS = 5.0  # for all questions about what a server has loaded
 WIRES: Mapping[str, Wire] = {
     wire.name: wire for wire in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())
 }
@@ -141,6 +143,18 @@ class Providers:
     async def list_models(self, provider: str) -> bytes:
         """Return the provider's own list of its models. Raises `NoModel` and `ModelError`."""
         return await self.get(provider).list_models()
+
+    async def loaded(self, provider: str, model: str = "") -> LoadedModels | None:
+        """Return the context sizes that a server on this machine or in a private network has loaded; None for
+        other servers, and for one that cannot be asked."""
+        try:
+            if self._built_in(provider) is not None or not is_near(self.base_url(provider)):
+                return None
+            endpoint = cast("Endpoint", self.get(provider))  # only the built-in model has another kind
+            async with asyncio.timeout(_LOADED_SECONDS):
+                return await ask_loaded(endpoint.ask_server, model)
+        except (NoModel, TimeoutError):
+            return None
 
     def credential(self, provider: str) -> str:
         return _fingerprint(self._key(self._find(provider)))
