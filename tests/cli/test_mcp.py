@@ -185,7 +185,14 @@ def pasted_url(url: str, **headers: str) -> str:
 
 @pytest.mark.parametrize(
     "reference",
-    ["${env:TALARIA_HTTP_TOKEN}", "${talaria_http_token}", "${ANTHROPIC_API_KEY}", "${BOT}", "${PLUGIN_KEY}"],
+    [
+        "${env:TALARIA_HTTP_TOKEN}",
+        "${talaria_http_token}",
+        "${ANTHROPIC_API_KEY}",
+        "${BOT}",
+        "${PLUGIN_KEY}",
+        "${PGPASSWORD}",
+    ],
 )
 @pytest.mark.parametrize("option", [(), ("--no-test",)])
 def test_a_pasted_server_never_gets_a_secret_of_the_gateway(
@@ -250,7 +257,10 @@ def test_what_a_program_gets_is_listed(talaria: Talaria, home: Path) -> None:
     words = ("npx", "server-files", "--key=${FILES_KEY}")
     refused = talaria("mcp", "add", "files", "--env", "A=${OTHER_KEY}", "--", *words)
     assert refused.returncode == 1
-    assert "FILES_KEY  as an argument, to the program npx server-files" in refused.stdout
+    assert (
+        "FILES_KEY  as an argument, which other users can see, to the program npx server-files"
+        in refused.stdout
+    )
     assert "OTHER_KEY  as the variable A, to the program npx" in refused.stdout
     url = talaria("mcp", "add", "docs", "https://docs.example/${DOCS_KEY}", "--no-test")
     assert "The url contains a variable" in url.stderr

@@ -217,7 +217,7 @@ def _destination(key: str, server: McpServer) -> str:
     table, _, name = key.partition(".")
     if table == "headers":
         return f"as the header {name}, to {clean_line(urlsplit(server.url).netloc)}"
-    what = f"as the variable {name}" if name else "as an argument"
+    what = f"as the variable {name}" if name else "as an argument, which other users can see"
     return f"{what}, to the program {clean_line(' '.join(server.command), 60)}"
 
 

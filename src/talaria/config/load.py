@@ -245,11 +245,11 @@ def named_variables(settings: Settings) -> list[str]:
 
 def own_secrets(settings: Settings) -> Callable[[str], bool]:
     """Return a function that tells whether a variable holds one of the gateway's own secrets, which no MCP
-    server gets: every `TALARIA_…` variable, the keys of known providers, and the variables that a setting
-    `…_env` names, also one of a plug-in."""
+    server gets: every `TALARIA_…` variable, the keys of known providers, the password of PostgreSQL, and the
+    variables that a setting `…_env` names, also one of a plug-in."""
     named = (each.value for each in values_of(settings) if each.path[-1].endswith("_env"))
     marked = _marked(settings, Mark.SECRET_VARIABLE)
-    own = {*marked, *(preset.api_key_env for preset in PRESETS.values()), *map(str, named)}
+    own = {"PGPASSWORD", *marked, *(preset.api_key_env for preset in PRESETS.values()), *map(str, named)}
     return lambda name: name in own or name.upper().startswith("TALARIA_")
 
 
