@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 from cli.conftest import Serve, Talaria
+from talaria.cli.main import main
 from talaria.core.installation import remove_command
 from talaria.workspace.processes import find_running
 
@@ -130,3 +132,36 @@ def test_a_gateway_that_stops_names_the_processes_that_still_run(
     os.kill(pid, signal.SIGTERM)
     talaria("uninstall", "--yes", env=env(tmp_path))
     assert not is_running(pid)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_stopped", "is_kept"), [("n\n", False, True), ("y\n\n", True, True), ("y\ny\n", True, False)]
+)
+def test_in_a_terminal_data_is_deleted_only_after_a_second_yes(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, is_stopped: bool, is_kept: bool
+) -> None:
+    class Typed(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    (home / "talaria.lock").touch()
+    for name, value in {**env(tmp_path), "TALARIA_HOME": str(home)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdin", Typed(said))
+    assert main(["uninstall"]) == (0 if is_stopped else 130)
+    assert home.exists() is is_kept
+
+
+def test_looking_for_processes_does_not_touch_one_that_is_being_started(tmp_path: Path) -> None:
+    starting = tmp_path / "sessions" / "s" / "processes" / "p1"
+    starting.mkdir(parents=True)
+    assert find_running(tmp_path) == []
+    assert starting.exists()
+
+
+def test_a_database_on_a_server_is_named_and_kept(talaria: Talaria, home: Path, tmp_path: Path) -> None:
+    with (home / "config.toml").open("a") as config:
+        config.write('[store]\nurl = "postgresql://me:secret@db.example/talaria"\n')
+    done = talaria("uninstall", "--yes", env=env(tmp_path))
+    assert "db.example/talaria (always kept)" in done.stdout
+    assert "secret" not in done.stdout

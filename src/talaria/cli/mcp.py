@@ -60,7 +60,7 @@ def _pairs(separator: str) -> Callable[[click.Context, click.Parameter, Sequence
     "talaria mcp add                                   then paste the JSON of its README",
     "talaria mcp add --json mcp.json",
     "talaria mcp add time -- uvx mcp-server-time",
-    "talaria mcp add docs https://docs.example/mcp --header 'Authorization: Bearer KEY'",
+    "talaria mcp add docs https://docs.example/mcp --header 'Authorization: Bearer ${DOCS_KEY}'",
 )
 @click.argument("name", required=False)
 @click.argument("words", nargs=-1, metavar="[URL | -- COMMAND ARGUMENTS…]")

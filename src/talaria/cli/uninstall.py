@@ -15,13 +15,16 @@ from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.service import ENVIRONMENT, Service, find_service, run_command, wait_for
 from talaria.cli.text import columns, count
 from talaria.config.home import Home
+from talaria.config.load import load
 from talaria.core.display import clean_line
 from talaria.core.errors import ConfigError
 from talaria.core.findings import end_command
 from talaria.core.installation import own_script, remove_command
 from talaria.core.units import format_size
 from talaria.models.local.weights import MANIFEST, WeightsCache
+from talaria.parts import PARTS
 from talaria.store.home_lock import HomeLock
+from talaria.store.settings import is_file, shown_url
 from talaria.workspace.network import end_networks
 from talaria.workspace.processes import end_all, find_running
 
@@ -79,6 +82,10 @@ def _found(home: Home, service: Service, cache: Path) -> list[tuple[str, str]]:
     rows[-1:-1] = [
         ("", f"{clean_line(each.name, 40)}, {format_size(_size(each))}") for each in inside[:_SHOWN]
     ]
+    with suppress(ConfigError):
+        store = load(home.path, os.environ, PARTS).settings.store
+        rows += [] if is_file(store.url) else [("database", f"{shown_url(store.url)} (always kept)")]
+        rows += [("files", f"{store.shared} (always kept)")] if store.shared else []
     if (link := _link()) is not None:
         rows.append(("link", str(link)))
     return rows
@@ -97,7 +104,8 @@ def _stop_gateway(home: Home) -> None:
     for _ in range(2):
         info = home.read_gateway()
         if home.is_locked() and info is not None and end_command(info.pid):
-            os.kill(info.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(info.pid, signal.SIGTERM)
         if wait_for(lambda: not home.is_locked(), _STOP_SECONDS if info else 0):
             return
     raise ConfigError(

@@ -304,10 +304,11 @@ def _find_all(home: Path) -> list[_Found]:
 
 
 def find_running(home: Path) -> list[ProcessRecord]:
-    """Return the processes of all sessions that run now, from their files alone. Blocks."""
+    """Return the processes of all sessions that run now. Only reads files, so a gateway may run. Blocks."""
     found = []
-    for record, _, _ in _find_all(home.resolve()):
-        if (shim := record.open_shim()) is not None:
+    for folder in home.resolve().glob("sessions/*/processes/*"):
+        record = read_record(folder)
+        if record is not None and (shim := record.open_shim()) is not None:
             os.close(shim)
             found.append(record)
     return found
