@@ -272,7 +272,10 @@ def _run_as_ordinary_user(seed: int, count: int) -> dict[str, dict[str, Any]]:
     return found
 
 
-COUNTS = [pytest.param(24, id="short"), pytest.param(1000, id="1,000", marks=pytest.mark.long)]
+COUNTS = [
+    pytest.param(24, id="short"),
+    pytest.param(1000, id="1,000", marks=[pytest.mark.long, pytest.mark.timeout(1200)]),
+]
 
 
 @in_bubblewrap
