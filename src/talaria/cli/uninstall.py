@@ -59,7 +59,7 @@ def command(invocation: Invocation, yes: bool, keeps_data: bool | None) -> None:
     _stop_gateway(home)
     if is_home:
         with HomeLock(home.path):  # no gateway starts meanwhile
-            run_loop(end_all(home.path))
+            run_loop(end_all(home.path.resolve()))
             end_networks(home.path)
     click.echo("Nothing runs any more.")
     _settle_data(home, cache, is_home=is_home, yes=yes, keeps=keeps_data)

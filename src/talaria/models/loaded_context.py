@@ -17,7 +17,7 @@ import msgspec
 from talaria.core.errors import ModelError
 from talaria.models.failures import DECODE_ERRORS
 
-NEEDED_TOKENS = 16_384  # the prompt and the tools take about half of it
+NEEDED_TOKENS = 16_384  # prompt and built-in tools take about 4,000, results and the conversation the rest
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 # Returns the answer of a path of the server; with a body, to a POST. Raises `ModelError`.
 AskServer: TypeAlias = Callable[[str, bytes | None], Awaitable[bytes]]

@@ -31,9 +31,8 @@ _READS = ("list", "show", "history")
 JOBS = ToolSpec(
     name="jobs",
     description=(
-        "Work for later or again and again, also without the person. `add` and `edit` show the person the "
-        "next times, and save when they agree. In a run you get `text` only, so write all that is needed "
-        "into it."
+        "Scheduled work and reminders. `add` and `edit` show the person the next times, and save when they "
+        "agree. A run gets `text` only, so put everything that it needs there."
     ),
     parameters=parameters(
         {
@@ -45,22 +44,21 @@ JOBS = ToolSpec(
             "job": text("Id or name; not for add and list."),
             "text": {"type": "string", "maxLength": MAX_TEXT, "description": "What is to be done."},
             "when": text(
-                "Words such as `every weekday at 9`, `in 20 minutes`, `tomorrow at 18:00`; five fields of "
-                "cron; or an ISO time."
+                "Such as `every weekday at 9`, `in 20 minutes`, `tomorrow at 18:00`; cron; an ISO time."
             ),
-            "remind": flag("Send `text` to the person as it is, without a run. For reminders."),
-            "quiet": flag("A run that answers exactly NO_REPLY sends nothing."),
-            "after": text("Instead of `when`: the background process to wait for."),
+            "remind": flag("A reminder: send `text` as it is."),
+            "quiet": flag("Send nothing if it answers NO_REPLY."),
+            "after": text("Instead of `when`: a background process."),
             "name": text("A short name."),
             "timezone": text("Default: the agent's."),
             "session": {"type": "string", "enum": ["new", "same", "chat"], "description": "Of a run."},
-            "to": text("Chat key for results, or `none`. Default: this chat."),
+            "to": text("Chat for results, or `none`. Default: this one."),
             "model": text("Default: the agent's."),
-            "check": text("A command; without output there is no run."),
+            "check": text("A command; no output, no run."),
             "missed": {
                 "type": "string",
                 "enum": ["once", "skip", "all"],
-                "description": "Runs missed in a downtime. Default: once.",
+                "description": "Missed runs. Default: once.",
             },
         },
         required=("action",),

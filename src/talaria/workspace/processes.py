@@ -315,9 +315,9 @@ def find_running(home: Path) -> list[ProcessRecord]:
 
 
 async def end_all(home: Path) -> None:
-    """End the processes of all sessions, which outlive their gateway. No gateway may run on the home."""
-    found = await asyncio.to_thread(lambda: _find_all(home.resolve()))
-    processes = [WatchedProcess(record, folder) for record, folder, _ in found]
+    """End the processes of all sessions, which outlive their gateway. `home` has no link in its path, and no
+    gateway may run on it."""
+    processes = [WatchedProcess(record, folder) for record, folder, _ in _find_all(home)]
     for process in processes:
         process.watch(lambda ended: None)
     await asyncio.gather(*(process.kill() for process in processes))
