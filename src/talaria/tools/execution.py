@@ -455,7 +455,7 @@ class _Marks:
 def is_open_shell(spec: ToolSpec, settings: ToolSettings) -> bool:
     """Return whether a call runs a command that reaches the machine's network unseen, so that its output may
     come from anywhere. In a sandbox, connections are seen by the proxy, which taints the folder."""
-    return spec.runs_commands and settings.sandbox == "none"
+    return spec.runs_commands and settings.sandbox not in ("auto", "bubblewrap", "landlock")
 
 
 class _Output:
