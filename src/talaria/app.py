@@ -236,7 +236,9 @@ async def open_gateway(
     parts find are added to it. Raises `ConfigError` and `StoreError`, each with a hint.
     """
     settings, clock = loaded.settings, clock or SystemClock()
-    timing = timing or LeaseTiming(settings.cluster.lease.total_seconds())
+    if timing is None:  # one gateway on a file waits out a slow disk longer, because nobody takes over
+        is_alone = is_file(settings.store.url)
+        timing = LeaseTiming() if is_alone else LeaseTiming(settings.cluster.lease.total_seconds())
     environ = home_environ(home.path, environ)
     secrets = secrets or SecretRegistry(loaded.secrets)
     reloader = Reloader(home.path, environ, parts, LiveSettings(settings), clock, secrets=secrets)

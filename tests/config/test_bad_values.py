@@ -103,7 +103,7 @@ TOLD = {
     'store.url = "postgresql://me:pw@host"': f'store.url is "postgresql://…@host": expected {SERVER}',
     'store.url = "postgresql://me:p/w@host/db"': f'store.url is "postgresql://…@host/db": expected {SERVER}',
     'cluster.lease = "500ms"': "cluster.lease is out of range: expected a duration from 1s to 10m",
-    'cluster.takeover_after = "20s"': "cluster.takeover_after is shorter than cluster.lease: "
+    'cluster.takeover_after = "5s"': "cluster.takeover_after is shorter than cluster.lease: "
     "expected a longer duration",
     'aliases."a b" = "x/y"': f'aliases has the name "a b": expected {NAMES}',
     "providers.x.timeout = '1s'": f"providers.x.base_url is missing: expected {ADDRESS}",

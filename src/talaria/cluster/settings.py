@@ -26,7 +26,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
 
     advertise_url: Annotated[str, Check(_member_address), Unset("http.host and http.port")] = ""
     token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = "TALARIA_CLUSTER_TOKEN"  # noqa: S105
-    lease: timedelta = timedelta(seconds=30)
+    lease: timedelta = timedelta(seconds=10)
     takeover_after: timedelta = timedelta(minutes=10)
 
     def problems(self) -> Iterator[tuple[str, str]]:
