@@ -41,8 +41,9 @@ CREATE FUNCTION note_commit() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN
     FROM sessions WHERE id = NEW.session_id;
     RETURN NULL;
 END $$;
+-- A message that was sent to a chat is appended outside of turns, under a lease of its own transaction.
 CREATE CONSTRAINT TRIGGER note_commit AFTER INSERT ON entries DEFERRABLE INITIALLY DEFERRED
-    FOR EACH ROW WHEN (NEW.turn_id IS NOT NULL) EXECUTE FUNCTION note_commit();
+    FOR EACH ROW WHEN (NEW.turn_id IS NOT NULL AND NEW.kind <> 'announcement') EXECUTE FUNCTION note_commit();
 CREATE TABLE moves (at TIMESTAMPTZ, tx BIGINT, writer TEXT, about TEXT, what TEXT);
 CREATE FUNCTION note_turn() RETURNS TRIGGER LANGUAGE plpgsql AS $$ BEGIN
     INSERT INTO moves VALUES (clock_timestamp(), txid_current(), current_user, NEW.session_id,
@@ -199,16 +200,18 @@ class ClusterWorld:
             return cursor.fetchall() if cursor.description else []
 
     def owed(self) -> int:
-        """Return how many turns, replies and runs of jobs are unsettled; -1 while the database is gone."""
+        """Return how many turns, replies and runs of jobs are unsettled, also of jobs whose time has not come;
+        -1 while the database is gone."""
         try:
-            ((turns, replies, slots),) = self.query(
+            ((turns, replies, slots, jobs),) = self.query(
                 f"SELECT (SELECT count(*) FROM turns WHERE {UNSETTLED}),"
                 " (SELECT count(*) FROM outbox WHERE state IN ('pending', 'sending')),"
-                " (SELECT count(*) FROM slots WHERE ended_at IS NULL)"
+                " (SELECT count(*) FROM slots WHERE ended_at IS NULL),"
+                " (SELECT count(*) FROM jobs WHERE next_at IS NOT NULL)"
             )
         except psycopg.OperationalError:
             return -1
-        return int(turns) + int(replies) + int(slots)
+        return int(turns) + int(replies) + int(slots) + int(jobs)
 
     async def settle(self, seconds: float, is_accepted: Callable[[], bool] = lambda: True) -> int:
         """Wait until all is accepted and nothing is owed. Returns how much still is after `seconds`."""
