@@ -91,4 +91,16 @@ POSTGRES_FAULTS = (
         ),
         Tests(f"{_FAULTS}::test_times_are_the_databases_whatever_the_machines_clock_says"),
     ),
+    Mutant(
+        "backup of several moments",
+        "a backup reads each page of rows as of another moment, so its tables do not fit together",
+        (
+            Edit(
+                "store/postgres/connections.py",
+                "(_READER if is_reader or is_snapshot else _WRITER)",
+                "(_READER if is_reader else _WRITER)",
+            ),
+        ),
+        Tests("tests/store/test_postgres_snapshots.py::test_writes_during_a_snapshot_are_not_in_it"),
+    ),
 )

@@ -25,7 +25,7 @@ from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
 from talaria.core.installation import check_extra
 from talaria.store.settings import UNFINISHED_COPY, find_database, is_postgres
-from talaria.store.sql.executor import Connection, Executor, Transaction
+from talaria.store.sql.executor import Connection, Executor, Reader, Transaction
 from talaria.store.sqlite.database import open_memory
 from talaria.store.sqlite.store import SqliteStore
 
@@ -34,13 +34,11 @@ _IS_LEASED = """
 SELECT 1 FROM sessions WHERE lease_expires > ? UNION ALL SELECT 1 FROM members WHERE expires_at > ? LIMIT 1
 """
 _FIND_MARK = f"SELECT 1 FROM cursors WHERE name = '{UNFINISHED_COPY}'"
-_SET_MARK = (
-    f"INSERT INTO cursors (name, value) VALUES ('{UNFINISHED_COPY}', '') ON CONFLICT (name) DO NOTHING"
-)
+SET_MARK = f"INSERT INTO cursors (name, value) VALUES ('{UNFINISHED_COPY}', '') ON CONFLICT (name) DO NOTHING"
 _NO_MARK = f"name <> '{UNFINISHED_COPY}'"
 _DROP_MARK = f"DELETE FROM cursors WHERE name = '{UNFINISHED_COPY}'"
 _SUM_COUNTS = "SELECT name, CAST(coalesce(sum(n), 0) AS BIGINT) FROM counts GROUP BY name ORDER BY name"
-_FIND_SCHEMA = "SELECT version FROM talaria_schema"
+FIND_SCHEMA = "SELECT version FROM talaria_schema"
 _DROP_COUNTS = "DELETE FROM counts"
 
 # The counts are added up; the others tell which gateways are there now.
@@ -104,20 +102,32 @@ def copied_tables() -> list[CopiedTable]:
 
 
 class StoreCopy:
-    """Copies from one executor to another. The caller knows that no gateway works on either."""
+    """Copies from one executor to another. The caller knows that no gateway works on either.
 
-    def __init__(self, source: Executor, target: Executor, tell: Tell = lambda table, rows: None) -> None:
+    A source that `is_snapshot` cannot change any more. It may have been taken while a gateway had leases.
+    """
+
+    def __init__(
+        self,
+        source: Reader,
+        target: Executor,
+        tell: Tell = lambda table, rows: None,
+        *,
+        is_snapshot: bool = False,
+    ) -> None:
         self._source = source
         self._target = target
         self._tell = tell
+        self._is_snapshot = is_snapshot
         self._tables = copied_tables()
         self._is_server = target.engine.startswith("postgresql")
         self._replaced = 0
 
-    async def run(self, now: float) -> CopyResult:
-        """Copy and compare. Raises `StoreError`; then begin again."""
+    async def run(self, now: float, on_compared: Callable[[], None] = lambda: None) -> CopyResult:
+        """Copy and compare. `on_compared` is called before the target can be used. If it raises, or this
+        method raises `StoreError`, begin again."""
         is_begun = await self._check(now)
-        await self._target.write(partial(_run, sql=_SET_MARK), is_durable=True)
+        await self._target.write(partial(_run, sql=SET_MARK), is_durable=True)
         for table in self._tables:
             if is_begun:  # old rows go first: one of them may have a unique value that another has by now
                 await self._copy(table, drops_only=True)
@@ -127,12 +137,16 @@ class StoreCopy:
         total = sum([await self._compare(table) for table in self._tables])
         if await self._target.read(lambda db: db.execute(_SUM_COUNTS).fetchall()) != counts:
             raise _differs("counts")
+        on_compared()
         await self._target.write(partial(_run, sql=_DROP_MARK), is_durable=True)
         return CopyResult(total, self._replaced)
 
     async def _check(self, now: float) -> bool:
         """Return whether the target is a copy that was begun."""
-        for side, name in ((self._source, "database"), (self._target, "target")):
+        sides: list[tuple[Reader, str]] = [(self._target, "target")]
+        if not self._is_snapshot:
+            sides.insert(0, (self._source, "database"))
+        for side, name in sides:
             if await side.read(lambda db: db.execute(_IS_LEASED, (now, now)).fetchone()) is not None:
                 raise StoreError(
                     f"A gateway works on the {name}: it has leases.",
@@ -152,7 +166,7 @@ class StoreCopy:
         while True:
             rows = await self._source.read(partial(table.read, after=after))
             sync = partial(_sync, table=table, after=after, rows=self._storable(rows), drops_only=drops_only)
-            await self._target.write(sync, is_durable=True)
+            await self._target.write(sync)  # `_finish` makes all of them durable
             copied += len(rows)
             self._tell(table.name, copied)
             if not rows:
@@ -242,6 +256,15 @@ _NUMBERED = (
 )
 
 
+def check_schema(version: int, known: int) -> None:
+    """Refuse to copy a database that a newer program has migrated."""
+    if version > known:
+        raise StoreError(
+            f"The database has the schema {version}, which this program does not know.",
+            "Copy it with the newer program: this one would leave out what it does not know.",
+        )
+
+
 @asynccontextmanager
 async def open_executor(url: str, default: Path, on_create: str = "") -> AsyncIterator[Executor]:
     """Open a database to be copied from or to. A missing one is made, together with `on_create`."""
@@ -254,12 +277,8 @@ async def open_executor(url: str, default: Path, on_create: str = "") -> AsyncIt
         async with await PostgresStore.open(url, clock, name=name, on_create=on_create) as store:
             if await store.is_in_use():
                 raise StoreError("A gateway works on the database of the URL.", "Stop it, then try again.")
-            (version,) = await store.threads.read(lambda db: db.execute(_FIND_SCHEMA).fetchone())
-            if version > store.threads.schema:
-                raise StoreError(
-                    f"The database has the schema {version}, which this program does not know.",
-                    "Copy it with the newer program: this one would leave out what it does not know.",
-                )
+            (version,) = await store.threads.read(lambda db: db.execute(FIND_SCHEMA).fetchone())
+            check_schema(version, store.threads.schema)
             yield store.threads
     else:
         path = find_database(url, default)
@@ -271,6 +290,6 @@ async def copy_store(source: str, target: str, default: Path, tell: Tell) -> Cop
     """Copy the database of one URL to that of another. Raises `StoreError`."""
     async with (
         open_executor(source, default) as first,
-        open_executor(target, default, on_create=_SET_MARK) as second,
+        open_executor(target, default, on_create=SET_MARK) as second,
     ):
         return await StoreCopy(first, second, tell).run(SystemClock().now())

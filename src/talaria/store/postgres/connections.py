@@ -30,6 +30,9 @@ _LIMITS = {
 # Also one that is stopped while it sends an order, which is not idle then.
 _LIMITS_17 = {"transaction_timeout": "30s"}
 _WRITER = {"default_transaction_isolation": "read committed", "default_transaction_read_only": "off"}
+# A backup reads for as long as it takes, and its server must notice when it has died.
+_SNAPSHOT = {"idle_in_transaction_session_timeout": "10min"}
+_SNAPSHOT_17 = {"transaction_timeout": "0"}
 # All statements up to the end of a query see one moment.
 _READER = {"default_transaction_isolation": "repeatable read", "default_transaction_read_only": "on"}
 # A server that loses what it has confirmed, while the gateway lives on, would give a fence twice.
@@ -78,15 +81,24 @@ def connect(url: str, name: str = GATEWAY) -> psycopg.Connection[Any]:
 
 
 def open_pipe(
-    url: str, *, name: str = GATEWAY, is_reader: bool = False, seconds: float = CONNECT_SECONDS
+    url: str,
+    *,
+    name: str = GATEWAY,
+    is_reader: bool = False,
+    is_snapshot: bool = False,
+    seconds: float = CONNECT_SECONDS,
 ) -> Pipe:
-    """Return a connection for orders or for queries. Raises as `connect` does, and `ConnectionCut` if the
-    server does not take its settings within so many seconds."""
+    """Return a connection for orders, for queries, or for one long transaction that only reads.
+
+    Raises as `connect` does, and `ConnectionCut` if the server does not accept its settings within `seconds`.
+    """
     connection = connect(url, name)
     try:
-        settings = _LIMITS | (_READER if is_reader else _WRITER) | _PLANS
+        settings = _LIMITS | (_READER if is_reader or is_snapshot else _WRITER) | _PLANS
         if connection.info.server_version >= 170000:
             settings |= _LIMITS_17
+            settings |= _SNAPSHOT_17 if is_snapshot else {}
+        settings |= _SNAPSHOT if is_snapshot else {}
         pipe = Pipe(connection)
         pipe.begin(seconds)
         values = [part for pair in settings.items() for part in pair]

@@ -152,6 +152,10 @@ class Pipe:
         self._is_order = True
         self.execute(_BEGIN)
 
+    def extend(self, seconds: float = ANSWER_SECONDS) -> None:
+        """Continue a transaction that takes long. The server must answer within this time from now."""
+        self._deadline = time.monotonic() + seconds
+
     def commit(self) -> None:
         """Commit. Raises the error of the first statement that failed; then nothing was committed."""
         cursor = self.execute(_COMMIT)

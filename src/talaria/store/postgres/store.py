@@ -14,10 +14,11 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import StoreError
 from talaria.core.ledger import Integrity, StoreStats
 from talaria.core.turns import TurnState
-from talaria.store.postgres.connections import GATEWAY, open_pipe, preparing, version_of
+from talaria.store.postgres.connections import GATEWAY, Connect, open_pipe, preparing, version_of
 from talaria.store.postgres.faults import hanging
 from talaria.store.postgres.schema import migrate
 from talaria.store.postgres.server_clock import ServerClock
+from talaria.store.postgres.snapshots import copy_snapshot
 from talaria.store.postgres.threads import PostgresThreadOrders, PostgresThreads
 from talaria.store.postgres.wakes import PostgresWakes
 from talaria.store.sql.executor import Connection
@@ -40,9 +41,12 @@ class PostgresStore(SqlStore):
     database has said whether it was carried out. With the system's clock, times are the database's.
     """
 
-    def __init__(self, threads: PostgresThreads, clock: Clock, wakes: PostgresWakes) -> None:
+    def __init__(
+        self, threads: PostgresThreads, clock: Clock, wakes: PostgresWakes, connect_snapshot: Connect
+    ) -> None:
         self._threads = threads
         self._wakes = wakes
+        self._connect_snapshot = connect_snapshot
         self._server_clock = clock if isinstance(clock, ServerClock) else None
         no_turns = {str(state): 0 for state in TurnState}
         self._counted = StoreStats(threads.engine, threads.schema, 0, 0, 0, no_turns, 0, 0)
@@ -76,7 +80,8 @@ class PostgresStore(SqlStore):
             most=connections,
         )
         await asyncio.to_thread(threads.reserve_side)
-        return cls(threads, times, PostgresWakes(partial(open_pipe, url, name=name)))
+        wakes = PostgresWakes(partial(open_pipe, url, name=name))
+        return cls(threads, times, wakes, partial(open_pipe, url, name=name, is_snapshot=True))
 
     async def __aenter__(self) -> PostgresStore:
         return self
@@ -127,10 +132,9 @@ class PostgresStore(SqlStore):
         return None
 
     async def snapshot(self, path: Path) -> None:
-        raise StoreError(
-            "The database is on PostgreSQL, which has its own tools for copies.",
-            "Save it with pg_dump -Fc, and the home beside it with tar; pg_restore brings it back.",
-        )
+        check_open = self._threads.check_open
+        check_open()
+        await copy_snapshot(self._connect_snapshot, path, self._clock, check_open=check_open)
 
     async def stats(self) -> StoreStats:
         """See `Store.stats`. The counts are those of the last time if the database does not answer now."""

@@ -53,7 +53,13 @@ class Transaction:
         return False
 
 
-class Executor(Protocol):
+class Reader(Protocol):
+    """Runs queries."""
+
+    def read(self, query: Callable[[Connection], T]) -> Awaitable[T]: ...
+
+
+class Executor(Reader, Protocol):
     """The part of an engine that runs orders and queries. Raises `StoreError` once it is closed.
 
     A write that was submitted is finished even if its caller is cancelled; the cancellation is delivered
@@ -73,8 +79,6 @@ class Executor(Protocol):
     def write(self, order: Callable[[Transaction], T], *, is_durable: bool = False) -> Awaitable[T]:
         """Run an order and commit it. With `is_durable` the commit survives a power cut."""
         ...
-
-    def read(self, query: Callable[[Connection], T]) -> Awaitable[T]: ...
 
 
 class SqlPort:
