@@ -8,6 +8,8 @@ _LINK = "store/postgres/link.py"
 _FAULTS = "tests/store/test_postgres_faults.py"
 _ONCE = Tests(f"{_FAULTS}::test_a_commit_that_is_cut_off_is_carried_out_once")
 
+_DROP_MARK = "        await self._target.write(partial(_run, sql=_DROP_MARK), is_durable=True)\n"
+
 POSTGRES_FAULTS = (
     Mutant(
         "orders without locks",
@@ -102,5 +104,26 @@ POSTGRES_FAULTS = (
             ),
         ),
         Tests("tests/store/test_postgres_snapshots.py::test_writes_during_a_snapshot_are_not_in_it"),
+    ),
+    Mutant(
+        "password in backups",
+        "a backup contains config.toml with the password of the database",
+        (Edit("cli/backup.py", "        config=_config(home),\n", ""),),
+        Tests(
+            "tests/cli/test_backup_postgres.py"
+            "::test_a_backup_from_a_running_gateway_is_restored_to_both_engines"
+        ),
+    ),
+    Mutant(
+        "restore without its files",
+        "a database can be used before the files of the backup are in the home, and a kill loses them",
+        (
+            Edit(
+                "store/copying.py",
+                "        on_compared()\n" + _DROP_MARK,
+                _DROP_MARK + "        on_compared()\n",
+            ),
+        ),
+        Tests("tests/store/test_copying.py::test_a_copy_whose_files_could_not_be_placed_cannot_be_used"),
     ),
 )

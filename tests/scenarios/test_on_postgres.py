@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -67,3 +68,43 @@ def _copy(gateway: GatewayProcess, url: str) -> None:
     assert told.returncode == 0, told.stderr
     assert "compared each of them" in told.stdout
     assert (gateway.home / "copy.db").exists()
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+async def test_messages_that_a_backup_found_unanswered_are_answered_after_a_restore(
+    engine: str,
+    postgres: PostgresServer,  # noqa: F811
+    postgres_database: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """A turn runs and another one waits while the backup is made. The gateway that made it is lost."""
+    settings = {"STORE__URL": postgres_database, "CLUSTER__LEASE": "6s"}
+    async with running_gateway(settings) as (gateway, server):
+        texts = ("[[first 1 hang]] first", "second")
+        path = "/api/sessions/chat/messages"
+        tickets = [await gateway.call("POST", path, json={"text": text}) for text in texts]
+        await server.until(lambda: server.answering == 1)
+        archive = tmp_path / "a.tar.gz"
+        done = _talaria(gateway, postgres_database, "backup", str(archive))
+        assert done.returncode == 0, done.stderr
+        await gateway.kill()
+
+        target = postgres.new_database("template0") if engine == "postgresql" else ""
+        home = tmp_path / "home"
+        words = ["restore", str(archive), "--home", str(home), *(["--to", target] if target else [])]
+        command = [sys.executable, "-m", "talaria", *words]
+        restored = subprocess.run(command, capture_output=True, text=True, check=False, env={})
+        assert restored.returncode == 0, restored.stderr
+        given = {
+            "MODEL__PROVIDER": "scripted",
+            "PROVIDERS__SCRIPTED__BASE_URL": server.base_url,
+            "LOG__LEVEL": "error",
+            "CLUSTER__LEASE": "6s",
+        }
+        async with GatewayProcess(home, tmp_path / "log", given) as other:
+            await other.start()
+            for ticket, reply in zip(tickets, ("You said: first", "You said: second"), strict=True):
+                turn = await other.ended_turn(ticket["turn_id"])
+                assert turn["state"] == "done" and reply in turn["reply"], turn
+        if target:
+            postgres.drop(target)

@@ -109,6 +109,26 @@ async def test_a_backup_that_cannot_be_written_says_so_and_leaves_nothing(
         await packed(home, clock, tmp_path / "nowhere" / "a.tar.gz")
 
 
+async def test_an_archive_that_cannot_be_read_back_is_not_kept(
+    home: Home, clock: HandClock, tmp_path: Path
+) -> None:
+    async with await SqliteStore.open(home.database, clock) as store:
+        await store.snapshot(copy := new_snapshot(home.path))
+
+    def damage(size: int, name: str) -> None:
+        (draft,) = (tmp_path / "backups").iterdir()
+        with draft.open("r+b") as file:
+            file.write(b"damaged")
+
+    (tmp_path / "backups").mkdir()
+    # Random, so that the beginning is on the disk before the last file has been added.
+    (home.files / "large").write_bytes(os.urandom(1 << 20))
+    packing = Packing(home.path, copy, "1", latest_version(), clock.now())
+    with pytest.raises(StoreError, match="cannot be read back"):
+        pack(packing, tmp_path / "backups" / "a.tar.gz", overwrite=False, on_progress=damage)
+    assert not list((tmp_path / "backups").iterdir())
+
+
 def repacked(archive: Path, target: Path, *, drop: str = "", extra: tarfile.TarInfo | None = None) -> None:
     """The archive with something changed, as nobody's `talaria backup` writes it."""
     with tarfile.open(archive) as old, tarfile.open(target, "w:gz") as new:

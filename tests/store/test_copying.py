@@ -99,6 +99,26 @@ async def test_an_interrupted_copy_is_begun_again_and_follows_its_source(
             await StoreCopy(file.threads, server.threads).run(LATER)
 
 
+async def test_a_copy_whose_files_could_not_be_placed_cannot_be_used(
+    path: Path, clock: HandClock, postgres_url: str
+) -> None:
+    async with (
+        await SqliteStore.open(path, clock) as file,
+        await PostgresStore.open(postgres_url, clock) as server,
+    ):
+        await _fill(file)
+
+        def fail() -> None:
+            raise KeyError("the disk")
+
+        copy = StoreCopy(file.threads, server.threads)
+        with pytest.raises(KeyError):
+            await copy.run(LATER, fail)
+        assert await server.cursor(UNFINISHED_COPY) is not None
+        await copy.run(LATER)
+        assert await server.cursor(UNFINISHED_COPY) is None
+
+
 async def test_a_copy_is_refused_while_a_gateway_works(
     path: Path, clock: HandClock, postgres_url: str
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,19 +16,25 @@ from talaria.channels.descriptor import connected_files
 from talaria.cli.home_gateway import GatewayOrStore, gateway_or_store
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.service import ENVIRONMENT
+from talaria.cluster.place_file import find_place
+from talaria.config.edit import with_database
 from talaria.config.home import Home
 from talaria.config.load import held_secrets, load
 from talaria.config.secrets_file import SECRETS_FILE
-from talaria.core.errors import BadRequest, NotFound, TalariaError
+from talaria.config.shared_files import KNOWN, examine_shared_files
+from talaria.core.display import clean_line
+from talaria.core.errors import BadRequest, ConfigError, NotFound, TalariaError
+from talaria.core.findings import Level
 from talaria.core.units import format_size
 from talaria.core.version import this_version
 from talaria.parts import PARTS
 from talaria.store.archive import CONFIG, Manifest, Packing, new_snapshot, pack
-from talaria.store.engines import describe_engine
+from talaria.store.engines import describe_engine, read_places
 from talaria.tools.mcp.pins import FOLDER, PINS_FILE
 
 SECRET_FILES = (*connected_files(PARTS), SECRETS_FILE)
 SINGLE_FILES = (*SECRET_FILES, f"{FOLDER}/{PINS_FILE}")
+_MOST_NAMED = 5
 
 
 @verb(
@@ -44,9 +50,9 @@ def command(invocation: Invocation, path: str | None, force: bool) -> None:
 
     PATH is a folder, or a file if its name has an ending, such as .tar.gz. Missing folders are made.
 
-    Works beside a running gateway. The file is readable for you only. The HTTP token, the variables of the
-    service and the logs are not in it; config.toml is, with whatever keys are written there, and so are the
-    secrets of chat platforms.
+    You can run it while the gateway runs, with the database in the home or on PostgreSQL. Only you can read
+    the file. It contains config.toml with the keys that are written there, and the secrets of chat platforms.
+    It does not contain store.url, the HTTP token, the variables of the service and the logs.
     """
     home = invocation.read_home()
     target = _target(path)
@@ -58,9 +64,8 @@ def command(invocation: Invocation, path: str | None, force: bool) -> None:
     if secret := find_secrets(home):
         what = f"It holds secrets, those in {' and '.join(secret)}"
         click.echo(f"{what}: keep it as safe as they are.", err=True)
-    if (shared := _find_shared(home)) is not None:
-        text = f"Not in it: the files of chats and memory, which are in {shared} (store.files)."
-        click.echo(f"{text} Save that folder too.", err=True)
+    if manifest.elsewhere:
+        click.echo(_describe_elsewhere(invocation, manifest.elsewhere), err=True)
     kept = (home.token_file.name, ENVIRONMENT, home.logs.name)
     absent = [name for name in kept if (home.path / name).exists()]
     if absent:
@@ -83,14 +88,52 @@ def _target(named: str | None) -> Path:
 async def _backup(home: Home, target: Path, force: bool) -> Manifest:
     async with gateway_or_store(home) as found:
         copy = await _snapshot(home, found)
-        schema = describe_engine().schema
-        packing = Packing(home.path, copy, this_version(), schema, time.time(), SINGLE_FILES)
         try:
+            packing = _plan(home, copy)
             _make_folder(target.parent)
             with progress("saving") as tick:
                 return pack(packing, target, overwrite=force, on_progress=tick)
         finally:
             copy.unlink(missing_ok=True)
+
+
+def _plan(home: Home, copy: Path) -> Packing:
+    shared, places = _find_shared(home), read_places(copy)
+    place = find_place(home.path) if places else ""
+    elsewhere = [] if shared else [key for key, where in places.items() if where != place]
+    return Packing(
+        home.path,
+        copy,
+        this_version(),
+        describe_engine().schema,
+        time.time(),
+        SINGLE_FILES,
+        config=_config(home),
+        shared=shared,
+        place=place,
+        elsewhere=tuple(elsewhere),
+    )
+
+
+def _config(home: Home) -> bytes | None:
+    """Return config.toml without the address of the database, which may have a password; None if that is not
+    needed or the file is missing. Raises `ConfigError` if it has an address and cannot be read."""
+    try:
+        content = home.config.read_bytes()
+        return with_database(home.config, None).encode()
+    except ConfigError:
+        if b"postgres" in content:
+            raise
+    except OSError:
+        pass
+    return None
+
+
+def _describe_elsewhere(invocation: Invocation, keys: Sequence[str]) -> str:
+    shown = ", ".join(map(clean_line, keys[:_MOST_NAMED])) + ", …" * (len(keys) > _MOST_NAMED)
+    chats = "1 chat" if len(keys) == 1 else f"{len(keys)} chats"
+    text = f"Not in it: the files of {chats}, which other gateways keep: {shown}."
+    return f"{text} {invocation.spoken('Run `talaria backup` there too.')}"
 
 
 def _make_folder(folder: Path) -> None:
@@ -116,16 +159,25 @@ async def _snapshot(home: Home, found: GatewayOrStore) -> Path:
 
 
 def _find_shared(home: Home) -> Path | None:
+    """Return the folder of `store.files`. Raises `ConfigError` if it is not there or not known."""
     try:
-        return load(home.path, os.environ, PARTS).settings.store.shared
+        store = load(home.path, os.environ, PARTS).settings.store
     except TalariaError:
+        if (home.path / KNOWN).exists():  # the home has used such a folder
+            raise
         return None
+    for finding in examine_shared_files(home, store):
+        if finding.level is Level.PROBLEM:
+            raise ConfigError(finding.text, finding.fix)
+    return store.shared
 
 
 def find_secrets(home: Home) -> list[str]:
-    """Return the names of the files with secrets that a backup holds. A broken config.toml may hold one."""
+    """Return the names of the files with secrets that a backup contains. It does not contain `store.url`. A
+    broken config.toml may contain one."""
     try:
-        has_keys = bool(held_secrets(load(home.path, {}, PARTS).settings))
+        held = held_secrets(load(home.path, {}, PARTS).settings)
+        has_keys = any(path != ("store", "url") for path in held)
     except TalariaError:
         has_keys = True
     return [CONFIG] * has_keys + [each for each in SECRET_FILES if (home.path / each).is_file()]

@@ -47,8 +47,8 @@ def _copy(invocation: Invocation, target: str) -> None:
         for url in (source, target):
             if is_file(url):
                 locks.enter_context(lock_database(_path(home, url), home.path))
-        copied = run_loop(copy_store(source, target, home.database, _tell))
-    _tell("", 0)
+        copied = run_loop(copy_store(source, target, home.database, show_rows))
+    show_rows("", 0)
     click.echo(f"Copied {copied.rows} rows, and compared each of them.")
     if copied.replaced:
         click.echo(f"Zero characters, which PostgreSQL cannot hold, were replaced in {copied.replaced} rows.")
@@ -59,7 +59,7 @@ def _path(home: Home, url: str) -> Path:
     return find_database(url, home.database)
 
 
-def _tell(table: str, rows: int) -> None:
+def show_rows(table: str, rows: int) -> None:
     """Show the progress on one line of a terminal; nothing is shown elsewhere."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{table and f'{table}: {rows}'}", nl=False, err=True)

@@ -7,6 +7,7 @@ import errno
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,15 @@ def set_keys(path: Path, table: KeyPath, values: Mapping[str, object | None]) ->
     """Set each key of the table, or remove it if the value is None, without checking the result. The file is
     replaced as a whole. Raises `ConfigError`."""
     replace_config(path.parent, edited(path, read_config(path) or "", table, values))
+
+
+def with_database(path: Path, url: str | None) -> str:
+    """Return the text of a config.toml with this `store.url`, or without one. Raises `ConfigError`."""
+    text = read_config(path) or ""
+    with suppress(ValueError, TypeError, RecursionError):
+        if url is None and "url" not in tomllib.loads(text).get("store", {}):
+            return text
+    return edited(path, text, ("store",), {"url": url})
 
 
 def edited(path: Path, text: str, table: KeyPath, values: Mapping[str, object | None]) -> str:

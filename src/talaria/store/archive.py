@@ -1,9 +1,10 @@
 """A home as one file: a compressed tar with a manifest that tells what must be in it.
 
-It holds the database, `config.toml`, the secrets of chat platforms, and the folders of chats, memory, skills
-and plug-ins. The HTTP token, the variables of the service, logs and everything about the running process stay
-out; links and special files that tools left in chats' folders are not followed and not kept. The manifest
-comes last, when everything has been read once.
+It holds the database as a SQLite file, whatever engine it was saved from, `config.toml` without `store.url`,
+the secrets of chat platforms, and the folders of chats, memory, skills and plug-ins. The HTTP token, the
+variables of the service, logs and everything about the running process stay out; links and special files that
+tools left in chats' folders are not followed and not kept. The manifest comes last, when everything has been
+read once.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from talaria.core.errors import BadRequest, StoreError
 
 DATABASE, CONFIG, MANIFEST = "talaria.db", "config.toml", "manifest.json"
 FOLDERS = ("files", "memory", "skills", "plugins", "plugin-data")
+SHARED = ("files", "memory")  # below `store.files`, if that is set
 _READ_BY_COMMANDS = "skills/"  # what is below keeps its permissions
 _FORMAT = 1
 _SNAPSHOT = ".snapshot-"
@@ -44,7 +46,8 @@ class ArchiveMember(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """`left_out` are links and special files, which are not in the archive."""
+    """`left_out` are links and special files, which are not in the archive. `place` is the id of the home, as
+    chats name it that have files there; `elsewhere` are the keys of chats with files in other homes."""
 
     format: int
     version: str
@@ -52,6 +55,8 @@ class Manifest(msgspec.Struct, frozen=True):
     made_at: float
     members: tuple[ArchiveMember, ...]
     left_out: tuple[str, ...] = ()
+    place: str = ""
+    elsewhere: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -74,7 +79,11 @@ def drop_snapshots(home: Path) -> None:
 
 class Packing(msgspec.Struct, frozen=True):
     """The content of an archive: a `snapshot` of the database, and the other files of the home.
-    `singles` are the names of further files, such as those with secrets of chat platforms."""
+
+    `singles` are the names of further files, such as those with secrets of chat platforms. `config` is the
+    content of config.toml, if it is not that of the home. `shared` is the folder of `store.files`. See
+    `Manifest` for the others.
+    """
 
     home: Path
     snapshot: Path
@@ -82,10 +91,15 @@ class Packing(msgspec.Struct, frozen=True):
     schema: int
     made_at: float
     singles: tuple[str, ...] = ()
+    config: bytes | None = None
+    shared: Path | None = None
+    place: str = ""
+    elsewhere: tuple[str, ...] = ()
 
 
 def pack(packing: Packing, target: Path, *, overwrite: bool, on_progress: Progress) -> Manifest:
-    """Write the archive (0600) and return its manifest. A half-written archive never has the target's name.
+    """Write the archive (0600), read it back, and return its manifest. A half-written archive never has the
+    target's name.
 
     Raises `StoreError`, and `BadRequest` for a target that is there and must not be replaced.
     """
@@ -98,6 +112,7 @@ def pack(packing: Packing, target: Path, *, overwrite: bool, on_progress: Progre
             manifest = _write(packing, file, on_progress)
             file.flush()
             os.fsync(file.fileno())
+        _verify(draft, target, manifest)
         draft.replace(target)
     except OSError as error:
         raise StoreError(
@@ -116,6 +131,9 @@ def _write(packing: Packing, file: IO[bytes], on_progress: Progress) -> Manifest
         gzip.GzipFile(fileobj=file, mode="wb", compresslevel=3, filename="", mtime=0) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
+        if packing.config is not None:
+            tar.addfile(_info(CONFIG, len(packing.config)), BytesIO(packing.config))
+            members.append(_read(CONFIG, BytesIO(packing.config)))
         for name, path in _sources(packing):
             member = _add(tar, name, path)
             if member is None:
@@ -124,25 +142,57 @@ def _write(packing: Packing, file: IO[bytes], on_progress: Progress) -> Manifest
                 members.append(member)
                 on_progress(member.size, name)
         manifest = Manifest(
-            _FORMAT, packing.version, packing.schema, packing.made_at, tuple(members), tuple(left_out)
+            _FORMAT,
+            packing.version,
+            packing.schema,
+            packing.made_at,
+            tuple(members),
+            tuple(left_out),
+            packing.place,
+            packing.elsewhere,
         )
         data = msgspec.json.encode(manifest)
         tar.addfile(_info(MANIFEST, len(data)), BytesIO(data))
     return manifest
 
 
+def _verify(draft: Path, target: Path, manifest: Manifest) -> None:
+    """Compare the written archive with its manifest. Raises `StoreError`."""
+    try:
+        with tarfile.open(draft, mode="r|gz") as tar:
+            files = ((info, tar.extractfile(info)) for info in tar if info.name != MANIFEST)
+            found = {info.name: _read(info.name, file) for info, file in files if file is not None}
+        _compare(target, found, manifest)
+    except (tarfile.TarError, EOFError, BadRequest) as error:
+        raise StoreError(
+            f"The backup {target} cannot be read back: {error}.",
+            "Check the disk, or name a file on another one.",
+        ) from error
+
+
+def _read(name: str, file: IO[bytes], keep: Callable[[bytes], object] = len) -> ArchiveMember:
+    """Read a file to its end, and pass each piece to `keep`."""
+    digest, size = hashlib.sha256(), 0
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+        size += len(chunk)
+        keep(chunk)
+    return ArchiveMember(name, size, digest.hexdigest())
+
+
 def _sources(packing: Packing) -> Iterator[tuple[str, Path]]:
     yield DATABASE, packing.snapshot
-    for name in (CONFIG, *packing.singles):
+    for name in (*[CONFIG] * (packing.config is None), *packing.singles):
         if (packing.home / name).is_file():
             yield name, packing.home / name
     for folder in FOLDERS:
-        for parent, folders, files in os.walk(packing.home / folder):
+        root = (folder in SHARED and packing.shared) or packing.home
+        for parent, folders, files in os.walk(root / folder):
             folders.sort()
             links = [name for name in folders if (Path(parent) / name).is_symlink()]
             for name in sorted([*files, *links]):
                 path = Path(parent) / name
-                yield path.relative_to(packing.home).as_posix(), path
+                yield path.relative_to(root).as_posix(), path
 
 
 def _add(tar: tarfile.TarFile, name: str, path: Path) -> ArchiveMember | None:
@@ -154,18 +204,14 @@ def _add(tar: tarfile.TarFile, name: str, path: Path) -> ArchiveMember | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    digest = hashlib.sha256()
     with os.fdopen(descriptor, "rb") as source, tempfile.SpooledTemporaryFile(_IN_MEMORY) as held:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
             return None
-        while chunk := source.read(_CHUNK):
-            digest.update(chunk)
-            held.write(chunk)
-        size = held.tell()
+        member = _read(name, source, held.write)
         held.seek(0)
-        tar.addfile(_info(name, size, mode), held)
-    return ArchiveMember(name, size, digest.hexdigest())
+        tar.addfile(_info(name, member.size, mode), held)
+    return member
 
 
 def _info(name: str, size: int, mode: int = 0) -> tarfile.TarInfo:
@@ -235,16 +281,13 @@ def _is_expected(name: str, singles: Collection[str]) -> bool:
 
 
 def _save(source: IO[bytes], path: Path, info: tarfile.TarInfo) -> ArchiveMember:
-    digest, size = hashlib.sha256(), 0
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        while chunk := source.read(_CHUNK):
-            digest.update(chunk)
-            size += file.write(chunk)
+        member = _read(info.name, source, file.write)
         file.flush()
         os.fchmod(descriptor, _mode_of(info.name, info.mode))
         os.fsync(descriptor)
-    return ArchiveMember(info.name, size, digest.hexdigest())
+    return member
 
 
 def _compare(archive: Path, found: dict[str, ArchiveMember], manifest: Manifest) -> None:

@@ -288,8 +288,24 @@ async def open_executor(url: str, default: Path, on_create: str = "") -> AsyncIt
 
 async def copy_store(source: str, target: str, default: Path, tell: Tell) -> CopyResult:
     """Copy the database of one URL to that of another. Raises `StoreError`."""
+    async with _open_both(source, target, default) as (first, second):
+        return await StoreCopy(first, second, tell).run(SystemClock().now())
+
+
+async def restore_rows(
+    snapshot: Path, target: str, tell: Tell, on_compared: Callable[[], None]
+) -> CopyResult:
+    """Copy the database of a backup to the empty one of a URL. `on_compared` is called before that can be
+    used. Raises `StoreError`."""
+    async with _open_both(f"sqlite:{snapshot}", target, snapshot) as (first, second):
+        copy = StoreCopy(first, second, tell, is_snapshot=True)
+        return await copy.run(SystemClock().now(), on_compared)
+
+
+@asynccontextmanager
+async def _open_both(source: str, target: str, default: Path) -> AsyncIterator[tuple[Executor, Executor]]:
     async with (
         open_executor(source, default) as first,
         open_executor(target, default, on_create=SET_MARK) as second,
     ):
-        return await StoreCopy(first, second, tell).run(SystemClock().now())
+        yield first, second

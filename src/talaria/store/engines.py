@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from talaria.core.jobs import Job
 from talaria.core.ledger import Page
 from talaria.core.store_ports import StoreEngine
 from talaria.store.sql import jobs, queries, rules
-from talaria.store.sqlite.database import checked_reader
+from talaria.store.sqlite.database import checked_reader, open_writer
 from talaria.store.sqlite.driver import driver, is_single_process_only
-from talaria.store.sqlite.faults import DiskFault, find_fault
+from talaria.store.sqlite.faults import DiskFault, find_fault, storage_failure
 from talaria.store.sqlite.rescue import NOT_WRITTEN, find_rescued, find_unrestored, restore_command
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
@@ -29,8 +29,10 @@ __all__ = [
     "find_rescue",
     "find_unrestored",
     "inspect_database",
+    "move_chats",
     "open_store",
     "read_jobs",
+    "read_places",
 ]
 
 
@@ -115,3 +117,26 @@ def read_jobs(path: Path, limit: int) -> Sequence[Job]:
         if schema != latest_version():
             return ()
         return jobs.listing(connection, Page(limit), is_unfinished=True).items
+
+
+def read_places(path: Path) -> Mapping[str, str]:
+    """Return the keys of the chats in a snapshot that have files in one home only, each with the id of that
+    home. Read-only. Raises `StoreError`."""
+    with checked_reader(path, is_whole=True) as (connection, schema):
+        return dict(connection.execute(_PLACES).fetchall()) if schema >= _FIRST_WITH_PLACES else {}
+
+
+def move_chats(path: Path, old: str, new: str) -> None:
+    """Let the chats that have files in one home have them in another, in a database that no process has open.
+    An older database is migrated. Raises `StoreError`."""
+    connection = open_writer(path)
+    try:
+        connection.execute("UPDATE chats SET place = ? WHERE place = ?", (new, old))
+    except driver.Error as error:
+        raise storage_failure(error, path.parent) from error
+    finally:
+        connection.close()
+
+
+_FIRST_WITH_PLACES = 22
+_PLACES = "SELECT chat_key, place FROM chats WHERE place <> '' ORDER BY chat_key"

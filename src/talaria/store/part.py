@@ -32,7 +32,8 @@ async def _check_whole(store: StoreEngine) -> None:
     if await store.cursor(UNFINISHED_COPY) is not None:
         raise StoreError(
             "The database is a copy that was not finished.",
-            "Finish it with `talaria store copy --to URL` in the home that it comes from.",
+            "Repeat the command that was interrupted: `talaria store copy --to URL` in the home of the "
+            "original, or `talaria restore FILE --to URL`.",
         )
 
 

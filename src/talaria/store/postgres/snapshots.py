@@ -23,7 +23,9 @@ from talaria.store.postgres.faults import text_of
 from talaria.store.postgres.pipeline import ConnectionCut, Pipe
 from talaria.store.postgres.schema import latest_version
 from talaria.store.sql.executor import Connection, Reader
+from talaria.store.sqlite.database import make_single_file
 from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import storage_failure
 from talaria.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")
@@ -56,8 +58,10 @@ async def copy_snapshot(
 async def _copy(source: Reader, path: Path, clock: Clock, tell: Tell) -> None:
     async with await SqliteStore.open(path, clock, on_create=SET_MARK) as target:
         await StoreCopy(source, target.threads, tell, is_snapshot=True).run(clock.now())
-    if path.with_name(f"{path.name}-wal").exists():  # SQLite could not move the last rows to the file
-        raise _unwritable(path, "its write-ahead log could not be emptied")
+    try:
+        await asyncio.to_thread(make_single_file, path)
+    except driver.Error as error:
+        raise storage_failure(error, path.parent) from error
 
 
 class SnapshotReader:

@@ -165,6 +165,18 @@ def _refuse_damaged(db: driver.Connection, path: Path) -> None:
         raise StoreDamaged(f"The database {path} is damaged: {finding}.", RESTORE)
 
 
+def make_single_file(path: Path) -> None:
+    """Move the write-ahead log of a closed database into its file, which can then be read alone. Raises
+    `driver.Error`."""
+    connection = _connect(path, "rw")
+    try:
+        (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+        if mode != "delete":
+            raise driver.OperationalError(f"the journal mode stays {mode}")
+    finally:
+        connection.close()
+
+
 # -- copies -----------------------------------------------------------------------------------------------
 
 
