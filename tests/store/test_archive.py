@@ -92,6 +92,18 @@ async def test_a_home_comes_back_as_it_was_and_what_was_there_is_kept(
         assert (await store.stats()).owed == 0, "what came after the backup is not in it"
 
 
+async def test_a_home_restored_from_an_older_archive_uses_the_restored_database(
+    home: Home, clock: HandClock, tmp_path: Path
+) -> None:
+    home.config.write_text('[pool]\nmax_agents = 4\n[store]\nurl = "postgresql://db.example/old"\n')
+    await packed(home, clock, tmp_path / "a.tar.gz")
+    other = Home(tmp_path / "other")
+    other.prepare()
+    restore(other, tmp_path / "a.tar.gz")
+    assert other.config.read_text().strip() == "[pool]\nmax_agents = 4"
+    assert other.database.exists()
+
+
 async def test_a_file_that_is_there_is_not_replaced_unasked(
     home: Home, clock: HandClock, tmp_path: Path
 ) -> None:
