@@ -124,8 +124,9 @@ def test_literal_and_named_secrets_are_collected_for_the_redactor(tmp_path: Path
     assert "key" not in repr(loaded)
 
 
-def test_a_password_in_an_address_is_a_secret_of_the_file(tmp_path: Path) -> None:
-    write(tmp_path, '[agent]\nprompt = "https://me:hunter22@a.example"\n')
+@pytest.mark.parametrize("url", ["https://me:hunter22@a.example", "postgresql://me:hunter22@h:1,[::1]:2/d"])
+def test_a_password_in_an_address_is_a_secret_of_the_file(url: str, tmp_path: Path) -> None:
+    write(tmp_path, f'[agent]\nprompt = "{url}"\n')
     assert held_secrets(load(tmp_path, {}, PARTS).settings) == [("agent", "prompt")]
 
 

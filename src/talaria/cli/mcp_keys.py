@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import msgspec
 
 from talaria.cli.mcp_paste import PastedServer
+from talaria.core.api_address import password_of
 
 _SECRET_NAME = re.compile(
     r"(?:^|[_\-.\s])(?:api[_-]?key|key|token|secret|passw(?:or)?d|pass|pat|credentials?|auth(?:orization)?|"
@@ -97,19 +97,12 @@ def looks_secret(place: str, value: str) -> bool:
     is_named = bool(place) and _SECRET_NAME.search(place) is not None
     words = _SCHEME.fullmatch(value)
     bare = words[2] if words else value
-    is_key = _KNOWN.match(bare) or _RANDOM.fullmatch(bare) or _has_password(bare)
+    is_key = _KNOWN.match(bare) or _RANDOM.fullmatch(bare) or password_of(bare)
     return bool(is_key) or (is_named and len(bare) >= 6)
 
 
 def is_path_or_plain_url(value: str) -> bool:
-    return value.startswith(("/", "./", "../", "~", "@")) or ("://" in value and not _has_password(value))
-
-
-def _has_password(value: str) -> bool:
-    try:
-        return "://" in value and bool(urlsplit(value).password)
-    except ValueError:
-        return False
+    return value.startswith(("/", "./", "../", "~", "@")) or ("://" in value and not password_of(value))
 
 
 def _secret_name(server: str, place: str) -> str:

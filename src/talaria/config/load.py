@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,7 +19,7 @@ from talaria.config.origins import Override, apply_overrides, read_overrides
 from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings, settings_type
 from talaria.config.trust import check_trusted
-from talaria.core.api_address import ApiAddress
+from talaria.core.api_address import ApiAddress, password_of
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts
 from talaria.core.redaction import Secret
@@ -211,7 +210,7 @@ def read_secrets(settings: msgspec.Struct, home: Path, environ: Mapping[str, str
         elif isinstance(value, ApiAddress):
             found |= {Secret(name, secret) for secret in value.secrets}
         else:
-            found.add(Secret(name, _password(value)))
+            found.add(Secret(name, password_of(value)))
     return frozenset(secret for secret in found if secret.value)
 
 
@@ -225,14 +224,7 @@ def _holds_secret(each: SettingValue) -> bool:
         return bool(each.value.secrets)
     if holds_secret(each.value, each.marks):
         return True
-    return isinstance(each.value, str) and bool(_password(each.value))
-
-
-def _password(text: str) -> str:
-    """Return the password of an address; an empty text for any other."""
-    with suppress(ValueError):  # an address that cannot be read has none that is used
-        return (urlsplit(text).password or "") if "@" in text and "://" in text else ""
-    return ""
+    return isinstance(each.value, str) and bool(password_of(each.value))
 
 
 def named_variables(settings: Settings) -> list[str]:

@@ -8,7 +8,17 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 HIDDEN = "…"
 _BOT_TOKEN = re.compile(r"/bot([0-9]+:[A-Za-z0-9_-]{10,})(?=/|$)")
+_PASSWORD = re.compile(r"\s*[\w+.-]+://[^:@/?#]*:([^/?#]*)@")
 _SHOWN = re.compile("version", re.IGNORECASE)  # the parameters of a query that are no secret
+
+
+def password_of(text: str) -> str:
+    """Return the password of a URL as it is written there; an empty text for any other text.
+
+    `urlsplit` cannot read every PostgreSQL URL: some Pythons refuse a list of hosts with an IPv6 address.
+    """
+    found = _PASSWORD.match(text)
+    return found[1] if found else ""
 
 
 class ApiAddress(str):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -30,15 +29,16 @@ def usable_url(url: str) -> str | None:
 
 def _names_database(url: str) -> bool:
     """Return whether a database is named, and no password is where it would be taken for something else."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
+    # `urlsplit` of some Pythons refuses a list of hosts with an IPv6 address, which a server URL may have.
+    found = _PARTS.fullmatch(url)
+    if found is None:
         return False
-    user, host = parts.netloc.rpartition("@")[::2]
+    user, host = found["place"].rpartition("@")[::2]
     is_clear = "@" not in user and not _UNCLEAR.search(user) and host.count("[") == host.count("]")
-    return is_clear and bool(_DATABASE.fullmatch(parts.path)) and "password=" not in parts.query
+    return is_clear and bool(_DATABASE.fullmatch(found["path"])) and "password=" not in (found["query"] or "")
 
 
+_PARTS = re.compile(r"\w+://(?P<place>[^/?#]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?(?:#.*)?", re.DOTALL)
 _ESCAPES = "; a password in ~/.pgpass, or as USER:PASSWORD with / ? # @ % as %2F %3F %23 %40 %25"
 _UNCLEAR = re.compile("%(?![0-9A-Fa-f]{2})|%00")
 _DATABASE = re.compile("/[^/@]+")
