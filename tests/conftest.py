@@ -14,6 +14,7 @@ from hypothesis import settings
 
 import complexity
 from database_guard import DatabaseGuard
+from programs import missing_programs
 
 _guard = DatabaseGuard()
 
@@ -50,6 +51,15 @@ def pytest_collection_finish() -> None:
     """The imported modules stay until the end, so `gc.collect` in a test need not walk them."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the missing programs once, after all results."""
+    if missing := missing_programs():
+        terminalreporter.write_line(
+            f"Not installed: {', '.join(missing)}. Tests that need them were skipped. "
+            f"To install them: sudo apt-get install {' '.join(missing.values())}"
+        )
 
 
 @pytest.fixture(autouse=True)

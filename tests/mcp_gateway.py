@@ -1,4 +1,7 @@
-"""A process with MCP servers that prints the ids of all processes below it, and waits to be killed."""
+"""A process with MCP servers that prints the ids of all processes below it, and waits to be killed.
+
+Its arguments are a folder and the sandbox for the servers.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
+
 from mcp_world import open_world, scripted
 from talaria.workspace.sandbox.choice import Sandboxes
+from talaria.workspace.sandbox.port import SandboxKind
 
 
 def below(pid: int) -> list[int]:
@@ -21,9 +27,11 @@ def below(pid: int) -> list[int]:
 
 
 async def main() -> None:
-    servers = {"one": scripted("--children", "2"), "two": scripted(network="open")}
     folder = Path(sys.argv[1])
-    async with open_world(folder, servers, sandboxes=Sandboxes("auto", folder / "home")) as world:
+    sandboxes = Sandboxes(msgspec.convert(sys.argv[2], SandboxKind), folder / "home")
+    network = "open" if (await sandboxes.get()).name == "bubblewrap" else "off"
+    servers = {"one": scripted("--children", "2"), "two": scripted(network=network)}
+    async with open_world(folder, servers, sandboxes=sandboxes) as world:
         await world.ready("one", "two")
         print(*below(os.getpid()), flush=True)
         await asyncio.Event().wait()

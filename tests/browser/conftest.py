@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -13,9 +12,10 @@ import pytest
 import pytest_asyncio
 
 from browser.visitor import Visit, Visitor
+from programs import find_program, needs
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = find_program("chromium")
 WIDE = {"width": 1280, "height": 800}
 
 
@@ -28,8 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_is_here)
     for item in filter(_is_here, items):
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
-        if CHROMIUM is None:
-            item.add_marker(pytest.mark.skip(reason="chromium is not installed"))
+        item.add_marker(needs("chromium"))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

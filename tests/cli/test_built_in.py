@@ -20,11 +20,12 @@ import pytest
 
 from cli.conftest import Serve
 from cli.terminal import Terminal
+from programs import needs
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL, LARGER_MODEL, WeightsCache, find_weights
 
 ROOT = Path(__file__).parents[2]
-needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+needs_tmux = needs("tmux")
 needs_runtime = pytest.mark.skipif(
     missing_requirement() is not None, reason=f"the built-in model cannot run here: {missing_requirement()}"
 )

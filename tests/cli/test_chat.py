@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -13,8 +12,9 @@ import pytest
 
 from cli.conftest import Serve, Talaria
 from cli.terminal import Terminal
+from programs import needs
 
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+pytestmark = needs("tmux")
 
 
 @pytest.fixture

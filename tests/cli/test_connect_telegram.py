@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 
 from cli.conftest import DEADLINE, Serve, Talaria, started
 from cli.terminal import Terminal
+from programs import needs
 from talaria.testing.telegram_server import TOKEN
 
 
@@ -125,7 +125,7 @@ def test_a_running_gateway_opens_the_channel_without_a_restart(
     assert " config set people.owner.ids telegram:ID`" in rest
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@needs("tmux")
 def test_in_a_terminal_a_line_moves_until_somebody_comes(
     home: Path, platform: Platform, terminal: Terminal
 ) -> None:
@@ -138,7 +138,7 @@ def test_in_a_terminal_a_line_moves_until_somebody_comes(
     assert "waiting for /start" not in terminal.until("Ada is paired.", "LEFT WITH 0")
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@needs("tmux")
 def test_in_a_terminal_a_wrong_token_is_asked_for_again(
     home: Path, platform: Platform, terminal: Terminal
 ) -> None:
@@ -184,7 +184,7 @@ def test_the_platforms_are_those_of_the_list(talaria: Talaria) -> None:
     assert "talaria connect telegram" in talaria("connect", "--help").stdout
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@needs("tmux")
 def test_in_a_terminal_a_token_that_is_pasted_too_early_is_not_shown(home: Path, terminal: Terminal) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from cli.conftest import Serve, Talaria
 from cli.terminal import Terminal
+from programs import needs
 
 WRITE = '[[call write_file {"path": "%s", "content": "hi"}]][[reply Written %s.]]'
 
@@ -24,7 +24,7 @@ def careful(home: Path) -> Path:
     return home
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@needs("tmux")
 def test_keys_decide_in_the_chat(terminal: Terminal, careful: Path) -> None:
     terminal.start(sys.executable, "-m", "talaria", "chat", "--home", str(careful))
     terminal.until("Talaria", "›")

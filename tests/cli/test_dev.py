@@ -22,6 +22,7 @@ case "$*" in
 "-m pip install"*xllamacpp*) [ ! -e "$NO_WHEEL" ] || exit 1
     for last; do :; done; echo "install $last" >>"$LOG"; sleep 0.2 ;;
 "-m pip install"*) sleep 0.2; for last; do :; done; echo "install $last" >>"$LOG" ;;
+*/tests/programs.py) echo "$MISSING" ;;
 "check") [ ! -e "$BROKEN" ] ;;
 "-m pytest"*) echo "pytest" >>"$LOG" ;;
 esac
@@ -43,6 +44,7 @@ def dev(tmp_path: Path) -> Dev:
         "LOG": str(tmp_path / "log"),
         "BROKEN": str(tmp_path / "broken"),
         "NO_WHEEL": str(tmp_path / "no wheel"),
+        "MISSING": "",
     }
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -111,6 +113,26 @@ def test_a_lint_that_fails_ends_the_test(dev: Dev, tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
     assert dev("test").returncode == 1
     assert (tmp_path / "log").read_text().splitlines().count("pytest") == 1
+
+
+@pytest.mark.parametrize("user", ["0", "1000"])
+def test_only_root_installs_the_packages_that_tests_need(user: str, dev: Dev, tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, line in (("id", f"echo {user}"), ("apt-get", 'echo "apt-get $*" >>"$LOG"')):
+        (programs / name).write_text(f"#!/bin/sh\n{line}\n")
+        (programs / name).chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    assert "Debian packages" not in dev("test", PATH=path, MISSING="").stderr
+    done = dev("test", PATH=path, MISSING="tmux bubblewrap")
+    log = (tmp_path / "log").read_text().splitlines()
+    install = "apt-get install -y -qq --no-install-recommends tmux bubblewrap"
+    is_root = user == "0"
+    assert done.returncode == 0
+    assert log.count(install) == is_root
+    assert ("installing Debian packages that some tests need: tmux bubblewrap" in done.stderr) == is_root
+    (programs / "apt-get").write_text("#!/bin/sh\nexit 100\n")
+    assert dev("test", PATH=path, MISSING="tmux").returncode == 0, "and the tests run without them"
 
 
 def test_a_python_that_cannot_be_used_is_named(dev: Dev, tmp_path: Path) -> None:

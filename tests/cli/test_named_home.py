@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
-import pytest
-
 from cli.conftest import Talaria
 from cli.terminal import Terminal
+from programs import needs
 
 
 def test_without_a_terminal_a_missing_home_is_refused_with_the_command_that_makes_it(
@@ -45,7 +43,7 @@ def test_a_variable_with_a_home_that_is_not_there_is_told_by_commands_that_read(
     assert not (tmp_path / "saved").exists()
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@needs("tmux")
 def test_in_a_terminal_the_user_is_asked(terminal: Terminal, tmp_path: Path) -> None:
     new = tmp_path / "new"
     line = f"{sys.executable} -m talaria config get pool.max_agents --home {new}"

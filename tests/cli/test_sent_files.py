@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import sys
 import time
@@ -15,6 +14,7 @@ import pytest
 
 from cli.conftest import DEADLINE, Serve, Talaria
 from cli.terminal import Terminal
+from programs import needs
 
 MAKE = (
     '[[call write_file {"path": "plan.md", "content": "the plan"}]]'
@@ -102,7 +102,7 @@ def test_the_next_start_removes_what_a_kill_left(
     assert list(home.glob("files/*work/plan.md"))
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+@needs("tmux")
 def test_a_deletion_is_asked_about(terminal: Terminal, talaria: Talaria, home: Path) -> None:
     talaria("ask", "--session", "work", "hi")
     command = [sys.executable, "-m", "talaria", "sessions", "delete", "work", "--home", str(home)]

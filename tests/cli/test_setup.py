@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -14,13 +13,14 @@ import pytest
 from cli.conftest import Serve, Talaria, started
 from cli.terminal import Terminal
 from model_programs import MODEL, ollama, serving
+from programs import needs
 from talaria.cli.model_servers import is_like_address, read_address
 from talaria.cli.setup_plan import Candidate, find_foreign_keys
 from talaria.models.local.weights import DEFAULT_MODEL
 
 KEY = "sk-right-0123456789"
 GOOD, OTHER = "good-1", "good-2"
-needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+needs_tmux = needs("tmux")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +15,9 @@ import pytest
 
 from cli.conftest import Serve, Talaria
 from cli.terminal import Terminal
+from programs import needs
 
-needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+needs_tmux = needs("tmux")
 
 
 def test_ask_goes_through_the_running_gateway(serve: Serve, talaria: Talaria, home: Path) -> None:

@@ -12,6 +12,8 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from mcp_world import McpWorld, open_world, scripted
 from talaria.testing.clock import FakeClock
 from talaria.tools.mcp import pins
@@ -19,6 +21,8 @@ from talaria.tools.mcp.intake import Throttle
 from talaria.tools.mcp.settings import McpSettings
 from talaria.tools.mcp.transports import only_output
 from talaria.tools.toolset import ToolSet, resolve
+from talaria.workspace.sandbox.choice import choose
+from talaria.workspace.sandbox.port import SandboxKind
 from talaria.workspace.sandbox.process import Output, Stream
 
 ROOT = Path(__file__).parents[3]
@@ -147,16 +151,19 @@ async def id_of(world: McpWorld, server: str) -> str:
     return str(json.loads(await world.ok(f"mcp_{server}_who"))["id"])
 
 
-def test_nothing_is_left_after_a_gateway_was_killed(tmp_path: Path) -> None:
-    """With processes that the server left behind, and with a network."""
-    program = [sys.executable, str(ROOT / "tests/mcp_gateway.py"), str(tmp_path)]
-    gateway = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-    assert gateway.stdout is not None
-    pids = [int(pid) for pid in gateway.stdout.readline().split()]
+@pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
+def test_nothing_is_left_after_a_gateway_was_killed(kind: SandboxKind, tmp_path: Path) -> None:
+    """With processes that the server left behind, and in bubblewrap with a network."""
+    if (choice := asyncio.run(choose(kind, tmp_path))).sandbox is None:
+        pytest.skip(choice.reason)
+    program = [sys.executable, str(ROOT / "tests/mcp_gateway.py"), str(tmp_path), kind]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT) as gateway:
+        try:
+            assert gateway.stdout is not None
+            pids = [int(pid) for pid in gateway.stdout.readline().split()]
+        finally:
+            gateway.send_signal(signal.SIGKILL)
     assert len(pids) >= 6
-    gateway.send_signal(signal.SIGKILL)
-    gateway.wait()
-    gateway.stdout.close()
     until = time.monotonic() + 10
     while any(is_alive(pid) for pid in pids) and time.monotonic() < until:
         time.sleep(0.01)
