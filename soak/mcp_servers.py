@@ -165,7 +165,7 @@ async def _kill() -> list[Figure]:
     """Kill a gateway with two servers. Tell how many processes are left, and how long the others took."""
     root = Path(__file__).parents[1]
     with tempfile.TemporaryDirectory(prefix="talaria-soak-") as folder:
-        program = [sys.executable, str(root / "tests/mcp_gateway.py"), folder]
+        program = [sys.executable, str(root / "tests/mcp_gateway.py"), folder, "auto"]
         gateway = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=root)
         assert gateway.stdout is not None
         pids = [int(each) for each in gateway.stdout.readline().split()]

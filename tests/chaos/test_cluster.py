@@ -7,17 +7,16 @@ import asyncio
 import pytest
 
 from chaos.cluster import ClusterRun
-from postgres_server import find_binaries
 from soak.report import Progress
 
 
 def test_faults_of_three_gateways_lose_nothing_double_nothing_and_keep_the_order() -> None:
+    run = ClusterRun(15, Progress(is_quiet=True), seed=4, chats=4)
     try:
-        find_binaries()
+        figures = asyncio.run(run.run())
     except LookupError as reason:
         pytest.skip(f"no PostgreSQL: {reason}")
-    run = ClusterRun(15, Progress(is_quiet=True), seed=4, chats=4)
-    missed = [figure.name for figure in asyncio.run(run.run()) if not figure.is_reached]
+    missed = [figure.name for figure in figures if not figure.is_reached]
     assert missed == [], run.findings()[:20_000]
     assert sum(run.faults.values()) >= 15
     assert run.report.said.total() > 30

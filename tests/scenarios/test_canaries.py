@@ -33,9 +33,13 @@ async def listener(answer: bytes) -> AsyncIterator[tuple[str, list[str]]]:
     heads: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
-        writer.write(answer)
-        writer.close()
+        try:
+            heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            writer.write(answer)
+        except asyncio.IncompleteReadError:
+            pass  # such as the connection by which `doctor` finds out whether the address can be reached
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
