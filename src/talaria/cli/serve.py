@@ -220,10 +220,15 @@ def _stop_on_signals(home: Home) -> asyncio.Event:
 
 def _on_hangup(gateway: Gateway, stop: asyncio.Event) -> Callable[[], None]:
     """Return the handler of SIGHUP: stop if the terminal was closed, else read config.toml again."""
-    had_terminal = sys.stderr.isatty()
+    on_terminal = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
 
     def on_hangup() -> None:
-        if had_terminal and not sys.stderr.isatty():
+        if sys.stderr in on_terminal and not sys.stderr.isatty():
+            # Python exits with status 120 if it cannot write out its streams at the end.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in on_terminal:
+                os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
             stop.set()
         else:
             gateway.reloader.reload()
