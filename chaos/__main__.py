@@ -198,7 +198,7 @@ async def _attack(options: argparse.Namespace, progress: Progress) -> tuple[list
 async def _run_commands(options: argparse.Namespace, progress: Progress) -> list[Figure]:
     if "sandbox" not in (options.only or OUTSIDE):
         return []
-    if reason := sandbox.why_not():
+    if reason := await sandbox.why_not():
         print(f"sandbox: not run, because {reason}")
         return []
     run = sandbox.SandboxRun(50 if options.quick else 1000, progress, options.seed)

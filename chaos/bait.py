@@ -6,6 +6,7 @@ judge looks from the outside: at bytes, at sockets and at /proc, never at what a
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import secrets
@@ -14,7 +15,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from pathlib import Path
 from talaria.workspace.places import remove_tree
 
 _READ_BYTES = 1 << 20
+_SUBREAPER = 36
 _SYSTEM = ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sys/kernel/domainname",
            "/proc/sys/kernel/modprobe", "/proc/sys/vm/overcommit_memory", "/etc/passwd", "/etc/hosts",
            "/etc/resolv.conf")  # fmt: skip
@@ -285,17 +287,74 @@ def marked_places(marker: str) -> list[str]:
     return found
 
 
-def remains(is_of_command: Callable[[int, bytes], bool]) -> list[str]:
-    """Return the processes of the machine for which this is true of their uid and command line."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
+@dataclass(frozen=True)
+class RunningProcess:
+    """A process as /proc shows it."""
+
+    pid: int
+    parent: int
+    uid: int
+    threads: int
+    line: bytes  # its arguments, separated by NULs
+
+    def __str__(self) -> str:
+        return f"{self.pid} ({self.line.replace(bytes(1), b' ')[:80].decode(errors='replace')})"
+
+
+def running_processes() -> dict[int, RunningProcess]:
+    """Return the processes of the machine that have not ended, by their id."""
+    found = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with suppress(OSError):
-            uid = os.stat(f"/proc/{name}").st_uid
-            line = Path("/proc", name, "cmdline").read_bytes()
-            state = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[0]
-            if state not in ("Z", "X") and is_of_command(uid, line):
-                found.append(f"{name} ({line.replace(bytes(1), b' ')[:80].decode(errors='replace')})")
+            proc = Path("/proc", str(pid))
+            state, parent, *fields = (proc / "stat").read_text().rpartition(")")[2].split()
+            if state not in ("Z", "X"):
+                line = (proc / "cmdline").read_bytes()
+                found[pid] = RunningProcess(pid, int(parent), proc.stat().st_uid, int(fields[15]), line)
     return found
+
+
+def own_descendants() -> list[RunningProcess]:
+    """Return the processes that this process has started, and those that they have started.
+
+    This process must be a subreaper (`adopting`), or a process whose parent has ended is missing.
+    """
+    running = running_processes()
+    own = {os.getpid()}
+    while more := {pid for pid, each in running.items() if each.parent in own} - own:
+        own |= more
+    return [each for pid, each in running.items() if pid in own - {os.getpid()}]
+
+
+@contextmanager
+def adopting() -> Iterator[None]:
+    """Become the parent of descendants whose parents end, so that none of them gets out of sight."""
+    prctl = ctypes.CDLL(None).prctl
+    before = _children()
+    prctl(_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_SUBREAPER, 0, 0, 0, 0)
+        for pid in _children() - before:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _children() -> set[int]:
+    listings = [(task / "children").read_text() for task in Path("/proc/self/task").iterdir()]
+    return {int(pid) for listing in listings for pid in listing.split()}
+
+
+def end_descendant(process: RunningProcess) -> None:
+    """Kill a process that this process has started, directly or not. Any other process is left alone."""
+    with suppress(OSError):
+        handle = os.pidfd_open(process.pid)  # stays with this process even if its id is used again
+        try:
+            if any(each.pid == process.pid for each in own_descendants()):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
 
 
 def empty(folder: Path) -> None:

@@ -211,11 +211,11 @@ def signals(around: Surroundings) -> Iterator[str]:
             f"import fcntl; fd = os.open('f', 66); fcntl.fcntl(fd, 8, {pid}); fcntl.fcntl(fd, 10, 9)"
         )
         yield f"kill -9 -{pid}; kill -STOP {pid}; timeout -s KILL 1 sh -c 'kill -KILL {pid}'"
-    yield "pkill -9 -f BAIT; pkill -9 python; pkill -9 talaria; killall -9 python3"
     yield "kill -9 $PPID; kill -9 1; kill -STOP $PPID; kill -TERM 1"
     yield "kill -STOP 0"
     yield "kill -9 0"
     if around.has_own_uid:
+        yield "pkill -9 -f BAIT; pkill -9 python; pkill -9 talaria; killall -9 python3"
         yield from ("kill -15 -1", "kill -9 -1", python("os.kill(-1, 19)"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from talaria.core.failpoints import Failpoint
+from talaria.workspace.sandbox.port import SandboxKind
 
 
 class Edit(msgspec.Struct, frozen=True):
@@ -49,7 +50,7 @@ class Cluster(msgspec.Struct, frozen=True):
 class Commands(msgspec.Struct, frozen=True):
     """Caught by so many hostile commands of these families in one sandbox."""
 
-    backend: str
+    backend: SandboxKind
     families: tuple[str, ...]
     count: int = 16
 

@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -28,24 +27,31 @@ import talaria
 from chaos.bait import (
     BaitFiles,
     Listeners,
+    RunningProcess,
     Victim,
+    adopting,
     empty,
+    end_descendant,
     marked_places,
     open_listeners,
     open_victim,
-    remains,
+    own_descendants,
+    running_processes,
 )
 from chaos.escapes import Chooser, Escape, Surroundings
 from soak.report import Figure, Progress
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
+from talaria.workspace.sandbox.choice import choose
+from talaria.workspace.sandbox.port import SandboxKind
 
-BACKENDS = ("bubblewrap", "landlock")
+BACKENDS: tuple[SandboxKind, ...] = ("bubblewrap", "landlock")
 ORDINARY_UID = 30_000 + os.getpid() % 20_000  # nobody's, and another one for each run
 _PROCESSES = 64
 _SESSION_COMMANDS = 25
 _MOST_GROWTH = 6e6
 _SLACK_PROCESSES = 12  # the launcher, and threads that are just ending
+_NETWORK_HOLDER = b"keeps the network namespace of a session"  # in its arguments, as the begin of its source
 _CONTROLS = frozenset(range(32)) - {9, 10, 13}
 
 
@@ -53,7 +59,7 @@ _CONTROLS = frozenset(range(32)) - {9, 10, 13}
 class Setting:
     """One sandbox under one user."""
 
-    backend: str
+    backend: SandboxKind
     is_root: bool
 
     @property
@@ -81,18 +87,22 @@ class Holes:
         return max(0.0, self.memory[-1] - min(self.memory[half:])) if half else 0.0
 
 
-def why_not() -> str:
-    """Return why this machine cannot run the hostile commands; empty if it can."""
+async def why_not(*backends: SandboxKind) -> str:
+    """Return why this machine cannot run the hostile commands in any of these sandboxes; empty if it can."""
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         return "the commands are written for Linux on x86_64"
-    return "" if Path("/usr/bin/python3").exists() else "commands need /usr/bin/python3"
+    if not Path("/usr/bin/python3").exists():
+        return "commands need /usr/bin/python3"
+    found = [await choose(backend, Path("/nowhere")) for backend in backends or BACKENDS]
+    return "" if any(each.sandbox for each in found) else found[0].reason
 
 
-def settings_here() -> list[Setting]:
+async def settings_here() -> list[Setting]:
     """Return the settings that can be tried here. Root tries an ordinary user too, if one can run Talaria."""
     is_root = os.geteuid() == 0
     users = [is_root] + ([False] if is_root and can_drop() else [])
-    return [Setting(backend, user) for user in users for backend in BACKENDS]
+    usable = [backend for backend in BACKENDS if not await why_not(backend)]
+    return [Setting(backend, user) for user in users for backend in usable]
 
 
 def can_drop() -> bool:
@@ -127,13 +137,13 @@ class SandboxRun:
         self._count = count
         self._progress = progress
         self._seed = seed
-        self._settings = settings or settings_here()
+        self._settings = settings
         self._families = families
         self._source = source
         self.outcomes: list[Holes] = []
 
     async def run(self) -> list[Figure]:
-        for setting in self._settings:
+        for setting in self._settings or await settings_here():
             self.outcomes.append(await self._try(setting))
         return [figure for holes in self.outcomes for figure in _figures(holes)]
 
@@ -232,23 +242,32 @@ class Arena:
         found += [f"{path} was made" for path in marked_places(self.around.marker)]
         for each in self._left():
             found.append(f"process {each} was left")
-            with suppress(OSError):
-                os.kill(int(each.split()[0]), signal.SIGKILL)
+            end_descendant(each)
+            self.known |= {each.pid}
         for folder in self.own:
             empty(folder)
         return found
 
-    def _left(self) -> list[str]:
+    def _left(self) -> list[RunningProcess]:
+        """Return the processes of commands that still run. One that another program has started for a
+        command has the marker or the number in its arguments. Other processes of the same user do not count.
+        """
         known = {self.victim.pid, self.gateway.pid, *self.known}
         sleeper = str(100_000 + int(self.around.marker[-4:], 16)).encode()
 
-        def is_of_command(uid: int, line: bytes) -> bool:
-            words = line.split(b"\0")
-            return sleeper in words or self.around.marker.encode() in line or (
-                uid == self.uid and b"serve" not in words and b"ready" not in line
-            )  # fmt: skip
+        def is_marked(each: RunningProcess) -> bool:
+            return sleeper in each.line.split(b"\0") or self.around.marker.encode() in each.line
 
-        return [each for each in remains(is_of_command) if int(each.split()[0]) not in known]
+        def is_of_gateway(each: RunningProcess) -> bool:
+            return b"serve" in each.line.split(b"\0") or _NETWORK_HOLDER in each.line
+
+        own = [each for each in self._descendants() if not is_of_gateway(each)]
+        marked = [each for each in running_processes().values() if is_marked(each)]
+        return [each for each in dict.fromkeys(own + marked) if each.pid not in known]
+
+    def _descendants(self) -> list[RunningProcess]:
+        """Return this process's descendants that run as the user of the commands."""
+        return [each for each in own_descendants() if each.uid == self.uid]
 
     async def _watch(self, holes: Holes) -> None:
         """Count the processes of the commands' user while a command runs."""
@@ -257,12 +276,7 @@ class Arena:
             holes.most_processes = max(holes.most_processes, self._count())
 
     def _count(self) -> int:
-        count = 0
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            with suppress(OSError):
-                status = os.stat(f"/proc/{name}/task")
-                count += status.st_nlink - 2 if status.st_uid == self.uid else 0
-        return count - self.descendants
+        return sum(each.threads for each in self._descendants()) - self.descendants
 
     async def end_session(self, holes: Holes) -> None:
         """End the session of the commands. Its temporary folder goes soon afterwards."""
@@ -300,8 +314,12 @@ def _results(body: bytes) -> str:
 
 @asynccontextmanager
 async def open_arena(setting: Setting, source: Path | None = None) -> AsyncIterator[Arena]:
-    """Lay out the bait and start the gateway. Leaving ends and removes everything."""
+    """Lay out the bait and start the gateway. Leaving ends and removes everything.
+
+    Raises `RuntimeError` if the gateway has no sandbox for its commands.
+    """
     async with AsyncExitStack() as stack:
+        stack.enter_context(adopting())
         base = Path(os.path.realpath(tempfile.mkdtemp(prefix="talaria-arena-")))
         stack.callback(shutil.rmtree, base, ignore_errors=True)
         base.chmod(0o755)
@@ -328,7 +346,8 @@ async def open_arena(setting: Setting, source: Path | None = None) -> AsyncItera
         )
         await gateway.start()
         await gateway.call("POST", "/api/sessions/hostile/messages?wait=60", json={"text": _WARM})
-        own = own_folders(home)
+        if not (own := own_folders(home)):
+            raise RuntimeError(f"{setting.name}: the gateway cannot run a command")
         uid = own[0].stat().st_uid
         victim = stack.enter_context(open_victim(uid, bait.secret("a process outside")))
         bait.secret("")
@@ -340,7 +359,7 @@ async def open_arena(setting: Setting, source: Path | None = None) -> AsyncItera
         )  # fmt: skip
         arena = Arena(gateway, model, bait, listeners, victim, around, uid)
         bait.remember(outside, *others, *bait.files)
-        arena.known = frozenset(int(each.split()[0]) for each in arena._left())
+        arena.known = frozenset(each.pid for each in arena._left())
         arena.descendants = arena._count()
         yield arena
 

@@ -19,10 +19,11 @@ NAMESPACE = ["unshare", "--map-root-user", "--mount"]
 def can_mount() -> bool:
     """Return whether a process in a namespace of its own can have a home on a disk of its own.
 
-    In the namespace of an ordinary user, the folders above the home belong to nobody, and Talaria refuses that.
+    In the namespace of an ordinary user, the folders above the home belong to nobody. Talaria refuses that.
     """
+    owns_root = [*NAMESPACE, "test", "-O", "/"]
     try:
-        return subprocess.run([*NAMESPACE, "test", "-O", "/"], capture_output=True, check=False).returncode == 0
+        return subprocess.run(owns_root, capture_output=True, check=False).returncode == 0
     except OSError:
         return False
 
