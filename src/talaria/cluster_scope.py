@@ -66,7 +66,11 @@ async def join_others(
     token = ClusterToken.of(settings.token_env, secret)
     known = (store, clock, keeper, settings, home)
     async with join_cluster(*known, token=token, files=files) as membership:
-        yield ClusterScope(membership, store.clock, token, store, PeerClient(secret, now=store.clock.now))
+        peers = PeerClient(secret, now=store.clock.now)
+        try:
+            yield ClusterScope(membership, store.clock, token, store, peers)
+        finally:
+            await peers.close()  # a start that is refused may have called a member
 
 
 def make_uploads(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,11 @@ from talaria.channels.http.http_channel import HttpChannel
 from talaria.channels.http.part import HTTP
 from talaria.channels.supervisor import open_channels
 from talaria.cli.cluster_checks import check_cluster
+from talaria.cluster.following import PeerUnreachable
+from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.member_checks import read_boot
+from talaria.cluster.settings import ClusterSettings
+from talaria.cluster_scope import join_others
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
@@ -145,3 +150,17 @@ async def test_a_gateway_that_cannot_serve_beside_another_is_refused(
         assert f'member="{gateway.overview.me.place}"' in page
         assert 'talaria_members{state="alive"} 2.0' in page
         assert f'talaria_members_unreachable{{member="{gateway.overview.me.place}"}} 1.0' in page
+
+
+async def test_a_member_that_leaves_closes_its_connections_to_the_others(
+    postgres_database: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    clock, settings = SystemClock(), ClusterSettings()
+    async with await PostgresStore.open(postgres_database, clock) as store:
+        keeper = LeaseKeeper(store, clock, OwnerId("own_me"), 30.0)
+        async with join_others(store, clock, settings, tmp_path, environ=TOKEN, keeper=keeper) as scope:
+            with pytest.raises(PeerUnreachable):
+                await scope.peers.greet(OTHER)
+        del scope
+        gc.collect()  # an open client session would say so here
