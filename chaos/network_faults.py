@@ -99,7 +99,7 @@ NETWORK_FAULTS = (
         "no bound of connections",
         "a command uses up the gateway's descriptors",
         (Edit("net/proxy.py", "        if self._proxy.is_full(self.session_id):", "        if False:"),),
-        Tests(f"{_PROXY}::test_bounds_of_connections_time_and_bytes"),
+        Tests(f"{_PROXY}::test_bound_of_connections_refuses_one_more"),
     ),
     Mutant(
         "commands join the machine's network",
