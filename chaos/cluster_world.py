@@ -200,7 +200,7 @@ class ClusterWorld:
             return cursor.fetchall() if cursor.description else []
 
     def owed(self) -> int:
-        """Return how many turns, replies and runs of jobs are unsettled, also of jobs whose time has not come;
+        """Return how many turns, replies and runs of jobs are unsettled, also of jobs that are not due yet;
         -1 while the database is gone."""
         try:
             ((turns, replies, slots, jobs),) = self.query(
