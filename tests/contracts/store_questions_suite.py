@@ -326,12 +326,33 @@ class StoreQuestionsSuite:
         anew = asking(turn, 2)
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, ask=(anew,)))
         assert await open_ids(store) == [anew.id]
-        assert [each.id for each in await store.questions(turn.turn.id)] == [first.id, anew.id]
+        kept = await store.questions(turn.turn.id)
+        assert [each.id for each in kept] == [first.id, second.id, anew.id]
+        assert kept[1].expires_at < second.expires_at, "it expired when it was replaced"
         lease = await store.begin(Begin(turn.turn.id, ME, LEASE))
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, ask=(anew,)))
         assert await open_ids(store) == [anew.id], "the same question can be put again"
-        with pytest.raises(NotFound):
+        with pytest.raises(IllegalMove):
             await store.decide(second.id, approved())
+
+    async def test_closed_questions_are_those_that_were_open_since_a_time(self, store: Store) -> None:
+        turn, _, (first, second) = await parked(store, count=2)
+        key, now = turn.turn.chat_key, first.asked_at
+
+        async def closed(since: float, within: str = key) -> list[str]:
+            return sorted(each.question.id for each in await store.closed_questions(since, within))
+
+        assert await closed(0) == []
+        decision = approved()
+        await store.decide(first.id, decision)
+        assert await closed(decision.decided_at) == [first.id]
+        assert await closed(decision.decided_at + 1) == [] == await closed(0, "agent:none")
+        lease = await store.begin(Begin(turn.turn.id, ME, LEASE))
+        end = TurnEnd(TurnState.CANCELLED, "over")
+        await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=end))
+        assert await closed(now) == sorted((first.id, second.id)), "the end of the turn closes its questions"
+        ended = (await record_of(store, turn.turn.id)).turn.ended_at
+        assert ended is not None and await closed(ended + 1) == []
 
     @pytest.mark.parametrize("state", [TurnState.DONE, TurnState.FAILED, TurnState.CANCELLED])
     async def test_end_of_a_waiting_turn_closes_its_questions(self, store: Store, state: TurnState) -> None:

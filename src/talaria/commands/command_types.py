@@ -97,7 +97,8 @@ class CommandContext(msgspec.Struct, frozen=True):
     `exchanges` and `reasoning` come from the session's log and are filled in for commands with `reads_log`;
     `account` is filled in for `/usage`, and `recent`, the session's last turns, newest first, for `/why`.
     `is_parked` says that the turn under way waits for a person's decision. `questions` are the open
-    questions of the chat, and the one that the command names, for commands with `reads_questions`.
+    questions of the chat, and the one that the command names, for commands with `reads_questions`. With
+    `is_ambiguous` the sender may still be reading another approval request, so the command has to name one.
     `workspace` is filled in for `/status`, `window` for `/context`, and `memory` for `/memory`, if there is
     one. `extra` are the commands that are not built in.
     """
@@ -125,6 +126,7 @@ class CommandContext(msgspec.Struct, frozen=True):
     is_parked: bool = False
     workspace: WorkspaceStatus | None = None
     questions: tuple[AskedQuestion, ...] = ()
+    is_ambiguous: bool = False
     memory: tuple[PageContent, ...] | None = None
     window: WindowUse | None = None
     extra: tuple[ExtraCommand, ...] = ()

@@ -84,8 +84,10 @@ def _decide(context: CommandContext, named: str, text: str, span: Span) -> Comma
         found = [question for question in found if question in asked]
     if not found:
         return CommandResult("Nothing waits for a decision in this chat.")
-    if len(found) > 1:
-        return CommandResult(f"Say which one: `/{text} ID`.{_listed(found)}")
+    if len(found) > 1 or (not named and context.is_ambiguous):
+        why = "Several approval requests are open" if len(found) > 1 else "The approval request has changed"
+        told = f"Nothing was decided. {why}, so name the one you mean: `/{text} ID`.{_listed(found)}"
+        return CommandResult(told, buttons=decision_buttons(found[0].id) if len(found) == 1 else ())
     question = found[0]
     return CommandResult(say_decision(question, text, span), decide=DecisionWish(question.id, text, span))
 

@@ -42,6 +42,11 @@ class QuestionStore(Protocol):
         `within`."""
         ...
 
+    async def closed_questions(self, since: float, within: str) -> Sequence[ledger.AskedQuestion]:
+        """Return the questions that were open at the time `since` or later and cannot be decided any more, in
+        chats whose key begins with `within`."""
+        ...
+
     async def is_granted(self, session_id: SessionId, digest: str) -> bool:
         """Return whether a person granted this to the session. No grant outlasts the end of its session."""
         ...

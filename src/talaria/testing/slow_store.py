@@ -36,7 +36,7 @@ READS = {
     "spending",
 }
 READS |= {"orphans", "cursor", "stats", "due", "next_due"}
-READS |= {"questions", "open_questions", "find_question", "is_granted"}
+READS |= {"questions", "open_questions", "closed_questions", "find_question", "is_granted"}
 READS |= {"is_granted_to_job", "has_job_asked"}
 MOST_SECONDS = 0.01
 

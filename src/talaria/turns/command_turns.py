@@ -25,7 +25,7 @@ from talaria.core.ids import QuestionId, SessionId, asking_chat, jobs_within
 from talaria.core.ledger import AskedQuestion, Begin, Page, TurnEnd, ended_turn
 from talaria.core.memory import EditOrigin, MemoryEdit, PageContent
 from talaria.core.messages import Image
-from talaria.core.questions import QuestionKind
+from talaria.core.questions import APPROVE, DENY, QuestionKind
 from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec, PinnedSpec
 from talaria.core.store_ports import Store
@@ -40,7 +40,7 @@ from talaria.turns.states import LiveState
 
 _log = logging.getLogger("talaria.turns")
 _NUMBER_DIGITS = 10
-_RECENT = 50  # turns among which `/why` looks for messages
+_RECENT = 50  # turns among which `/why` and `/approve` look for messages
 ANSWER = "answer"  # the command of a message that answers a question; nobody types it
 INTERNAL = TalariaError(
     "Something went wrong inside the gateway.", "The log has the details; please report it."
@@ -258,6 +258,7 @@ class CommandRunner:
                 model = f"no model ({error.user_text})"
         running = self._live.running_in(turn.chat_key)
         seen, reasoning = await self._read_log(turn)
+        questions = await self._questions(turn)
         known = specs.abilities(*model.split("/", 1)) if "/" in model else NOTHING_KNOWN
         return CommandContext(
             summary=summary,
@@ -281,7 +282,8 @@ class CommandRunner:
             recent=await self._recent(turn),
             workspace=await self._workspace(turn),
             is_parked=running is not None and running.state is LiveState.PARKED,
-            questions=await self._questions(turn),
+            questions=questions,
+            is_ambiguous=await self._is_ambiguous(turn, questions),
             memory=await self._memory(turn),
             window=await self._window(turn, summary.current),
             account=await agents.budgets.account(turn, model) if canonical(turn.command) == "usage" else None,
@@ -311,6 +313,27 @@ class CommandRunner:
             if found is not None and found.question.is_open(self._agents.clock.now()):
                 items.append(found)
         return tuple(items)
+
+    async def _is_ambiguous(self, turn: Turn, questions: tuple[AskedQuestion, ...]) -> bool:
+        """Return whether the sender may have read another approval request than the one that is open now: one
+        that was open when the sender last wrote, or later, and that somebody else decided or nobody did. A
+        request that is newer than the command was not read either."""
+        if canonical(turn.command) not in (APPROVE, DENY):
+            return False
+        if any(item.question.asked_at > turn.accepted_at for item in questions):
+            return True
+        recent = await self._store.recent_of_session(turn.session_id, _RECENT)
+        sender = turn.inbound.sender.id
+        earlier = [each for each in recent if each.id != turn.id and each.inbound.sender.id == sender]
+        since = max((each.accepted_at for each in earlier), default=0.0)
+        closed = [*await self._store.closed_questions(since, turn.chat_key)]
+        closed += await self._store.closed_questions(since, jobs_within(self._settings.agent_name))
+        return any(
+            item.question.kind is not QuestionKind.ANSWER
+            and turn.chat_key in (item.turn.chat_key, asking_chat(item.turn.chat_key))
+            and (item.question.decision is None or item.question.decision.by != sender)
+            for item in closed
+        )
 
     async def _workspace(self, turn: Turn) -> WorkspaceStatus | None:
         if canonical(turn.command) != "status":

@@ -144,6 +144,34 @@ async def test_commands_decide_in_the_chat(api: Api, danger: Danger) -> None:
     assert "Nothing waits" in (await api.say("one", "/deny"))["reply"]
 
 
+async def test_a_bare_approve_decides_nothing_if_another_request_closed_since_the_last_message(
+    api: Api, danger: Danger
+) -> None:
+    mine: dict[str, Any] = {"headers": bearer(await add_token(api, "guest", "chat"))}
+    for what in ("x", "y"):  # the second message waits for the first one's turn
+        ticket = await api.post("/api/sessions/one/messages", {"text": calling(what)}, 202, **mine)
+    [asked] = await waiting(api, **mine)
+    await api.post(f"/api/approvals/{asked['id']}", {"decision": "deny"})  # by an operator
+    await settled(api, asked["turn_id"])
+    [other] = await waiting(api, **mine)
+    said = await api.post("/api/sessions/one/messages", {"text": "/approve"}, 202, **mine)
+    told = (await settled(api, said["turn_id"]))["reply"]
+    assert "Nothing was decided" in told and other["id"] in told and danger.ran == []
+    said = await api.post("/api/sessions/one/messages", {"text": "/approve"}, 202, **mine)
+    assert "Approved" in (await settled(api, said["turn_id"]))["reply"], "now the list was shown"
+    await settled(api, ticket["turn_id"])
+    assert danger.ran == ["y"]
+
+
+async def test_a_bare_approve_follows_one_that_the_same_person_gave(api: Api, danger: Danger) -> None:
+    turn_id = await api.begin("one", calling("x") + calling("y"))
+    for _ in range(2):
+        await waiting(api)
+        assert "Approved" in (await api.say("one", "/approve"))["reply"]
+    await settled(api, turn_id)
+    assert danger.ran == ["x", "y"]
+
+
 async def test_an_operator_decides_in_another_chat_by_the_id(api: Api, danger: Danger) -> None:
     turn_id = await api.begin("one", calling())
     [asked] = await waiting(api)

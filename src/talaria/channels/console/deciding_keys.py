@@ -15,6 +15,8 @@ from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked, QuestionDeci
 from talaria.core.ids import QuestionId
 from talaria.core.questions import APPROVE, DENY, QuestionKind, Span
 
+_REPLACED = "Nothing was decided: the earlier request was closed, and this is another request. Decide again."
+
 
 class KeyChoice(msgspec.Struct, frozen=True):
     """A key, its meaning in words, and the decision that it makes."""
@@ -92,6 +94,7 @@ class TerminalDecisions:
         self._open: dict[QuestionId, QuestionAsked] = {}
         self._asking: asyncio.Task[None] | None = None
         self._asked: QuestionId | None = None
+        self._is_replaced = False  # the request in the prompt was closed elsewhere, perhaps unnoticed
 
     def take(self, event: Event) -> None:
         """Take an event of the turn, after it was shown."""
@@ -106,6 +109,7 @@ class TerminalDecisions:
             self._renderer.notice(outcome_words(kind, event.decision, event.span))
             if self._asked == event.question_id and self._asking is not None:
                 self._asking.cancel()
+                self._is_replaced = True
         elif isinstance(event, FINAL_EVENTS):
             self._open.clear()
             if self._asking is not None:
@@ -139,6 +143,11 @@ class TerminalDecisions:
         while (typed := await self._read(event)) is not None:
             if (decision := read_decision(event, typed)) is None:
                 continue
+            if self._is_replaced:
+                self._is_replaced = False
+                self._renderer.notice(_REPLACED)
+                continue
+            self._asked = None  # the key is pressed: an event about this request is its outcome
             try:
                 await self._client.decide(event, *decision)
             except TalariaError as error:

@@ -32,10 +32,14 @@ PARK_TURN = "UPDATE turns SET state = 'waiting' WHERE position = ?"
 PARK_SESSION = "UPDATE sessions SET waiting_turn = ? WHERE id = ?"
 FIND_TURN = f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ?"
 FIND_STEP = "SELECT state FROM steps WHERE turn_id = ? AND n = ?"
-DROP_OPEN = "DELETE FROM questions WHERE turn_id = ? AND decided_at IS NULL AND kind <> 'host'"
+CLOSE_OPEN = """
+UPDATE questions SET expires_at = ?
+WHERE turn_id = ? AND decided_at IS NULL AND kind <> 'host' AND expires_at > ?
+"""
 INSERT_QUESTION = """
 INSERT INTO questions (id, turn_id, n, call_id, kind, text, asked_at, expires_at, choices, name, digest, span)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'once')
+ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at
 """
 FIND_QUESTION = f"""
 SELECT {prefixed("t", TURN_COLUMNS)}, {prefixed("q", QUESTION_COLUMNS)}
@@ -57,12 +61,13 @@ _HAS_ASKED = ""  # the digest of the row that says so
 
 
 def park(tx: Transaction, order: Commit, turn: Turn, position: int) -> None:
-    """Let the turn wait for the order's questions, which replace those that it left undecided."""
+    """Let the turn wait for the order's questions. Questions that it left undecided expire now: they stay on
+    record, because a person may still be reading one."""
     turn_id = turn.id
     _note_asking(tx, turn)
     tx.execute(PARK_TURN, (position,))
     tx.execute(PARK_SESSION, (turn_id, order.session_id))
-    tx.execute(DROP_OPEN, (turn_id,))
+    tx.execute(CLOSE_OPEN, (tx.now, turn_id, tx.now))
     for question in order.ask:
         row = tx.execute(FIND_STEP, (turn_id, question.n)).fetchone()
         rules.check_question(question, None if row is None else StepState(row[0]))
@@ -134,6 +139,13 @@ AND (t.state = 'waiting' OR (q.kind = 'host' AND s.ended_at IS NULL))
 AND t.chat_key >= ? AND t.chat_key < ?
 ORDER BY q.position LIMIT ?
 """
+CLOSED_SINCE = f"""
+SELECT {prefixed("t", TURN_COLUMNS)}, {prefixed("q", QUESTION_COLUMNS)}
+FROM questions q JOIN turns t ON t.id = q.turn_id
+WHERE q.expires_at >= ? AND coalesce(q.decided_at, q.expires_at) >= ? AND t.chat_key >= ? AND t.chat_key < ?
+AND (q.decided_at IS NOT NULL OR q.expires_at <= ? OR (q.kind <> 'host' AND t.ended_at >= ?))
+ORDER BY q.expires_at
+"""
 FIND_GRANT = "SELECT 1 FROM grants WHERE session_id = ? AND digest = ?"
 FIND_JOB_GRANT = "SELECT 1 FROM job_grants WHERE job_id = ? AND plan = ? AND digest = ?"
 
@@ -147,6 +159,11 @@ def open_questions(db: Connection, now: float, page: Page, within: str = "") -> 
     rows = db.execute(OPEN_QUESTIONS, (now, parse_number_cursor(page.after), *bounds, limit + 1)).fetchall()
     found = tuple(_asked_from(row[1:]) for row in rows[:limit])
     return QuestionPage(found, str(rows[limit - 1][0]) if len(rows) > limit else None)
+
+
+def closed_since(db: Connection, now: float, since: float, within: str) -> tuple[AskedQuestion, ...]:
+    rows = db.execute(CLOSED_SINCE, (since, since, *key_bounds(within), now, since))
+    return tuple(map(_asked_from, rows))
 
 
 def find_question(db: Connection, question_id: QuestionId) -> AskedQuestion | None:

@@ -10,7 +10,7 @@ from talaria.core.cluster import Adopted, Here, Member, Waiting, Wake
 from talaria.core.delivery import OutboxRow
 from talaria.core.ids import ChatKey, JobId, OwnerId, TurnId
 from talaria.core.jobs import AddJob, EditJob, Job, JobBell, SettleSlot, Slot
-from talaria.core.ledger import Commit, Committed, Page, QuestionPage, StoreStats
+from talaria.core.ledger import AskedQuestion, Commit, Committed, Page, QuestionPage, StoreStats
 from talaria.core.turns import Turn
 from talaria.store.sql import (
     announcements,
@@ -130,6 +130,7 @@ class SqlStore(SqlPort):
     recent_requests = reads(queries.recent_requests)
     spending = reads(spending.spending)
     _open_questions = reads(asked.open_questions)
+    _closed_since = reads(asked.closed_since)
     _orphans = reads(leases.orphans)
     _counts = reads(queries.counts)
 
@@ -138,6 +139,9 @@ class SqlStore(SqlPort):
 
     async def open_questions(self, page: Page, within: str = "") -> QuestionPage:
         return await self._open_questions(self._clock.now(), page, within)
+
+    async def closed_questions(self, since: float, within: str) -> Sequence[AskedQuestion]:
+        return await self._closed_since(self._clock.now(), since, within)
 
     async def stats(self) -> StoreStats:
         sessions, turns, unsent, oldest = await self._counts()

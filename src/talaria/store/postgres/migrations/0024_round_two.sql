@@ -6,3 +6,6 @@ CREATE TABLE tainted_folders (
     since  DOUBLE PRECISION NOT NULL,
     source TEXT COLLATE "C" NOT NULL
 );
+
+-- Finds the approval requests that a person may still be reading, for `/approve` without an id.
+CREATE INDEX questions_by_expiry ON questions (expires_at);

@@ -5,3 +5,6 @@ CREATE TABLE tainted_folders (
     since  REAL NOT NULL,
     source TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Finds the approval requests that a person may still be reading, for `/approve` without an id.
+CREATE INDEX questions_by_expiry ON questions (expires_at);
