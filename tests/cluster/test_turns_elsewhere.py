@@ -14,9 +14,10 @@ import pytest
 import pytest_asyncio
 
 from asking_tools import Danger, calling
-from channels.http.gateway import Api, run_gateway
+from channels.http.gateway import TOKEN, Api, run_gateway
 from channels.http.test_approvals import waiting
 from channels.http.test_events import Sse, collect, open_stream, read
+from channels.http.test_roles import add_token, bearer
 from contracts.job_suite import add
 from postgres_server import PostgresServer, postgres  # noqa: F401 - fixtures
 from talaria.core.cluster import Wake
@@ -211,6 +212,9 @@ async def test_files_are_where_the_chat_is_whichever_gateway_gets_or_gives_them(
     [sent] = turn["files"]
     async with b.client.get(f"{b.url}/api/files/{sent['id']}", headers={"Range": "bytes=2-5"}) as answer:
         assert (answer.status, await answer.read()) == (206, b"note")
+    for token, status in ((await add_token(a, "other-files", "chat"), 404), (TOKEN, 200)):
+        async with a.client.get(f"{a.url}/api/files/{upload}", headers=bearer(token)) as answer:
+            assert answer.status == status, "another member's upload belongs to its caller too"
     uploads = b.gateway.uploads
     assert isinstance(uploads, MemberUploads)
     assert await uploads.routes.read(key, "note.txt") == b"a note for one"

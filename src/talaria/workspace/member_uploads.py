@@ -35,6 +35,7 @@ from talaria.workspace.uploads import (
 
 FILES_PATH: Final = "/cluster/files"
 NAME_HEADER: Final = "x-file-name"
+CALLER: Final = "caller"  # the parameter with the caller whose upload it must be
 _parts: msgspec.json.Decoder[list[Part]] = msgspec.json.Decoder(list[Part])
 _kept: msgspec.json.Decoder[tuple[Text, File]] = msgspec.json.Decoder(tuple[Text, File])
 
@@ -112,9 +113,11 @@ class ChatFileRoutes:
             raise ToolError(f"The file is on another machine: {error.user_text}", error.hint) from None
         return bytes(data)
 
-    async def fetch(self, file_id: str, key: ChatKey | None = None) -> tuple[Upload, BinaryIO]:
+    async def fetch(
+        self, file_id: str, key: ChatKey | None = None, caller: str | None = None
+    ) -> tuple[Upload, BinaryIO]:
         """Return a file that another member has, as a temporary file that the caller closes: the copy of a
-        file that was sent in the chat `key`, or an upload. Raises `NotFound` and `StoreError`."""
+        file that was sent in the chat `key`, or an upload of `caller`. Raises `NotFound` and `StoreError`."""
         if key is not None:
             holder = await self.holder(key)
             members = [] if holder is None else [holder]
@@ -124,7 +127,7 @@ class ChatFileRoutes:
             members = [each for each in others if each.url and each.is_alive(now)]
         for member in members:
             try:
-                return await self._fetch_from(member, file_id)
+                return await self._fetch_from(member, file_id, caller)
             except PeerUnreachable as error:
                 if error.status != 404 and len(members) == 1:
                     raise StoreError(
@@ -132,11 +135,12 @@ class ChatFileRoutes:
                     ) from None
         raise no_such_file(file_id)
 
-    async def _fetch_from(self, member: Member, file_id: str) -> tuple[Upload, BinaryIO]:
+    async def _fetch_from(self, member: Member, file_id: str, caller: str | None) -> tuple[Upload, BinaryIO]:
         file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
         try:
             path = f"{FILES_PATH}/{quote(file_id, safe='')}"
-            async with self._peers.call(member, "GET", path, "operate") as response:
+            query = {} if caller is None else {CALLER: caller}
+            async with self._peers.call(member, "GET", path, "operate", params=query) as response:
                 async for piece in response.pieces():
                     file.write(piece)
                 name = unquote(response.headers.get(NAME_HEADER, ""))
@@ -186,18 +190,18 @@ class MemberUploads(Uploads):
     async def keep_here(self, key: ChatKey, name: str, text: str, shown_bytes: int) -> tuple[Text, File]:
         return await super().keep_message(key, name, text, shown_bytes)
 
-    async def open_file(self, upload_id: str) -> tuple[Upload, BinaryIO]:
+    async def open_file(self, upload_id: str, caller: str | None = None) -> tuple[Upload, BinaryIO]:
         try:
-            return await self.open_here(upload_id)
+            return await self.open_here(upload_id, caller)
         except NotFound:
             if not is_upload_id(upload_id):  # another text could lead to another call, or to a sent file
                 raise
-            return await self.routes.fetch(upload_id)
+            return await self.routes.fetch(upload_id, caller=caller)
 
-    async def open_here(self, upload_id: str) -> tuple[Upload, BinaryIO]:
-        return await super().open_file(upload_id)
+    async def open_here(self, upload_id: str, caller: str | None = None) -> tuple[Upload, BinaryIO]:
+        return await super().open_file(upload_id, caller)
 
-    async def parts(self, key: ChatKey, ids: Sequence[str]) -> tuple[Part, ...]:
+    async def parts(self, key: ChatKey, ids: Sequence[str], caller: str | None = None) -> tuple[Part, ...]:
         check_count(ids)
         with explained("The file"):
             member = await self.routes.find(key)
@@ -205,11 +209,11 @@ class MemberUploads(Uploads):
         for upload_id in dict.fromkeys(ids):
             if member is None:
                 try:
-                    found += await super().parts(key, (upload_id,))
+                    found += await super().parts(key, (upload_id,), caller)
                     continue
                 except NotFound:
                     pass
-            upload, file = await self.open_file(upload_id)
+            upload, file = await self.open_file(upload_id, caller)
             with file:
                 data = file.read()
             with explained(upload.name):

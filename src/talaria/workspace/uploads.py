@@ -62,10 +62,12 @@ class Upload(msgspec.Struct, frozen=True):
 
 
 class _Note(msgspec.Struct, frozen=True):
-    """The file beside the bytes, which is written last. `places` are the paths of its copies, by chat."""
+    """The file beside the bytes, which is written last. `places` are the paths of its copies, by chat.
+    `caller` uploaded it; an upload of an earlier release has none and is for operators only."""
 
     upload: Upload
     at: float
+    caller: str = ""
     places: dict[ChatKey, str] = {}
 
 
@@ -79,7 +81,11 @@ _read_note = msgspec.json.Decoder(_Note).decode
 
 
 class Uploads:
-    """The uploads in `files`. `folder_of` returns the folder of a chat."""
+    """The uploads in `files`. `folder_of` returns the folder of a chat.
+
+    The argument `caller` names a caller that gets its own uploads only. For None, such as operators, every
+    upload exists.
+    """
 
     def __init__(
         self,
@@ -98,7 +104,7 @@ class Uploads:
         self._placing = threading.Lock()  # two files at once may have one name
 
     async def receive(
-        self, name: str, media_type: str, pieces: AsyncIterator[bytes], max_bytes: int
+        self, name: str, media_type: str, pieces: AsyncIterator[bytes], max_bytes: int, caller: str = ""
     ) -> Upload:
         """Write the pieces as they come.
 
@@ -112,7 +118,7 @@ class Uploads:
             size, head = await self._write(received, pieces, max_bytes)
             name = clean_name(name)
             upload = Upload(upload_id, name, size, find_media_type(name, media_type, head))
-            note = msgspec.json.encode(_Note(upload, self._clock.now()))
+            note = msgspec.json.encode(_Note(upload, self._clock.now(), caller))
             await self._in_thread(received.finish, note)
         except BaseException as error:
             received.is_dropped = True
@@ -155,18 +161,18 @@ class Uploads:
         """Return an upload and its bytes. Raises `NotFound`."""
         return await self._in_thread(self._read, upload_id)
 
-    async def open_file(self, upload_id: str) -> tuple[Upload, BinaryIO]:
+    async def open_file(self, upload_id: str, caller: str | None = None) -> tuple[Upload, BinaryIO]:
         """Return an upload and its file, which the caller closes. Raises `NotFound`."""
-        return await self._in_thread(self._open, upload_id)
+        return await self._in_thread(self._open, upload_id, caller)
 
-    async def parts(self, key: ChatKey, ids: Sequence[str]) -> tuple[Part, ...]:
+    async def parts(self, key: ChatKey, ids: Sequence[str], caller: str | None = None) -> tuple[Part, ...]:
         """Return the files as parts of a message to that chat, each copied into the chat's folder. The same
         ids give the same parts. Raises `NotFound`, `BadRequest`, `StoreError`, and `UploadTooLarge` if the
         folder has no room."""
         check_count(ids)
         found: list[Part] = []
         for upload_id in dict.fromkeys(ids):
-            found += await self._in_thread(self._copy, key, upload_id)
+            found += await self._in_thread(self._copy, key, upload_id, caller)
         return tuple(found)
 
     def forget(self) -> int:
@@ -218,13 +224,15 @@ class Uploads:
                 "Send messages that name them. An upload that no message names is removed after a day.",
             )
 
-    def _read(self, upload_id: str) -> tuple[Upload, bytes]:
-        upload, file = self._open(upload_id)
+    def _read(self, upload_id: str, caller: str | None = None) -> tuple[Upload, bytes]:
+        upload, file = self._open(upload_id, caller)
         with file:
             return upload, file.read()
 
-    def _open(self, upload_id: str) -> tuple[Upload, BinaryIO]:
+    def _open(self, upload_id: str, caller: str | None) -> tuple[Upload, BinaryIO]:
         note = self._find(upload_id)
+        if caller not in (None, note.caller):
+            raise no_such_file(upload_id)
         with suppress(OSError):
             return note.upload, (self._folder / upload_id).open("rb")
         raise no_such_file(upload_id)
@@ -235,17 +243,19 @@ class Uploads:
                 return _read_note(self._note(upload_id).read_bytes())
         raise no_such_file(upload_id)
 
-    def _copy(self, key: ChatKey, upload_id: str) -> list[Part]:
+    def _copy(self, key: ChatKey, upload_id: str, caller: str | None) -> list[Part]:
         """Return the parts of an upload for a chat. A message that is sent again gets the same ones, even if
         the agent has changed its copy meanwhile."""
-        upload, data = self._read(upload_id)
+        upload, data = self._read(upload_id, caller)
         file, folder = File(upload.name, "", upload.media_type, upload.size), self._chat(key)
         with explained(upload.name), self._placing:
             note = self._find(upload_id)
             place = note.places.get(key)
             if place is None or not folder.exists(folder.resolve(place)):
                 place = place_file(folder, upload.name, data)
-                self._rewrite(upload_id, _Note(note.upload, note.at, {**note.places, key: place}))
+                self._rewrite(
+                    upload_id, _Note(note.upload, note.at, note.caller, {**note.places, key: place})
+                )
         return _parts(file, place, data)
 
     def _rewrite(self, upload_id: str, note: _Note) -> None:

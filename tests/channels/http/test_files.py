@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from channels.http.gateway import TOKEN, Api, run_gateway
+from channels.http.test_roles import add_token, bearer
 from pictures import png
 from talaria.core.ids import ChatKey
 from talaria.models.discovery import ModelList
@@ -51,6 +52,26 @@ def with_api(model: ModelServer, wire: str, **abilities: Any) -> dict[str, Any]:
         "providers": {"mine": {"base_url": model.base_url, "api": wire, "api_key": "k"}},
         "models": {"mine/m": abilities, "mine/seer": {"images": True}},
     }
+
+
+async def test_an_upload_belongs_to_its_caller_and_to_operators(tmp_path: Path) -> None:
+    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+        mine, other, reader, operator = [
+            bearer(await add_token(api, f"t-{n}", role))
+            for n, role in enumerate(("chat", "chat", "read", "operate"))
+        ]
+        url = f"{api.url}/api/files"
+        async with api.client.post(url, params={"name": "a.txt"}, data=b"secret", headers=mine) as response:
+            told = await response.json()
+        statuses = {}
+        for name, headers in (("mine", mine), ("other", other), ("reader", reader), ("operator", operator)):
+            async with api.client.get(f"{url}/{told['id']}", headers=headers) as response:
+                statuses[name] = response.status
+        assert statuses == {"mine": 200, "other": 404, "reader": 404, "operator": 200}
+        await send(api, "one", "read it", told["id"], status=404, headers=other)
+        assert not list((tmp_path / "files").glob("*/a.txt")), "naming it in a message copies it to nobody"
+        await send(api, "one", "read it", told["id"], headers=mine)
+        assert "at a.txt" in str(last_user(model.bodies[-1]))
 
 
 async def test_an_upload_is_told_and_can_be_fetched_but_never_run(tmp_path: Path) -> None:

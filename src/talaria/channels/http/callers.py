@@ -60,6 +60,11 @@ class ApiCaller(msgspec.Struct, frozen=True):
         """The token whose chats are this caller's own; empty for the shared chats."""
         return self.name if self.role is Role.CHAT else ""
 
+    @property
+    def uploader(self) -> str | None:
+        """The caller whose uploads exist for this one; None for every upload."""
+        return None if self.role is Role.OPERATE else str(self)
+
     def chat_key(self, agent_name: str, name: str) -> ChatKey:
         """Return the key of this caller's chat with a session name."""
         if self.owner:

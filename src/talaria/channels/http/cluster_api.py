@@ -34,7 +34,7 @@ from talaria.turns.feed import TurnChange
 from talaria.turns.live import LiveTurn
 from talaria.turns.other_feeds import ChangedTurn, OpenTurns
 from talaria.turns.states import LiveState
-from talaria.workspace.member_uploads import NAME_HEADER, MemberUploads
+from talaria.workspace.member_uploads import CALLER, NAME_HEADER, MemberUploads
 from talaria.workspace.sent_files import read_sent
 
 _BYTES: Final = "application/octet-stream"
@@ -138,8 +138,9 @@ class ClusterApi:
 
     async def show_file(self, request: Request) -> FileResponse:
         """An upload, or the copy of a file that a turn sent, that this member has."""
+        uploader = request.query().get(CALLER)
         found, file = await open_file(
-            self._gateway, request.params["id"], request.caller.may_see, is_passed_on=True
+            self._gateway, request.params["id"], request.caller.may_see, uploader, is_passed_on=True
         )
         name = (NAME_HEADER.encode(), quote(found.name, safe="").encode())
         return FileResponse(file, (name,), found.media_type.encode())
@@ -216,7 +217,8 @@ def cluster_routes(cluster: ClusterApi) -> dict[str, dict[str, ApiRoute]]:
     fields = (Field("chat", "The key of a chat that this member has."),)
     put = Call("Put a file into the folder of a chat.", list[Part], body=_BYTES, fields=fields)
     read = Call("A file of a chat.", _BYTES, fields=fields, errors=("not_found",))
-    file = Call("An upload, or a file that a turn sent.", _BYTES, errors=("not_found",))
+    uploader = (Field(CALLER, "The caller whose upload it must be; without it, every upload is found."),)
+    file = Call("An upload, or a file that a turn sent.", _BYTES, fields=uploader, errors=("not_found",))
     log_in = Call(
         "Exchange the code of a link.",
         MemberLogin,

@@ -62,14 +62,16 @@ class FileApi:
         if request.content_length > self._max_bytes:
             raise too_large(self._max_bytes)
         name = request.query().get("name") or unquote(request.header(b"x-file-name") or "")
-        upload = await self._gateway.uploads.receive(name, media_type, request.chunks(), self._max_bytes)
+        upload = await self._gateway.uploads.receive(
+            name, media_type, request.chunks(), self._max_bytes, str(request.caller)
+        )
         return json_response(upload, 201)
 
     async def show(self, request: Request) -> FileResponse:
         """The browser saves the file and never shows or runs it: a page or script that was uploaded or sent
         must not become one of ours. Types that a browser could run are not told."""
         file_id = request.params["id"]
-        upload, file = await open_file(self._gateway, file_id, request.sees)
+        upload, file = await open_file(self._gateway, file_id, request.sees, request.caller.uploader)
         tag = f'"{file_id}"'
         headers = (
             (b"content-disposition", _disposition(upload.name)),
@@ -100,18 +102,26 @@ class FileApi:
 
 
 async def open_file(
-    gateway: Gateway, file_id: str, sees: Callable[[ChatKey], bool], *, is_passed_on: bool = False
+    gateway: Gateway,
+    file_id: str,
+    sees: Callable[[ChatKey], bool],
+    uploader: str | None,
+    *,
+    is_passed_on: bool = False,
 ) -> tuple[Upload, BinaryIO]:
-    """Open an upload, or the copy of a file that a turn sent. Raises `NotFound`, also for a file of a chat
-    that the caller may not see. Unless the call was passed on by another member of the cluster, files that
-    other members have are fetched."""
+    """Open an upload, or the copy of a file that a turn sent.
+
+    Raises `NotFound`, also for a file of a chat that the caller may not see, and for an upload of another
+    caller than `uploader`. Unless the call was passed on by another member of the cluster, files that other
+    members have are fetched.
+    """
     uploads = gateway.uploads
     routes = uploads.routes if isinstance(uploads, MemberUploads) else None
     turn_id = turn_of_file(file_id)
     if turn_id is None:
         if is_passed_on and isinstance(uploads, MemberUploads):
-            return await uploads.open_here(file_id)
-        return await uploads.open_file(file_id)
+            return await uploads.open_here(file_id, uploader)
+        return await uploads.open_file(file_id, uploader)
     record = await gateway.store.turn_record(turn_id)
     if record is None or not sees(record.turn.chat_key):
         raise no_such_file(file_id)

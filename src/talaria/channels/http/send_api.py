@@ -37,7 +37,8 @@ class SendApi:
         sender = self._gateway.sender
         chat = await sender.find_chat(body.chat)
         request.about = chat
-        parts = await self._gateway.uploads.parts(chat, body.files) if body.files else ()
+        uploads, uploader = self._gateway.uploads, request.caller.uploader
+        parts = await uploads.parts(chat, body.files, uploader) if body.files else ()
         files = tuple(part.path for part in parts if isinstance(part, File))
         try:
             sent = await sender.send(ChatMessage(chat, body.text, request.caller.sender, files, key))

@@ -71,7 +71,7 @@ class TurnApi:
         chat = await self._lookup.chat(request.params["x"], request)
         parts: tuple[Part, ...] = (Text(message.text),) if message.text.strip() else ()
         if message.files:
-            parts += await self._gateway.uploads.parts(chat, message.files)
+            parts += await self._gateway.uploads.parts(chat, message.files, request.caller.uploader)
         live = await self._turns.submit(
             Inbound(chat, request.caller.sender, parts, key, message.model or None)
         )
