@@ -8,34 +8,35 @@ from pathlib import Path
 import pytest
 
 from talaria.core.errors import ToolError
-from talaria.core.files import SentFile, sent_file_id, turn_of_file
-from talaria.core.ids import TurnId, new_turn_id
+from talaria.core.files import SentFile, content_digest, sent_file_id, turn_of_file
+from talaria.core.ids import ChatKey, TurnId, new_turn_id
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.units import Size
 from talaria.workspace.folder import Folder
 from talaria.workspace.quota import FolderFull, FolderQuota
 from talaria.workspace.sent_files import drop_old_copies, keep_copy, open_copy, remove_private
 
+KEY = ChatKey("agent:main:http:api:one")
+
 
 def sent(root: Path, number: int, data: bytes = b"x", name: str = "a.txt", kept: int = 100) -> SentFile:
     root.mkdir(exist_ok=True)
     (root / name).write_bytes(data)
     folder = Folder(root)
-    file_id = sent_file_id(TurnId(f"turn_{number:026}"), "c1")
-    return keep_copy(folder, folder.resolve(name), file_id, kept)
+    return keep_copy(folder, folder.resolve(name), (TurnId(f"turn_{number:026}"), "c1"), kept)[0]
 
 
 def test_a_copy_is_as_the_file_was_and_belongs_to_the_user_alone(tmp_path: Path) -> None:
     file = sent(tmp_path / "chat", 1, b"before")
     (tmp_path / "chat" / "a.txt").write_bytes(b"after")
-    with open_copy(tmp_path / "chat", file) as copy:
+    with open_copy(lambda key: tmp_path / "chat", KEY, file) as copy:
         assert copy.read() == b"before"
     assert (tmp_path / "chat" / file.copy_path).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_call_that_is_run_again_replaces_its_copy(tmp_path: Path) -> None:
     first, again = sent(tmp_path / "chat", 1, b"one"), sent(tmp_path / "chat", 1, b"other")
-    assert (first.id, again.size) == (again.id, 5)
+    assert (first.id[:40], again.size) == (again.id[:40], 5)
     assert len(list((tmp_path / "chat").glob(".talaria/sent/*/*"))) == 1
 
 
@@ -44,7 +45,7 @@ def test_the_newest_copies_of_a_chat_stay(tmp_path: Path) -> None:
     kept = {path.name for path in (tmp_path / "chat" / ".talaria/sent").iterdir()}
     assert kept == {file.id.removeprefix("file_") for file in files[-3:]}
     with pytest.raises(ToolError):
-        open_copy(tmp_path / "chat", files[0])
+        open_copy(lambda key: tmp_path / "chat", KEY, files[0])
 
 
 def test_copies_count_towards_the_room_of_the_chat(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_copies_count_towards_the_room_of_the_chat(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"x" * 1000)
     folder = Folder(tmp_path, quota)
     with pytest.raises(FolderFull, match="full"):
-        keep_copy(folder, folder.resolve("a.txt"), sent_file_id(new_turn_id(), "c1"))
+        keep_copy(folder, folder.resolve("a.txt"), (new_turn_id(), "c1"))
     assert not list(tmp_path.glob(".talaria/sent/*/*"))
 
 
@@ -101,4 +102,5 @@ def test_a_removal_touches_the_gateways_own_files_only(tmp_path: Path) -> None:
 def test_only_ids_of_sent_files_name_a_turn(file_id: str) -> None:
     assert turn_of_file(file_id) is None
     turn_id = new_turn_id()
-    assert turn_of_file(sent_file_id(turn_id, "call")) == turn_id
+    assert turn_of_file(sent_file_id(turn_id, "call")) == turn_id, "of an earlier release"
+    assert turn_of_file(sent_file_id(turn_id, "call", content_digest(b"x"))) == turn_id

@@ -129,9 +129,9 @@ class Journal:
         sent: dict[str, SentFile] = {}
         for step in self.steps.values():
             if step.name == SEND_FILE and step.result and step.result.outcome is ToolOutcome.OK:
-                file_id = sent_file_id(self.turn_id, step.call_id)
                 for part in step.result.parts:
                     if isinstance(part, File):
+                        file_id = sent_file_id(self.turn_id, step.call_id, part.digest or "")
                         sent[part.path] = SentFile(file_id, part.name, part.media_type, part.size)
         return tuple(sent.values())
 

@@ -23,14 +23,16 @@ MESSAGES = f"{PRIVATE}/messages"
 RESULT_PATH = re.compile(rf"{re.escape(RESULTS)}/[A-Za-z0-9_-]++\.txt")
 MESSAGE_PATH = re.compile(rf"{re.escape(MESSAGES)}/[A-Za-z0-9_-]++\.txt")
 _FILE_PREFIX = "file_"
-_ID = re.compile(r"file_([0-9a-z]{26})_[0-9a-f]{8}")
+_DIGEST = 40  # hexadecimal digits of the content's hash in an id
+_ID = re.compile(rf"file_([0-9a-z]{{26}})_[0-9a-f]{{8}}([0-9a-f]{{{_DIGEST}}})?")
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class SentFile(msgspec.Struct, frozen=True):
     """A file that a turn sent to its person. `type` is its media type.
 
-    The gateway has a copy of it, as it was when it was sent. A model may change the file itself later.
+    The gateway has a copy of it, as it was when it was sent. A model may change the file itself later. The
+    copy is in the chat's folder, where commands can write, so the id has the hash of the content.
     """
 
     id: str
@@ -64,10 +66,23 @@ class Removal(msgspec.Struct, frozen=True):
     path: str
 
 
-def sent_file_id(turn_id: TurnId, call_id: str) -> str:
-    """Return the id of the file that this call sends. A call that is run again after a crash has the same."""
+def sent_file_id(turn_id: TurnId, call_id: str, content: str = "") -> str:
+    """Return the id of the file that this call sends, with the digest of its content. A call that is run
+    again after a crash has the same."""
     digest = hashlib.sha256(call_id.encode(errors="replace")).hexdigest()[:8]
-    return f"{_FILE_PREFIX}{turn_id.removeprefix(TURN_PREFIX)}_{digest}"
+    return f"{_FILE_PREFIX}{turn_id.removeprefix(TURN_PREFIX)}_{digest}{content}"
+
+
+def content_digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:_DIGEST]
+
+
+def is_unchanged(path: str, data: bytes) -> bool:
+    """Return whether the copy of a sent file at this path of the chat's folder is as it was sent. Other files
+    and copies of earlier releases have no digest, and count as unchanged."""
+    folder = path.removeprefix(f"{SENT}/").partition("/")[0] if path.startswith(f"{SENT}/") else ""
+    match = _ID.fullmatch(_FILE_PREFIX + folder)
+    return match is None or match[2] is None or match[2] == content_digest(data)
 
 
 def turn_of_file(file_id: str) -> TurnId | None:

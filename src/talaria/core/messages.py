@@ -30,7 +30,8 @@ class File(msgspec.Struct, frozen=True, tag="file"):
     get the `text` of a small text file too.
 
     A larger text file has its `beginning`, and `rest` says how `read_file` goes on behind it. With `rest` and
-    no `beginning` the file holds a whole message that was too long: the text before it is its beginning.
+    no `beginning` the file holds a whole message that was too long: the text before it is its beginning. A
+    file that is sent has the `digest` of its content.
     """
 
     name: str
@@ -40,6 +41,7 @@ class File(msgspec.Struct, frozen=True, tag="file"):
     text: str = ""
     beginning: str | UnsetType = UNSET
     rest: str | UnsetType = UNSET
+    digest: str | UnsetType = UNSET
 
     @property
     def is_message(self) -> bool:

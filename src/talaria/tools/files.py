@@ -5,7 +5,6 @@ from __future__ import annotations
 from io import BufferedReader
 
 from talaria.core.errors import ToolError
-from talaria.core.files import sent_file_id
 from talaria.core.messages import Content, File, Part, Text
 from talaria.core.tools import SEND_FILE, Risk, Tool, ToolContext, ToolSpec
 from talaria.core.units import format_size
@@ -261,8 +260,9 @@ def _send(arguments: Arguments, context: ToolContext) -> Content:
             what = f"{path} holds a secret of the gateway ({', '.join(names)}) and is not sent."
             raise ToolError(what, "Take it out of the file first.")
 
-    sent = keep_copy(folder, path, sent_file_id(context.turn_id, context.call_id), check=check)
-    return Text(f"{path} will be sent with your reply."), File(sent.name, str(path), sent.type, sent.size)
+    sent, digest = keep_copy(folder, path, (context.turn_id, context.call_id), check=check)
+    told = Text(f"{path} will be sent with your reply.")
+    return told, File(sent.name, str(path), sent.type, sent.size, digest=digest)
 
 
 async def _list_files(arguments: Arguments, context: ToolContext) -> str:

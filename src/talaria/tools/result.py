@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import UNSET
+
 from talaria.core import files
 from talaria.core.errors import ToolError
 from talaria.core.messages import File, Image, Part, Text
@@ -54,12 +56,13 @@ def checked_parts(parts: Iterable[Part]) -> list[Part]:
                 else:
                     images, room = images + 1, room - len(data)
                     kept.append(Image(picture.url, part.detail))
-            case File(name=name, path=path, media_type=media_type):
-                if files == MAX_FILES or len(name + path + media_type) > _MAX_FILE_CHARS:
+            case File(name=name, path=path, media_type=media_type, digest=digest):
+                if files == MAX_FILES or len(name + path + media_type + (digest or "")) > _MAX_FILE_CHARS:
                     left_out += 1
                 else:
                     files += 1
-                    kept.append(File(encodable(name), encodable(path), encodable(media_type), part.size))
+                    texts = (encodable(name), encodable(path), encodable(media_type))
+                    kept.append(File(*texts, part.size, digest=encodable(digest) if digest else UNSET))
     if left_out:
         kinds = f"PNG, JPEG, GIF or WebP, {format_size(MAX_PICTURE_BYTES)}, {MAX_SIDE} pixels on each side"
         limits = f"A result may have {MAX_IMAGES} images ({kinds}) and {MAX_FILES} files."

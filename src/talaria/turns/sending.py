@@ -12,7 +12,7 @@ from msgspec import UNSET
 from talaria.core.clock import Clock
 from talaria.core.entries import Announcement
 from talaria.core.errors import BadRequest, NotFound, StoreError, ToolError
-from talaria.core.files import SentFile, sent_file_id
+from talaria.core.files import SentFile
 from talaria.core.ids import (
     SESSION_PREFIX,
     ChatAddress,
@@ -169,7 +169,7 @@ class ChatSender:
         """Copy the files to where people get them. Raises `ToolError`. Blocks."""
         folder = Folder(self._folders(message.chat_key))
         return tuple(
-            keep_copy(folder, folder.resolve(path), sent_file_id(turn_id, path), check=self._check)
+            keep_copy(folder, folder.resolve(path), (turn_id, path), check=self._check)[0]
             for path in message.files
         )
 

@@ -5,56 +5,77 @@ Every function blocks.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from io import BufferedReader
 from pathlib import Path
+from typing import BinaryIO
 
 from talaria.core import files
 from talaria.core.errors import ToolError
 from talaria.core.files import SentFile
-from talaria.core.ids import ChatKey
+from talaria.core.ids import ChatKey, TurnId
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.workspace.folder import Folder, FolderPath
 from talaria.workspace.uploads import find_media_type
+
+
+class CopyChanged(ToolError):
+    """The copy of a sent file is not what was sent."""
+
 
 SENT = FolderPath(tuple(files.SENT.split("/")))
 KEPT_COPIES = 100
 
 
 def read_sent(folder_of: Callable[[ChatKey], Path], key: ChatKey, path: str) -> bytes:
-    """Read a file that goes out with a reply; never a file that a link leads to. Raises `ToolError`."""
+    """Read a file that goes out with a reply; never a file that a link leads to. Raises `ToolError`, also for
+    the copy of a sent file that was changed."""
     folder = Folder(folder_of(key))
-    return folder.read(folder.resolve(path), MAX_SENT_BYTES)
+    data = folder.read(folder.resolve(path), MAX_SENT_BYTES)
+    if not files.is_unchanged(path, data):
+        raise CopyChanged(
+            f"The file {path.rpartition('/')[2]} was changed after it was sent, so it is not delivered.",
+            "Ask for the file again.",
+        )
+    return data
 
 
 def keep_copy(
     folder: Folder,
     path: FolderPath,
-    file_id: str,
+    call: tuple[TurnId, str],
     kept: int = KEPT_COPIES,
     check: Callable[[bytes], None] = lambda data: None,
-) -> SentFile:
-    """Copy a file to the place from which people get it; the newest `kept` copies of the chat stay. `check`
-    raises if the content must not be sent.
+) -> tuple[SentFile, str]:
+    """Copy a file to the place from which people get it, and return it with the digest of its content. The
+    newest `kept` copies of the chat stay. `check` raises if the content must not be sent.
 
     A call that is run again replaces its copy. Raises `ToolError`; `FolderFull` if the folder has no room.
     """
     data = folder.read(path, MAX_SENT_BYTES)
     check(data)
+    digest = files.content_digest(data)
+    file_id = files.sent_file_id(*call, digest)
     sent = SentFile(file_id, path.name, find_media_type(path.name, "", data), len(data))
     folder.write(folder.resolve(sent.copy_path), data, MAX_SENT_BYTES)
-    # Ids begin with the time of their turn.
+    # Ids begin with the time of their turn, and end with the digest.
     copies = [item.name for item in folder.scan(SENT, limit=10 * kept)]
-    for name in copies[: max(len(copies) - kept, 0)]:
+    new = sent.copy_path.split("/")[-2]
+    replaced = [name for name in copies if name != new and name.startswith(new.removesuffix(digest))]
+    for name in (*replaced, *copies[: max(len(copies) - kept, 0)]):
         _remove(folder, SENT / name)
-    return sent
+    return sent, digest
 
 
-def open_copy(root: Path, file: SentFile) -> BufferedReader:
-    """Open the copy of a sent file in the chat's folder `root`. The caller closes it. Raises `ToolError`."""
-    folder = Folder(root)
-    return folder.open_file(folder.resolve(file.copy_path), MAX_SENT_BYTES)
+def open_copy(folder_of: Callable[[ChatKey], Path], key: ChatKey, file: SentFile) -> BinaryIO:
+    """Return the content of a sent file as a temporary file, which the caller closes: commands can write to
+    the copy itself at any time. Raises `ToolError`, also if the copy was changed."""
+    data = read_sent(folder_of, key, file.copy_path)
+    content = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    content.write(data)
+    content.seek(0)
+    return content
 
 
 def drop_old_copies(chats: Path, before: float) -> int:

@@ -14,9 +14,11 @@ from channels.http.test_events import collect
 from channels.http.test_roles import add_token, bearer
 from pictures import png
 from talaria.channels.http.file_api import find_range
+from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.folder import chat_folder
+from talaria.workspace.sent_files import read_sent
 
 SEND = '[[call send_file {"path": "%s"}]]'
 
@@ -70,6 +72,21 @@ async def test_a_sent_file_is_in_the_turn_its_events_and_the_lists(tmp_path: Pat
         assert entries["files"] == listed["items"] + rest["items"]
         other = await api.get(f"/api/sessions/one/entries?after={entries['entries'][-1]['seq']}")
         assert other["files"] == []
+
+
+async def test_a_copy_that_was_changed_after_sending_is_not_delivered(tmp_path: Path) -> None:
+    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+        key = "agent:main:http:api:one"
+        put(tmp_path, key, "plan.md", b"the plan")
+        (file,) = (await api.say("one", SEND % "plan.md"))["files"]
+        assert (await fetch(api, file["id"]))[0] == b"the plan"
+        (copy,) = (chat_folder(tmp_path, ChatKey(key)) / ".talaria" / "sent").glob("*/plan.md")
+        copy.write_bytes(b"the PLAN")  # as a command of the chat can
+        told = json.loads((await fetch(api, file["id"], 404))[0])
+        assert "was changed after it was sent" in told["error"]["message"]
+        inside = str(copy.relative_to(copy.parents[3]))
+        with pytest.raises(ToolError, match="was changed after it was sent"):  # as a chat platform gets it
+            read_sent(lambda key: chat_folder(tmp_path, key), ChatKey(key), inside)
 
 
 async def test_a_sent_file_is_there_after_a_restart_and_what_is_gone_is_told(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from talaria.core.files import turn_of_file
 from talaria.core.ids import ChatKey
 from talaria.gateway import Gateway
 from talaria.workspace.member_uploads import MemberUploads
-from talaria.workspace.sent_files import open_copy
+from talaria.workspace.sent_files import CopyChanged, open_copy
 from talaria.workspace.uploads import Upload, no_such_file, too_large
 
 _INERT_TYPES: Final = frozenset(
@@ -129,7 +129,9 @@ async def open_file(
     if sent is None:
         raise no_such_file(file_id)
     try:
-        file = await asyncio.to_thread(open_copy, gateway.chat_folder(record.turn.chat_key), sent)
+        file = await asyncio.to_thread(open_copy, gateway.chat_folder, record.turn.chat_key, sent)
+    except CopyChanged as error:
+        raise NotFound(error.user_text, error.hint) from None
     except ToolError:
         if routes is not None and not is_passed_on:
             with suppress(NotFound):
