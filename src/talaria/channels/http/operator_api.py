@@ -230,8 +230,8 @@ class OperatorApi:
         return json_response(TokenList(await self._tokens.tokens()))
 
     async def add_token(self, request: Request) -> Response:
-        """Answer with the new token, which is not shown again. A login cannot make one: the token would
-        outlive the login."""
+        """Answer with the new token, which is not shown again. A login cannot create one: the token would
+        outlive the login. A named token cannot create one that operates: it would outlive a revocation."""
         if request.caller.credential is Credential.LOGIN:
             raise HttpError(
                 "token_needed",
@@ -240,6 +240,7 @@ class OperatorApi:
             )
         body = await request.json(AddTokenBody, SMALL_BODY)
         request.about = f"{body.name} ({body.role})"
+        _check_may_grant(request, body.role)
         fresh = await self._tokens.add_token(body.name, body.role, body.seconds)
         self._gateway.secrets.add_recent(Secret(f"token {body.name}", fresh.secret))
         return json_response(fresh, 201, ((b"cache-control", b"no-store"),))
@@ -247,4 +248,18 @@ class OperatorApi:
     async def revoke_token(self, request: Request) -> Response:
         body = await request.json(RevokeTokenBody, SMALL_BODY)
         request.about = body.name
+        if body.name != request.caller.name:
+            for token in await self._tokens.tokens():
+                if token.name == body.name:
+                    _check_may_grant(request, token.role)
         return json_response(await self._tokens.revoke_token(body.name))
+
+
+def _check_may_grant(request: Request, role: Role) -> None:
+    """Raise `HttpError` if the caller may not create or revoke a token with this role."""
+    if role is Role.OPERATE and request.caller.credential not in (Credential.HOME, Credential.LOGIN):
+        raise HttpError(
+            "token_needed",
+            "Only the home's own token can create or revoke a token with the role operate.",
+            "Run `talaria token` on the gateway's machine.",
+        )

@@ -438,7 +438,8 @@ def _pairing_routes(operator: OperatorApi) -> Table:
     add_token = Call(
         "A new token, which is not shown again.", FreshToken, 201, body=AddTokenBody, errors=("token_needed",)
     )
-    revoke_token = Call("End a token.", NamedToken, body=RevokeTokenBody, errors=("not_found",))
+    errors = ("not_found", "token_needed")
+    revoke_token = Call("End a token.", NamedToken, body=RevokeTokenBody, errors=errors)
     return {
         "/api/pairings": {"GET": ApiRoute(operator.pairings, _OPERATE, pairings)},
         "/api/pairings/approve": {"POST": ApiRoute(operator.approve, _OPERATE, approve, "pair.approve")},
