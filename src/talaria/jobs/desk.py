@@ -194,9 +194,13 @@ class JobDesk:
                 f'Give the key of a chat, or "{NOWHERE}" for no chat. '
                 "`talaria sessions list` shows the keys.",
             ) from None
-        if asker is not None and not self._people.reach(asker.chat_key).includes(ChatKey(to)):
+        if asker is not None and not self.reaches(asker, ChatKey(to)):
             raise BadRequest(f"{to} is not one of your chats.", "Results go to your own chats only.")
         return to
+
+    def reaches(self, asker: JobAsker, chat: ChatKey) -> bool:
+        """Return whether results may go to the chat."""
+        return self._people.reach(asker.chat_key).includes(chat)
 
     # -- changing -------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ A chat of another person, or a group, is written to only after an approval, and 
 
 from __future__ import annotations
 
-from talaria.core.errors import BadRequest, ToolError
+from talaria.core.errors import BadRequest, NotFound, ToolError
 from talaria.core.ids import ChatAddress, ChatKey, asking_chat
 from talaria.core.people import OWNER, KnownPeople
 from talaria.core.sending import ChatMessage, MessageSender
@@ -53,11 +53,14 @@ class SendMessageTool:
     async def run(self, arguments: Arguments, context: ToolContext) -> str:
         if self._sender is None:
             raise ToolError("Nothing can be sent from here.")
-        key = await self._sender.find_chat(self._read(arguments["chat"]).key())
+        if self.is_foreign(arguments, context.chat_key, context.sender):
+            self._check_owner(context)  # before the look-up, which would tell whether the chat exists
+        try:
+            key = await self._sender.find_chat(self._read(arguments["chat"]).key())
+        except NotFound as error:
+            raise ToolError(error.user_text, error.hint) from error
         if key == context.chat_key:
             raise ToolError("That is this chat.", "Your answer reaches it by itself.")
-        if self.is_foreign(arguments, context.chat_key, context.sender):
-            self._check_owner(context)
         is_untrusted = await context.trust.is_tainted()
         message = ChatMessage(
             key, arguments["text"], context.sender, (), f"{context.turn_id}.{context.call_id}", is_untrusted

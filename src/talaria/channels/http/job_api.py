@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, UnsetType
@@ -12,8 +13,8 @@ from talaria.channels.http.request import Request
 from talaria.channels.http.response import Response, json_response
 from talaria.channels.http.routing import ApiRoute
 from talaria.channels.http.session_api import read_page
-from talaria.core.errors import BadRequest
-from talaria.core.ids import is_session_name
+from talaria.core.errors import BadRequest, NotFound
+from talaria.core.ids import ChatKey, is_session_name
 from talaria.core.jobs import ASKING_CHAT, NOWHERE, Job
 from talaria.gateway import Gateway
 from talaria.jobs.fields import JobFields
@@ -73,7 +74,7 @@ class JobApi:
         """Check a job and save it, unless the caller only wants to see what would be saved."""
         body = await request.json(JobBody, _MAX_BODY)
         asker, asked_at = self._asker(request, body.chat), self._asked_at(body)
-        proposal = self._desk.propose(asker, await self._request(body), asked_at)
+        proposal = self._desk.propose(asker, await self._request(body, asker), asked_at)
         if not body.confirm:
             return json_response(ProposalView.of(proposal, asked_at))
         job = await self._desk.add(asker, proposal)
@@ -86,7 +87,8 @@ class JobApi:
     async def edit(self, request: Request) -> Response:
         """Change a job, pause it, or let it run again."""
         body, job = await request.json(JobChange, _MAX_BODY), await self._find(request)
-        asker, wanted, asked_at = self._asker(request), await self._request(body), self._asked_at(body)
+        asker, asked_at = self._asker(request), self._asked_at(body)
+        wanted = await self._request(body, asker)
         if wanted.is_any:
             proposal = self._desk.propose_edit(asker, job, wanted, asked_at)
             job = await self._desk.edit(asker, job, proposal)
@@ -133,13 +135,20 @@ class JobApi:
             raise BadRequest("What was shown is out of date.", "Look at the next times again, then confirm.")
         return body.asked_at
 
-    async def _request(self, body: JobFields) -> JobRequest:
+    async def _request(self, body: JobFields, asker: JobAsker) -> JobRequest:
         from talaria.jobs.requests import JobRequest  # noqa: PLC0415
 
         fields = {name: getattr(body, name) for name in JobFields.__struct_fields__}
         if body.to is not UNSET and body.to not in (ASKING_CHAT, NOWHERE):
-            fields["to"] = await self._gateway.sender.find_chat(body.to)
+            fields["to"] = await self._find_chat(body.to, asker)
         return JobRequest(**fields)
+
+    async def _find_chat(self, name: str, asker: JobAsker) -> ChatKey:
+        """Return the chat. Raises the same `NotFound` if there is none and if the asker may not see it."""
+        with suppress(NotFound):
+            if self._desk.reaches(asker, key := await self._gateway.sender.find_chat(name)):
+                return key
+        raise NotFound(f"There is no chat {name} among your chats.", "Results go to your own chats only.")
 
     def _view(self, job: Job) -> JobView:
         return JobView.of(job, self._desk)
