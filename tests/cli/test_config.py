@@ -28,6 +28,17 @@ def config(home: Path) -> Path:
     return path
 
 
+def test_get_shows_no_password_of_an_address(talaria: Talaria, config: Path) -> None:
+    config.write_text(
+        '[store]\nurl = "postgresql://me:S3cret%40Pw@db.example:5432,db2.example/talaria?sslmode=require"\n'
+        '[mcp.servers.notes]\nurl = "https://me:S3cret-Too@notes.example/mcp"\n'
+    )
+    shown = "postgresql://me:PASSWORD@db.example:5432,db2.example/talaria?sslmode=require"
+    assert talaria("config", "get", "store.url").stdout == f"{shown}\n"
+    for key in ("store", "mcp", None):
+        assert "S3cret" not in talaria("config", "get", *filter(None, [key])).stdout
+
+
 def test_get_says_where_a_value_comes_from(talaria: Talaria, config: Path) -> None:
     for key, env, value, source in [
         ("pool.max_agents", {}, "32", "(config.toml line 3)"),

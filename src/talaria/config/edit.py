@@ -19,6 +19,7 @@ from talaria.config.issues import BadConfig, dotted
 from talaria.config.load import FILE_NAME, Loaded, load_text, read_config
 from talaria.config.origins import key_lines, read_overrides
 from talaria.config.settings import Settings, settings_type
+from talaria.core.api_address import hide_passwords
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import Parts
 from talaria.core.setting_marks import KeyPath, Unset, holds_secret
@@ -297,7 +298,7 @@ def unknown_key(kind: type[Settings], path: KeyPath) -> BadRequest:
 
 
 def shown_values(settings: Settings, text: str, environ: Mapping[str, str]) -> Iterator[ShownValue]:
-    """Yield every key, in the order of the settings. Secrets are not shown."""
+    """Yield every key, in the order of the settings. Secrets, and passwords in addresses, are not shown."""
     tree = tomllib.loads(text) if text else {}
     lines, overrides = key_lines(text), read_overrides(environ, tree)
     values = [*values_of(settings)]
@@ -317,7 +318,7 @@ def shown_values(settings: Settings, text: str, environ: Mapping[str, str]) -> I
         unset = next((note for note in notes if isinstance(note, Unset)), None)
         if unset is not None and unset.other and given.get((*path[:-1], unset.other)):
             unset = Unset(unset.beside)
-        yield ShownValue(path, '"(not shown)"' if is_hidden else toml, origin, unset)
+        yield ShownValue(path, '"(not shown)"' if is_hidden else hide_passwords(toml), origin, unset)
 
 
 def write_value(value: object) -> str:  # noqa: PLR0911 - one for each type

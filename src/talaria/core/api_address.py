@@ -10,6 +10,12 @@ HIDDEN = "…"
 _BOT_TOKEN = re.compile(r"/bot([0-9]+:[A-Za-z0-9_-]{10,})(?=/|$)")
 _PASSWORD = re.compile(r"\s*[\w+.-]+://[^:@/?#]*:([^/?#]*)@")
 _SHOWN = re.compile("version", re.IGNORECASE)  # the parameters of a query that are no secret
+_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]*@")
+
+
+def hide_passwords(text: str) -> str:
+    """Return the text with PASSWORD in place of the passwords of addresses in it."""
+    return _PASSWORD.sub(r"\1:PASSWORD@", text)
 
 
 def password_of(text: str) -> str:

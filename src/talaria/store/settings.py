@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from talaria.core.api_address import hide_passwords
 from talaria.core.setting_marks import Check, Unset
 
 UNFINISHED_COPY = "copying"  # the cursor that a database has until `talaria store copy` has compared it
@@ -67,7 +68,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
 
 def shown_url(url: str) -> str:
     """Return a usable URL with PASSWORD in place of one."""
-    return re.sub("(?<=[^/]):[^@/]*@", ":PASSWORD@", url) if is_postgres(url) else url
+    return hide_passwords(url) if is_postgres(url) else url
 
 
 def is_postgres(url: str) -> bool:
