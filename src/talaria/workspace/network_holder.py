@@ -18,7 +18,7 @@ from talaria.net.proxy import BACKGROUND, FOREGROUND
 from talaria.workspace import forwarder
 from talaria.workspace.sandbox.bubblewrap import drop_privileges
 from talaria.workspace.sandbox.mounts import bind, find_helper, mount_options, system_mounts
-from talaria.workspace.sandbox.port import SandboxError, open_data, open_shared
+from talaria.workspace.sandbox.port import SandboxError, open_arguments, open_data, open_shared
 from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
 
 PROXY_PORT, BACKGROUND_PORT = 3128, 3129  # inside the namespace
@@ -176,15 +176,16 @@ def _start(
     if machine is None:
         raise SandboxError(f"There is no seccomp filter for {os.uname().machine}.")
     program = _program(user)
-    argv = [find_helper("bwrap", "bubblewrap"), *_options(folder, user, hidden, program)]
+    bubblewrap, options = find_helper("bwrap", "bubblewrap"), _options(folder, user, hidden, program)
     # A file, not a pipe: if this process dies, bubblewrap must not die of SIGPIPE. Its second process would
     # wait for the first one without end.
     info = open_data("info", b"")
     ready, says = os.pipe()
     lock = os.open(folder / _USERS, os.O_RDONLY | os.O_CLOEXEC)
     rules = open_data("filter", build_filter(machine, has_namespaces=True, shares_uid=False))
-    given = (info, says, lock, rules)
-    argv += ["--info-fd", str(info), "--seccomp", str(rules), "--", *program, str(lock), str(says)]
+    arguments = open_arguments([*options, "--info-fd", str(info), "--seccomp", str(rules)])
+    given = (info, says, lock, rules, arguments)
+    argv = [bubblewrap, "--args", str(arguments), "--", *program, str(lock), str(says)]
     argv += [str(PROXY_PORT), f"{_INSIDE}/{FOREGROUND}", str(BACKGROUND_PORT), f"{_INSIDE}/{BACKGROUND}"]
     try:
         child = subprocess.Popen(  # noqa: S603 - the program is bubblewrap
@@ -196,7 +197,7 @@ def _start(
             os.close(fd)
         raise SandboxError(f"bubblewrap cannot be started: {error.strerror}.") from error
     finally:
-        for fd in (says, lock, rules):
+        for fd in (says, lock, rules, arguments):
             os.close(fd)
     try:
         pid = _first_process(info, ready)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from talaria.workspace.sandbox.port import (
     ProcessLimits,
     SandboxCommand,
     SandboxError,
+    open_arguments,
     open_data,
     open_folder,
     open_shared,
@@ -85,11 +86,12 @@ class BubblewrapSandbox:
         inner = drop_privileges(uid, gid) if uid else []
         inner += [find_helper("setsid", "util-linux"), "--ctty"] if command.tty else []
         programs = [word for word in (*inner, _SHELL) if word.startswith("/")]
-        fds: list[int] = []
+        tmp, fds = self.temporary(command), list[int]()
+        argv, environ = command.start(tmp)
         try:
             mounts = [*system_mounts(self.hidden), *_special_mounts(command)]
-            mounts += _folder_mounts(command, self.temporary(command), takes_descriptors(program), fds)
-            mounts += _file_mounts(command, self.temporary(command), (uid, gid), fds)
+            mounts += _folder_mounts(command, tmp, takes_descriptors(program), fds)
+            mounts += _file_mounts(command, environ, (uid, gid), fds)
             arguments = [*_namespaces(is_root=bool(uid)), *mount_options(mounts, programs)]
             if command.network is None:
                 arguments += ["--unshare-net"]
@@ -101,15 +103,16 @@ class BubblewrapSandbox:
             arguments += ["--seccomp", str(fds[-1])]
             status, told = os.pipe()
             fds.append(told)
+            fds.append(open_arguments([*arguments, "--json-status-fd", str(told)]))
         except BaseException:
             for fd in fds:
                 os.close(fd)
             raise
-        inner += [_SHELL, "-c", _script(command.limits), "sh", *command.argv]
+        inner += [_SHELL, "-c", _script(command.limits), "sh", *argv]
         join = command.network.join if command.network is not None else ()
-        argv = (*join, program, *arguments, "--json-status-fd", str(told), "--", *inner)
+        words = (*join, program, "--args", str(fds[-1]), "--", *inner)
         guard = _GUARD.format(fd=next(fd for fd in _DIGITS if fd not in fds), told=told)
-        return Launch(argv, tuple(fds), status, signal.SIGKILL, (_SHELL, "-c", guard, "sh"))
+        return Launch(words, tuple(fds), status, signal.SIGKILL, (_SHELL, "-c", guard, "sh"))
 
 
 def drop_privileges(uid: int, gid: int) -> list[str]:
@@ -150,11 +153,13 @@ def _folder_mounts(command: SandboxCommand, tmp: str, by_number: bool, fds: list
         yield bind(fds[-1] if by_number else source, path, is_writable=source not in command.readable)
 
 
-def _file_mounts(command: SandboxCommand, tmp: str, user: tuple[int, int], fds: list[int]) -> Iterator[Mount]:
+def _file_mounts(
+    command: SandboxCommand, environ: Mapping[str, str], user: tuple[int, int], fds: list[int]
+) -> Iterator[Mount]:
     """Yield the mounts of files that are made for this command. Adds a descriptor of each to `fds`."""
     uid, gid = user[0] or os.getuid(), user[1] or os.getgid()
     for path, content in (
-        ("/run/variables", _exports(command, tmp)),
+        ("/run/variables", _exports(environ)),
         ("/etc/passwd", f"talaria:x:{uid}:{gid}::{command.home}:/bin/sh\n".encode()),
         ("/etc/group", f"talaria:x:{gid}:\n".encode()),
     ):
@@ -162,11 +167,10 @@ def _file_mounts(command: SandboxCommand, tmp: str, user: tuple[int, int], fds: 
         yield Mount(path, ("--perms", "0444", "--ro-bind-data", str(fds[-1]), path))
 
 
-def _exports(command: SandboxCommand, tmp: str) -> bytes:
-    variables = command.variables(tmp)
+def _exports(environ: Mapping[str, str]) -> bytes:
     return b"".join(
         b"export %s=%s\n" % (name.encode(), os.fsencode(shlex.quote(value)))
-        for name, value in variables.items()
+        for name, value in environ.items()
     )
 
 

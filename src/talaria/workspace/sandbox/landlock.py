@@ -69,10 +69,11 @@ class NoSandbox:
 
 
 def _launch(command: SandboxCommand, **order: Any) -> Launch:
+    argv, environ = command.start(str(command.tmp))
     order |= {
-        "argv": list(command.argv),
+        "argv": list(argv),
         "cwd": str(command.cwd or command.folder),
-        "environ": command.variables(tmp=str(command.tmp)),
+        "environ": environ,
         "limits": asdict(command.limits),
         "gateway": os.getpid(),
         "tty": command.tty,
@@ -80,8 +81,8 @@ def _launch(command: SandboxCommand, **order: Any) -> Launch:
     ordered = open_data("order", marshal.dumps(order))
     status, told = os.pipe()
     folder = str(Path(launcher.__file__).parent)
-    argv = (sys.executable, "-I", "-S", "-c", launcher.START, folder, str(ordered), str(told))
-    return Launch(argv, (ordered, told), status, ends_all=signal.SIGTERM)
+    words = (sys.executable, "-I", "-S", "-c", launcher.START, folder, str(ordered), str(told))
+    return Launch(words, (ordered, told), status, ends_all=signal.SIGTERM)
 
 
 def _words(paths: Sequence[Path]) -> list[str]:

@@ -19,6 +19,11 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_WORD = 128 << 10  # bytes of one argument or variable: Linux takes no more
 _MAX_WORDS = 1 << 20  # bytes of all of them
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# The text of a shell is in these variables: other users of the machine can read the words of a process, and
+# not its variables. They are gone when the text runs.
+_SCRIPT, _TEXT = "TALARIA_SCRIPT", "TALARIA_TEXT"
+_EVAL = f'eval "unset {_SCRIPT}; ${_SCRIPT}"'
+_EVAL_WITH_TEXT = f'set -- "${_TEXT}"; eval "unset {_SCRIPT} {_TEXT}; ${_SCRIPT}"'
 # Shells refuse to set these, or take them for their own state.
 _SHELLS_OWN = {"BASHOPTS", "BASHPID", "BASH_ENV", "ENV", "EUID", "IFS", "PPID", "PS4", "SHELLOPTS", "UID"}
 
@@ -101,6 +106,17 @@ class SandboxCommand:
         }
         return own | dict(self.environ) | (dict(self.network.environ) if self.network else {})
 
+    def start(self, tmp: str) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the words and the whole environment to start the command with. The text of a shell, and its
+        one argument, are in the environment."""
+        environ = self.variables(tmp)
+        match tuple(self.argv):
+            case (program, "-c", script) if _is_shell(program):
+                return (program, "-c", _EVAL, program), environ | {_SCRIPT: script}
+            case (program, "-c", script, name, text) if _is_shell(program):
+                return (program, "-c", _EVAL_WITH_TEXT, name), environ | {_SCRIPT: script, _TEXT: text}
+        return tuple(self.argv), environ
+
     def check(self) -> None:
         """Raise `SandboxError` if this command cannot be run as it is."""
         _check_words(self.argv, self.environ)
@@ -115,6 +131,10 @@ class SandboxCommand:
                 raise SandboxError(text, "Move one of the two folders elsewhere.")
         if self.cwd is not None and not self.cwd.is_dir():
             raise SandboxError(f"The working folder {self.cwd} is gone.", "Change to a folder that exists.")
+
+
+def _is_shell(program: str) -> bool:
+    return program.rpartition("/")[2] in ("sh", "bash")
 
 
 def shell(text: str) -> tuple[str, ...]:
@@ -138,7 +158,7 @@ def _check_words(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     except UnicodeEncodeError:
         text = "The command is not valid Unicode text."
         raise SandboxError(text, "Write such bytes to a file, and name the file.") from None
-    if max(sizes) >= _MAX_WORD or sum(sizes) > _MAX_WORDS:
+    if max(sizes) >= _MAX_WORD - len(_SCRIPT) - 1 or sum(sizes) > _MAX_WORDS:
         text = f"The command is too long: one word may have {_MAX_WORD >> 10} KiB, all of them 1 MiB."
         raise SandboxError(text, "Write a script to a file, and run the file.")
 
@@ -200,6 +220,16 @@ def open_data(name: str, content: bytes) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def open_arguments(words: Sequence[str]) -> int:
+    """Return a descriptor of options for bubblewrap's `--args`, which have paths with the keys of chats. Its
+    number is above those that a shell can name."""
+    fd = open_data("arguments", b"".join(os.fsencode(word) + b"\0" for word in words))
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
+    finally:
+        os.close(fd)
 
 
 def open_folder(path: Path) -> int:
