@@ -8,7 +8,7 @@ import pytest
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatAddress, ChatKey
-from talaria.workspace.folder import FileKind, Folder, chat_folder
+from talaria.workspace.folder import FileKind, Folder, chat_folder, printable
 from workspace.conftest import Site
 
 MAX_WRITE_BYTES = 16 << 20
@@ -173,3 +173,7 @@ def test_no_operation_leaks_a_descriptor(site: Site) -> None:
     put(site.folder, "sub/deep/down.txt", b"")
     site.folder.scan(site.folder.resolve("sub"), limit=10)
     assert os.listdir("/proc/self/fd") == before
+
+
+def test_names_with_marks_that_reorder_a_line_are_shown_with_escapes() -> None:
+    assert printable("a\u202eb\x9bc\n") == "a\\u202eb\\x9bc\\n"

@@ -40,6 +40,13 @@ def test_a_call_that_is_run_again_replaces_its_copy(tmp_path: Path) -> None:
     assert len(list((tmp_path / "chat").glob(".talaria/sent/*/*"))) == 1
 
 
+def test_a_sent_file_has_no_characters_in_its_name_that_deceive(tmp_path: Path) -> None:
+    file = sent(tmp_path / "chat", 1, name="plan\u202efdp.exe")
+    assert file.name == "plan_fdp.exe"
+    with open_copy(lambda key: tmp_path / "chat", KEY, file) as copy:
+        assert copy.read() == b"x"
+
+
 def test_the_newest_copies_of_a_chat_stay(tmp_path: Path) -> None:
     files = [sent(tmp_path / "chat", number, kept=3) for number in range(1, 7)]
     kept = {path.name for path in (tmp_path / "chat" / ".talaria/sent").iterdir()}

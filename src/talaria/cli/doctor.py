@@ -36,6 +36,7 @@ from talaria.core.gateway_part import Examination, Parts, Status
 from talaria.jobs.views import JobView
 from talaria.parts import PARTS
 from talaria.store.engines import find_rescue
+from talaria.tools.visible import visible_json
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.PROBLEM: "red"}
 _NAME_WIDTH = 8
@@ -62,7 +63,7 @@ def command(invocation: Invocation, as_json: bool, calls: bool) -> int:
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
     if as_json:
         report = {"ok": not problems, "findings": findings}
-        click.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+        click.echo(visible_json(msgspec.json.format(msgspec.json.encode(report))))
     else:
         _print(findings)
         warnings = sum(finding.level is Level.WARN for finding in findings)

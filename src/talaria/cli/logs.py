@@ -22,6 +22,7 @@ from talaria.cli.options import Invocation, verb
 from talaria.config.home import Home
 from talaria.core.errors import NotFound
 from talaria.observe.lines import Line, as_text, escape
+from talaria.tools.visible import visible_json
 
 if TYPE_CHECKING:
     from talaria.gateway import Gateway
@@ -168,7 +169,7 @@ def command(invocation: Invocation, follow: bool, lines: int, as_json: bool, aud
     gateway in a terminal writes it too.
     """
     path = _find_audit(invocation.read_home()) if audit else _find(invocation)
-    shown: Callable[[str], str] = str if as_json else readable
+    shown: Callable[[str], str] = visible_json if as_json else readable
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in _last(path, file, lines):
             click.echo(shown(line))

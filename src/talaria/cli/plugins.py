@@ -21,6 +21,7 @@ from talaria.core.errors import NotFound
 from talaria.core.extensions import PluginReport, PluginState
 from talaria.core.suggest import did_you_mean
 from talaria.parts import PARTS
+from talaria.tools.visible import visible_json
 
 if TYPE_CHECKING:
     from talaria.plugins.checking import CheckResult
@@ -45,7 +46,7 @@ def _list(invocation: Invocation, as_json: bool) -> None:
     home = invocation.read_home()
     reports = _examine(home)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode({"plugins": reports})).decode())
+        click.echo(visible_json(msgspec.json.format(msgspec.json.encode({"plugins": reports}))))
         return
     if not reports:
         click.echo(f"There are no plug-ins. Put a file into {home.path / FOLDER}, or install a package.")

@@ -17,6 +17,7 @@ from talaria.cli.text import columns, when
 from talaria.core.display import clean_line
 from talaria.core.errors import NotFound
 from talaria.core.ids import EPHEMERAL, ChatAddress
+from talaria.tools.visible import visible_json
 
 _CHAT_WIDTH, _TEXT_WIDTH = 32, 40
 
@@ -53,7 +54,7 @@ def _list(invocation: Invocation, limit: int, as_json: bool) -> None:
 
     listed = ask_home(invocation, find)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(listed)).decode())
+        click.echo(visible_json(msgspec.json.format(msgspec.json.encode(listed))))
     elif not listed.items:
         click.echo("There are no messages yet.")
     else:
@@ -89,7 +90,7 @@ def _tell(invocation: Invocation, id: str, as_json: bool) -> None:
 
     explained = ask_home(invocation, tell)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(explained)).decode())
+        click.echo(visible_json(msgspec.json.format(msgspec.json.encode(explained))))
         return
     for line in _lines(explained):
         click.echo(invocation.spoken(line))

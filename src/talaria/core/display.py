@@ -31,6 +31,11 @@ def clean(text: str) -> str:
     return _SURROGATE.sub("\ufffd", _UNSAFE.sub("", text))
 
 
+def plain_name(name: str) -> str:
+    """Return the name of a file with `_` in place of such characters."""
+    return _SURROGATE.sub("_", _UNSAFE.sub("_", name))
+
+
 def clean_line(text: str, longest: int = 200) -> str:
     """Return the text as one line of at most `longest` characters. Only the beginning of a long text is
     looked at."""

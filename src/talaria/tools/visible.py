@@ -34,3 +34,9 @@ def visible_text(text: str, *, keeps_lines: bool = False) -> str:
     line end inside one field would add a line that looks like another field.
     """
     return text.translate(VisibleTable("\n" if keeps_lines else ""))
+
+
+def visible_json(document: bytes | str) -> str:
+    """Return the same JSON document with all such characters written as escapes, for a terminal."""
+    text = document if isinstance(document, str) else document.decode(errors="replace")
+    return text.translate(VisibleTable("\n"))

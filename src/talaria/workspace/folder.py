@@ -56,6 +56,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_MODE = 0o600
 _OPEN_FILE_MODE = 0o666
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # half surrogate pairs too
+_ESCAPED = re.compile(f"{_UNPRINTABLE.pattern}|[\u061c\u202a-\u202e\u2066-\u2069\ufeff]")
 _RELATIVE_HINT = "Paths are relative to the chat's folder."
 _NOT_REGULAR_HINT = "Pipes, sockets and devices cannot be used."
 
@@ -95,8 +96,9 @@ def _has_entries(folder: Path) -> bool:
 
 
 def printable(text: str) -> str:
-    """Return `text` on one line that every sink can encode, with control characters as their escapes."""
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """Return `text` on one line that every sink can encode, with control characters and those that
+    change the direction of writing as their escapes."""
+    return _ESCAPED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from talaria.core import files
+from talaria.core.display import plain_name
 from talaria.core.errors import ToolError
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, TurnId
@@ -57,7 +58,8 @@ def keep_copy(
     check(data)
     digest = files.content_digest(data)
     file_id = files.sent_file_id(*call, digest)
-    sent = SentFile(file_id, path.name, find_media_type(path.name, "", data), len(data))
+    name = plain_name(path.name)
+    sent = SentFile(file_id, name, find_media_type(path.name, "", data), len(data))
     folder.write(folder.resolve(sent.copy_path), data, MAX_SENT_BYTES)
     # Ids begin with the time of their turn, and end with the digest.
     copies = [item.name for item in folder.scan(SENT, limit=10 * kept)]

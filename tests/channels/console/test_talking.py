@@ -44,6 +44,7 @@ class FakeGateway:
         self.uploads: list[tuple[str, bytes]] = []
         self.refusals: list[tuple[int, ErrorInfo]] = []
         self.unknown_events = False
+        self.reply = ""
         self.hangs = False
         self.cancelled = asyncio.Event()
         self.following = asyncio.Event()
@@ -82,7 +83,8 @@ class FakeGateway:
         return web.json_response({"id": f"file_{len(self.uploads)}"}, status=201)
 
     async def _turn(self, request: web.Request) -> web.Response:
-        return web.json_response({"id": request.match_info["id"], "state": "done"})
+        turn = {"id": request.match_info["id"], "state": "done", "reply": self.reply}
+        return web.Response(body=msgspec.json.encode(turn))
 
     async def _cancel(self, request: web.Request) -> web.Response:
         self.cancelled.set()
@@ -275,7 +277,16 @@ async def test_a_refusal_of_the_tiny_model_names_options_of_the_command_line() -
 
 async def test_json_is_the_turn_and_nothing_else() -> None:
     out, _, _ = await answer([Delta("x"), Done("x")], is_live=True, as_json=True)
-    assert msgspec.json.decode(out) == {"id": "turn_1", "state": "done"}
+    assert msgspec.json.decode(out) == {"id": "turn_1", "state": "done", "reply": ""}
+
+
+async def test_json_shows_characters_that_could_deceive_a_terminal_as_escapes() -> None:
+    out = StringIO()
+    async with talking([Done("x")]) as (gateway, client):
+        gateway.reply = 'a\u202eb \x9b2J \x7f "é"\n\U000e0041'
+        await ask(client, AskRequest("q"), PlainRenderer(StringIO(), None), json_out=out)
+        assert all(char.isprintable() or char == "\n" for char in out.getvalue()), ascii(out.getvalue())
+        assert msgspec.json.decode(out.getvalue())["reply"] == gateway.reply and "é" in out.getvalue()
 
 
 async def test_an_interrupted_ask_cancels_its_turn() -> None:

@@ -19,6 +19,7 @@ from talaria.core.events import Cancelled, Delta, Done, Event, Failed, QuestionA
 from talaria.core.questions import QuestionKind
 from talaria.models.local.larger import LARGER_CAN
 from talaria.models.settings import LOCAL
+from talaria.tools.visible import visible_json
 
 RETRY_SECONDS = 30.0
 # The words of hints for people in a chat, and those for a command line, which takes no slash commands.
@@ -138,7 +139,7 @@ async def ask(
     finally:
         renderer.close()
     if json_out is not None:
-        json_out.write((await client.turn(sent.turn_id)).decode() + "\n")
+        json_out.write(visible_json(await client.turn(sent.turn_id)) + "\n")
     if failure is not None:
         hint = hint_for_shell(failure.hint)
         why = f"The whole story: {command_line(f'why {sent.turn_id}')}"
