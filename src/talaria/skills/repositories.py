@@ -27,6 +27,8 @@ _SECONDS: Final = 300
 _MAX_PACK: Final = 1 << 30  # bytes of a file that git writes
 _MAX_FILES: Final = 100_000
 _MAX_TAKEN: Final = 512 << 20  # bytes of all skills of a repository
+_MAX_DEPTH: Final = 64  # folders around a file
+_MAX_NAME: Final = 255  # bytes
 _SCHEMES: Final = ("https", "ssh", "file")
 _SCP: Final = re.compile(r"[\w.-]+@[\w.-]+:(?!//).+")
 _TREE: Final = re.compile(r"(/[^/]+/.+?)/(?:-/)?tree/([^/]+)(?:/(.*))?\Z")
@@ -104,7 +106,16 @@ def fetched(repository: Repository) -> Iterator[tuple[Path, str]]:
         commit = _git(["--git-dir", str(store), "rev-parse", "HEAD"], repository).decode().strip()
         if not _COMMIT.fullmatch(commit):
             raise SkillError(f"{spoken_address(repository.url)} has no commit.")
-        _write_skills(store, repository, target)
+        try:
+            _write_skills(store, repository, target)
+        except FileExistsError as error:
+            path = Path(error.filename).relative_to(target)
+            raise _unusable(repository, f"it has several entries named {clean_line(str(path))}") from error
+        except OSError as error:
+            raise SkillError(
+                f"The skills of {spoken_address(repository.url)} cannot be written: {error.strerror}.",
+                f"Is there room in {tempfile.gettempdir()}?",
+            ) from error
         yield target, f"{spoken_address(repository.url)}@{commit[:12]}"
 
 
@@ -130,6 +141,11 @@ def _write_skills(store: Path, repository: Repository, target: Path) -> None:
             os.fchmod(descriptor, 0o700 if file.mode == _PROGRAM else 0o600)
 
 
+def _unusable(repository: Repository, why: str) -> SkillError:
+    where = spoken_address(repository.url)
+    return SkillError(f"{where} cannot be used: {why}.", "Report it to the authors, or use another source.")
+
+
 def _is_instructions(path: str) -> bool:
     return PurePosixPath(path).name.upper() == "SKILL.MD"
 
@@ -149,6 +165,10 @@ def _list_files(store: Path, repository: Repository) -> list[FetchedFile]:
         parts = PurePosixPath(path).parts
         if mode == _SUBMODULE or ".." in parts or path.startswith("/") or ".git" in map(str.lower, parts):
             continue
+        if len(parts) > _MAX_DEPTH or any(len(part.encode()) > _MAX_NAME for part in parts):
+            raise _unusable(repository, f"the path {clean_line(path, 60)} is too long or too deep")
+        if not size.isdecimal():
+            raise _unusable(repository, f"{clean_line(path, 60)} is not a file")
         files.append(FetchedFile(path, mode, object_id, int(size)))
     if len(files) > _MAX_FILES:
         raise SkillError(f"The repository has more than {_MAX_FILES} files.", "Name a folder: --folder.")
@@ -163,7 +183,10 @@ def _read_objects(store: Path, repository: Repository, files: list[FetchedFile])
     answer = _git(["--git-dir", str(store), "cat-file", "--batch"], repository, asked)
     at = 0
     for file in files:
-        at = answer.index(b"\n", at) + 1
+        head = f"{file.object_id} blob {file.size}\n".encode()
+        if not answer.startswith(head, at):
+            raise _unusable(repository, f"{clean_line(file.path, 60)} is not a file")
+        at += len(head)
         yield answer[at : at + file.size]
         at += file.size + 1
 
