@@ -21,6 +21,7 @@ from talaria.core.store_ports import Store
 from talaria.net.host_rules import NetworkGate
 from talaria.net.settings import NetworkSettings
 from talaria.store.memory import MemoryStore
+from talaria.store.sqlite.store import SqliteStore
 from talaria.tools.toolset import ToolSet
 from talaria.turns.live import LiveTurn
 from turns.test_stopping import Gate
@@ -178,4 +179,25 @@ async def test_a_host_is_not_answered_in_words(store: Store, tmp_path: Path) -> 
             await scene.decide("perhaps")
         await scene.decide(DENY)
         await asking
+        await scene.end()
+
+
+async def test_a_command_opens_three_questions_and_further_hosts_are_refused(tmp_path: Path) -> None:
+    gate = Gate("gate")
+    async with (
+        await SqliteStore.open(tmp_path / "talaria.db", SystemClock()) as store,
+        life(store, tmp_path, gate) as rig,
+    ):
+        scene = await begin(rig, gate)
+        hosts = [f"{n}.example" for n in range(20)]
+        asking = [scene.ask(host, is_background=True) for host in (*hosts, "0.example", "0.example")]
+        answers = [await each for each in asking]
+        items = (await store.open_questions(Page())).items
+        assert len(items) == 3, "also if all of them come at once"
+        too_many = {answer.reason for answer in answers if "3 requests" in answer.reason}
+        assert len(too_many) == 1 and sum(answer.reason in too_many for answer in answers) >= 17
+        decider = Decider("tester", scene.live.turn.chat_key)
+        await rig.turns.decisions.decide_as(decider, items[0].question.id, DENY)
+        assert "A person is asked" in (await scene.ask("next.example", is_background=True)).reason
+        assert len((await store.open_questions(Page())).items) == 3
         await scene.end()

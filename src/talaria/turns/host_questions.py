@@ -36,8 +36,13 @@ _Kept = TypeVar("_Kept")
 NETWORK = "network"  # the name of these questions in the place of a tool's
 _ASK_SECONDS = 86_400.0
 _MOST_REMEMBERED = 256
+_MOST_OPEN = 3  # questions about hosts in a session
 _REFUSED = HostAnswer(False, "A person refused it.")
 _UNASKED = HostAnswer(False, "It is not in network.allow, and nobody can be asked.")
+_TOO_MANY = HostAnswer(
+    False,
+    f"{_MOST_OPEN} requests about other hosts wait for a decision in this session. Try again after it.",
+)
 _LEFT_OPEN = HostAnswer(False, "A person is asked; try again once they have agreed.")
 
 
@@ -69,6 +74,7 @@ class HostQuestions:
         self._allow_always = allow_always
         self._send: Callable[[Turn, Question, str], None] = lambda turn, question, outcome: None
         self._tell_owner: Callable[[Turn, Question], None] = lambda turn, question: None
+        self._putting = asyncio.Lock()
         self._held: dict[QuestionId, _Held] = {}
         self._denied: OrderedDict[tuple[TurnId, str], bool] = OrderedDict()  # a denial lasts for its turn
         self._once: OrderedDict[tuple[TurnId, str], int] = OrderedDict()  # an approval for a call, with it
@@ -95,9 +101,10 @@ class HostQuestions:
         call = None if request.is_background else self._running_call(turn)
         if call is not None and self._once.get((turn.id, digest)) == call:
             return HostAnswer(True)
-        question = await self._put(turn, request, digest)
-        if request.is_background or may_ask:  # nobody waits beside the command
-            return _LEFT_OPEN
+        async with self._putting:  # or two connections would each find that there is room for one more
+            question = await self._put(turn, request, digest)
+        if question is None or request.is_background or may_ask:  # nobody waits beside the command
+            return _TOO_MANY if question is None else _LEFT_OPEN
         waiter: asyncio.Future[HostAnswer] = asyncio.get_running_loop().create_future()
         held = self._held.setdefault(question.id, _Held())
         held.waiters.add(waiter)
@@ -155,14 +162,18 @@ class HostQuestions:
         recent = await self._store.recent_of_session(session_id, 1)
         return recent[0] if recent else None
 
-    async def _put(self, turn: Turn, request: HostRequest, digest: str) -> Question:
-        """Return the open question about this host, which is put if there is none."""
+    async def _put(self, turn: Turn, request: HostRequest, digest: str) -> Question | None:
+        """Return the open question about this host, which is put if there is none. None if the session has
+        too many already: nobody would read them."""
         page = await self._store.open_questions(Page(500), turn.chat_key)
-        for item in page.items:
-            is_same = item.question.kind is QuestionKind.HOST and item.question.digest == digest
-            if is_same and item.turn.session_id == request.session_id:
+        hosts = [item for item in page.items if item.question.kind is QuestionKind.HOST]
+        of_session = [item for item in hosts if item.turn.session_id == request.session_id]
+        for item in of_session:
+            if item.question.digest == digest:
                 self._tell(item.turn, item.question)
                 return item.question
+        if len(of_session) >= _MOST_OPEN:
+            return None
         is_web = request.port in WEB_PORTS
         ports = f" (ports {WEB_PORTS[0]} and {WEB_PORTS[1]})" if is_web else f":{request.port}"
         now, place = self._clock.now(), visible_text(f"{request.host}{ports}")
