@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +15,7 @@ from talaria.access.egress import MAX_LINKS
 from talaria.core.gateway_part import Examination
 from talaria.core.messages import Image, ToolCall, ToolOutcome, ToolResult
 from talaria.testing.search_server import SearchServer
+from talaria.tools.page_process import PageProcess
 from talaria.tools.page_reader import read_all, read_page
 from talaria.tools.search_providers import open_search
 from talaria.tools.settings import SearchSettings
@@ -46,8 +46,10 @@ async def site() -> AsyncIterator[WebSite]:
         yield site
 
 
-async def fetch(site: WebSite, path: str, folder: Path, trust: FakeTrust = CLEAN) -> ToolResult:
-    tools = ToolSet(web_tools(site.fetcher(), lambda: True, None))
+async def fetch(
+    site: WebSite, path: str, folder: Path, trust: FakeTrust = CLEAN, pages: PageProcess | None = None
+) -> ToolResult:
+    tools = ToolSet(web_tools(site.fetcher(), lambda: True, None, pages))
     call = ToolCall("c", "web_fetch", msgspec.json.encode({"url": site.url(path)}).decode())
     return await bound(tools, folder, trust=trust).run(call)
 
@@ -170,12 +172,10 @@ async def test_fetching_can_be_switched_off(site: WebSite, tmp_path: Path) -> No
     assert "switched off" in (await bound(tools, tmp_path, trust=CLEAN).run(call)).text
 
 
-async def test_a_reader_that_dies_is_an_error_for_the_model(
-    site: WebSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("talaria.tools.web._READER", (sys.executable, "-I", "-c", "import os; os.abort()"))
+async def test_a_reader_that_dies_is_an_error_for_the_model(site: WebSite, tmp_path: Path) -> None:
+    pages = PageProcess(None, ("-I", "-c", "import os; os.abort()"))
     site.answers["/"] = web_answer(b"<p>x", content_type="text/html")
-    result = await fetch(site, "/", tmp_path)
+    result = await fetch(site, "/", tmp_path, pages=pages)
     assert result.outcome is ToolOutcome.ERROR
     assert "cannot be read" in result.text
 

@@ -136,6 +136,11 @@ class CallResources(Protocol):
         """Hold one of the slots for commands of shells inside the block. Entering waits for it."""
         ...
 
+    def child_time(self) -> AbstractAsyncContextManager[None]:
+        """Hold one of the slots for child processes inside the block, whose time counts for the turn.
+        Entering waits for it. Raises `ToolError` if the turn has used up its time."""
+        ...
+
     def child(self, *command: str) -> AbstractAsyncContextManager[Process]:
         """Run a program inside the block, with pipes for stdin and stdout and an empty environment. It has
         ended when the block has. Its stderr is a pipe that is closed when the gateway dies."""

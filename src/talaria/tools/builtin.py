@@ -61,14 +61,18 @@ def _memory(scope: ToolScope) -> FileMemory:
 
 def _web(scope: ToolScope, settings: SearchSettings, dialer: Dialer) -> ToolSource:
     from talaria.net.fetcher import PageFetcher  # noqa: PLC0415
+    from talaria.tools.page_process import PageProcess  # noqa: PLC0415
     from talaria.tools.search_providers import open_search  # noqa: PLC0415
     from talaria.tools.toolset import Family  # noqa: PLC0415
     from talaria.tools.web import web_tools  # noqa: PLC0415
+    from talaria.workspace.sandbox.choice import Sandboxes  # noqa: PLC0415
 
     def may_fetch() -> bool:
         return bool(scope.current(NETWORK).fetch == "public")
 
-    return Family("web", web_tools(PageFetcher(dialer), may_fetch, open_search(settings, scope.environ)))
+    pages = PageProcess(Sandboxes(scope.current(SANDBOX).sandbox, scope.home, scope.shared))
+    provider = open_search(settings, scope.environ)
+    return Family("web", web_tools(PageFetcher(dialer), may_fetch, provider, pages))
 
 
 def _skills(home: Path) -> ToolSource:

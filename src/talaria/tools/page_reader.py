@@ -176,14 +176,18 @@ def _with_whole_links(text: str, url: str) -> str:
     return re.sub(r"\]\((?:<([^<>\n]{0,2000})>|([^()<>\s]{1,2000}))\)", whole, text)
 
 
-def _limit() -> None:
-    """Bound the time and memory of this process, and let it end with the gateway: SIGIO, whose default action
-    is to end the process, comes when the other end of stderr's pipe is closed."""
+def _end_with_gateway() -> None:
+    """Let this process end with the gateway: SIGIO, whose default action is to end the process, comes when
+    the other end of stderr's pipe is closed."""
     with suppress(OSError):  # not every system sends signals for pipes
         fcntl.fcntl(2, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([2], [], [], 0)[0]:
         sys.exit(1)  # the gateway is gone already
+
+
+def _limit() -> None:
+    """Bound the time and memory of this process."""
     os.nice(10)
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -192,6 +196,8 @@ def _limit() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] != ["confined"]:  # a sandbox ends with the gateway by itself
+        _end_with_gateway()
     _limit()
     order = json.loads(sys.stdin.buffer.readline())
     answer = read_page(sys.stdin.buffer.read().decode(errors="replace"), order["url"])

@@ -119,6 +119,11 @@ class TurnResources:
 
     @asynccontextmanager
     async def child(self, *command: str) -> AsyncIterator[Process]:
+        async with self.child_time(), _run(*command) as child:
+            yield child
+
+    @asynccontextmanager
+    async def child_time(self) -> AsyncIterator[None]:
         limits, clock = self.workers.limits, asyncio.get_running_loop().time
         async with self.workers.child_slot(self.session_id):
             if self.child_seconds >= limits.now.turn_children.total_seconds():
@@ -128,7 +133,6 @@ class TurnResources:
                 )
             began = clock()
             try:
-                async with _run(*command) as child:
-                    yield child
+                yield
             finally:
                 self.child_seconds += clock() - began
