@@ -44,14 +44,14 @@ class PageProcess:
 
     async def read(self, page: FetchedPage, context: ToolContext) -> dict[str, Any]:
         """Return the title, the text and the links of an HTML page. Raises `ToolError`."""
-        sandbox = await self._sandbox()
+        sandbox = await self._sandbox(context)
         try:
             async with asyncio.timeout(_READ_SECONDS):
                 if sandbox is None:
                     answer = await self._run(page, context)
                 else:
                     async with context.resources.child_time():
-                        answer = await self._run_confined(sandbox, page)
+                        answer = await self._run_confined(sandbox, page, context)
         except TimeoutError:
             raise ToolError(f"The page {page.url} takes too long to be read.", "Fetch another one.") from None
         try:
@@ -60,18 +60,18 @@ class PageProcess:
             raise ToolError(f"The page {page.url} cannot be read.", "Fetch another one.") from None
         return found
 
-    async def _sandbox(self) -> Sandbox | None:
+    async def _sandbox(self, context: ToolContext) -> Sandbox | None:
         """Return the sandbox, once it has read a page of our own. Callers at the same time share one try."""
         if self._choosing is None or self._choosing.cancelled():
-            self._choosing = asyncio.create_task(self._choose(), name="choose a sandbox for pages")
+            self._choosing = asyncio.create_task(self._choose(context), name="choose a sandbox for pages")
         return await asyncio.shield(self._choosing)
 
-    async def _choose(self) -> Sandbox | None:
+    async def _choose(self, context: ToolContext) -> Sandbox | None:
         sandbox = None if self._sandboxes is None else (await self._sandboxes.choose()).sandbox
         if sandbox is None or isinstance(sandbox, NoSandbox):
             return None
         try:
-            json.loads(await self._run_confined(sandbox, _PROBE))
+            json.loads(await self._run_confined(sandbox, _PROBE, context))
         except (SandboxError, OSError, ValueError) as error:
             self._choosing = None  # the next page tries again
             _log.warning("a web page is read outside of the sandbox: Python does not run in it (%s)", error)
@@ -91,9 +91,9 @@ class PageProcess:
                 writing.cancel()
                 await asyncio.gather(writing, return_exceptions=True)
 
-    async def _run_confined(self, sandbox: Sandbox, page: FetchedPage) -> bytes:
+    async def _run_confined(self, sandbox: Sandbox, page: FetchedPage, context: ToolContext) -> bytes:
         """Run the reader without a network, with empty folders. Raises `SandboxError`."""
-        place = await asyncio.to_thread(_make_place)
+        place = await context.resources.in_thread(_make_place)
         try:
             argv = (_executable(), *self._program, _CONFINED)
             folder, tmp = place / "folder", place / "tmp"
@@ -114,7 +114,7 @@ class PageProcess:
                     writing.cancel()
                     await asyncio.gather(writing, return_exceptions=True)
         finally:
-            await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+            await context.resources.in_thread(shutil.rmtree, place, True)
 
 
 def _order(page: FetchedPage) -> bytes:
