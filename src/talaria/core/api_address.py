@@ -8,9 +8,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 HIDDEN = "…"
 _BOT_TOKEN = re.compile(r"/bot([0-9]+:[A-Za-z0-9_-]{10,})(?=/|$)")
-_PASSWORD = re.compile(r"\s*[\w+.-]+://[^:@/?#]*:([^/?#]*)@")
+_PASSWORD = re.compile(r"([\w+.-]+://[^:@/?#\s]*):([^/?#\s]*)@")
 _SHOWN = re.compile("version", re.IGNORECASE)  # the parameters of a query that are no secret
-_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]*@")
 
 
 def hide_passwords(text: str) -> str:
@@ -23,8 +22,8 @@ def password_of(text: str) -> str:
 
     `urlsplit` cannot read every PostgreSQL URL: some Pythons refuse a list of hosts with an IPv6 address.
     """
-    found = _PASSWORD.match(text)
-    return found[1] if found else ""
+    found = _PASSWORD.match(text.strip())
+    return found[2] if found else ""
 
 
 class ApiAddress(str):
