@@ -35,6 +35,21 @@ TRUST_FAULTS = (
         Tests(f"{_ALL}::test_offered_links_are_followed_until_there_are_too_many"),
     ),
     Mutant(
+        "uncounted links through tool_call",
+        "a page learns a byte from each link that the model opens through another tool",
+        (Edit("access/egress.py", "for call in map(inner_call, calls):", "for call in calls:"),),
+        Tests("tests/access/test_egress.py::test_calls_through_tool_call_count_too"),
+    ),
+    Mutant(
+        "wake-ups that count as the person's words",
+        "the model wakes itself by a background process, and may open links again",
+        (Edit("access/egress.py", " or is_from_gateway(message):", ":"),),
+        Tests(
+            "tests/access/test_egress.py::"
+            "test_the_gateway_does_not_reset_how_many_offered_addresses_are_opened"
+        ),
+    ),
+    Mutant(
         "files trusted in a new session",
         "an injection waits in a file for the next session",
         (

@@ -6,12 +6,15 @@ import pytest
 from msgspec import UNSET
 
 from talaria.access.egress import MAX_FOLLOWED, may_open, read_seen, urls_in
-from talaria.core.entries import Announcement, Entry, EntryBody, Note
+from talaria.core.entries import WAKING, Announcement, Entry, EntryBody, Note
 from talaria.core.ids import SessionId
 from talaria.core.messages import AssistantMessage, Text, ToolCall, ToolResult, ToolResults, UserMessage
+from talaria.core.shown import settled_bodies
 
 URL = "https://site.example/page"
 CALL = AssistantMessage(tool_calls=(ToolCall("call_1", "web_fetch", "{}"),))
+
+ANSWER = AssistantMessage("Done.")
 
 
 def said(text: str, *, untrusted: bool = False) -> UserMessage:
@@ -28,12 +31,27 @@ def opens(url: str, *bodies: EntryBody) -> bool:
     return may_open(url, read_seen(entries, "call_1"))
 
 
+# A branch of a conversation has notes and announcements as messages.
+BRANCHED = settled_bodies(
+    SessionId("ses_0"),
+    [
+        Entry(SessionId("ses_0"), seq, 0, 0.0, None, body)
+        for seq, body in enumerate(
+            (Note("process:1", f"[Note: `curl {URL}` ended]"), Announcement(f"a job says {URL}"), ANSWER), 1
+        )
+    ],
+    1,
+)[:2]
+
+
 @pytest.mark.parametrize(
     ("url", "body"),
     [
         (URL, said(f"Look at {URL}.")),
         (URL + "#part", said(f"(see {URL})")),
-        (URL + "/", said(f"*{URL}* or https://other.example")),
+        (URL, said(f"*{URL}* or https://other.example")),
+        ("https://other.example/", said("https://other.example")),
+        ("https://other.example", said("https://other.example/.")),
         (URL, result("a page", "https://other.example", URL)),
         (URL, result("hits", URL, name="web_search")),
     ],
@@ -54,6 +72,9 @@ def test_an_address_of_the_person_or_offered_by_a_result_is_opened(url: str, bod
         said(f"{URL}?more=1"),
         said("https://site.example/"),
         said("http://site.example/page"),
+        said(f"{URL}/"),
+        said(f"{URL}//"),
+        *BRANCHED,
     ],
 )
 def test_an_address_that_the_model_or_untrusted_content_wrote_is_not_opened(body: EntryBody) -> None:
@@ -69,6 +90,18 @@ def test_the_person_resets_how_many_offered_addresses_are_opened() -> None:
     assert opens(URL, *before, call, said("more"), CALL)
     assert not opens(URL, *before, call, said("a webhook", untrusted=True), CALL)
     assert opens(URL, said(URL), *before, call, CALL), "the person wrote it"
+
+
+def test_the_gateway_does_not_reset_how_many_offered_addresses_are_opened() -> None:
+    woken = said(f"{WAKING}background process p1 ended with exit code 0 after 0 s.]")
+    before: list[EntryBody] = [said("go"), result("", URL), *(CALL,) * MAX_FOLLOWED]
+    assert not opens(URL, *before, woken, CALL)
+    assert not any(opens(URL, *before, body, CALL) for body in BRANCHED)
+
+
+def test_calls_through_tool_call_count_too() -> None:
+    call = AssistantMessage(tool_calls=(ToolCall("c", "tool_call", '{"name": "web_fetch", "arguments": {}}'),))
+    assert not opens(URL, said("go"), result("", URL), *(call,) * MAX_FOLLOWED, CALL)
 
 
 def test_calls_of_one_answer_count_one_by_one() -> None:

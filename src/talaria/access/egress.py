@@ -21,14 +21,16 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from talaria.core.entries import Entry
+from talaria.core.entries import Entry, is_from_gateway
 from talaria.core.messages import AssistantMessage, ToolResults, UserMessage
+from talaria.core.wrapped_calls import inner_call
 
 OPENING_TOOLS = frozenset({"web_fetch"})
 MAX_LINKS = 256  # of one result
 MAX_FOLLOWED = 16
 
 _URL = re.compile(r"https?://[^\s<>\"'`\\^{|}]+")
+_PATH = re.compile("//.*[/?]")
 _CLOSING = {")": "(", "]": "["}
 _MARKS = ".,;:!?*_~"
 
@@ -55,8 +57,8 @@ def read_seen(entries: Iterable[Entry], call_id: str) -> SeenAddresses:
     offered: set[str] = set()
     opened = opened_before = 0
     for entry in entries:
-        match entry.body:  # a person writes neither notes nor announcements
-            case UserMessage(untrusted=True):
+        match entry.body:
+            case UserMessage() as message if message.untrusted is True or is_from_gateway(message):
                 pass
             case UserMessage(text=text):
                 said.update(urls_in(text))
@@ -64,7 +66,7 @@ def read_seen(entries: Iterable[Entry], call_id: str) -> SeenAddresses:
             case ToolResults(results=results):
                 offered.update(normalize(link) for result in results for link in result.links or ())
             case AssistantMessage(tool_calls=calls):
-                for call in calls:
+                for call in map(inner_call, calls):
                     opened_before = opened if call.id == call_id else opened_before
                     opened += call.name in OPENING_TOOLS
             case _:
@@ -82,4 +84,7 @@ def urls_in(text: str) -> Iterator[str]:
 
 
 def normalize(url: str) -> str:
-    return url.partition("#")[0].rstrip("/")
+    """Return the address without its fragment, and with a path. Every other difference counts, also a slash
+    at the end: the host would learn how many there are."""
+    url = url.partition("#")[0]
+    return url if _PATH.search(url) else f"{url}/"

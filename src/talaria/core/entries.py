@@ -7,6 +7,7 @@ what the model sees (a new spec, an undo, a compaction).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -49,6 +50,16 @@ class Hidden(msgspec.Struct, frozen=True, tag="hidden"):
     last: int
 
 
+WAKING: Final = "[You asked to be woken: "
+_ANNOUNCED: Final = "[This was sent to the chat:]"
+
+
+def is_from_gateway(message: UserMessage) -> bool:
+    """Return whether the gateway wrote the message, not a person: a wake-up, or in a branch of a conversation
+    a note or an announcement. The model cannot write messages, so it cannot remove these marks."""
+    return message.text.startswith((WAKING, _ANNOUNCED, "[Note: "))
+
+
 class Note(msgspec.Struct, frozen=True, tag="note"):
     """News for the model that no person wrote, such as the end of a background process.
 
@@ -76,7 +87,7 @@ class Announcement(msgspec.Struct, frozen=True, tag="announcement"):
     untrusted: bool | UnsetType = UNSET
 
     def message(self) -> UserMessage:
-        parts = (Text(f"[This was sent to the chat:]\n{self.text}"),)
+        parts = (Text(f"{_ANNOUNCED}\n{self.text}"),)
         return UserMessage(parts, self.stamp, untrusted=self.untrusted)
 
 

@@ -16,7 +16,7 @@ from talaria.core.background import ProcessState
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.display import clean_line
-from talaria.core.entries import Note
+from talaria.core.entries import WAKING, Note
 from talaria.core.errors import IdempotencyConflict, NotFound, TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import SessionId
@@ -171,9 +171,7 @@ class ProcessNotes:
         inbound = Inbound(
             session.chat_key,
             recent[0].inbound.sender,
-            # The log has it as a message of the person, whose addresses the model may open. So it must not
-            # repeat the command, which the model wrote.
-            (Text(f"[You asked to be woken: {describe_process(process, with_command=False)}]"),),
+            (Text(f"{WAKING}{describe_process(process, with_command=False)}]"),),
             note_key(record.id),
             address=next(addresses, None),
         )
