@@ -14,8 +14,6 @@ from talaria.core.shown import settled_bodies
 URL = "https://site.example/page"
 CALL = AssistantMessage(tool_calls=(ToolCall("call_1", "web_fetch", "{}"),))
 
-ANSWER = AssistantMessage("Done.")
-
 
 def said(text: str, *, untrusted: bool = False) -> UserMessage:
     return UserMessage((Text(text),), untrusted=untrusted or UNSET)
@@ -32,14 +30,14 @@ def opens(url: str, *bodies: EntryBody) -> bool:
 
 
 # A branch of a conversation has notes and announcements as messages.
+NEWS: list[EntryBody] = [
+    Note("process:1", f"[Note: `curl {URL}` ended]"),
+    Announcement(f"a job says {URL}"),
+    AssistantMessage("Done."),
+]
 BRANCHED = settled_bodies(
     SessionId("ses_0"),
-    [
-        Entry(SessionId("ses_0"), seq, 0, 0.0, None, body)
-        for seq, body in enumerate(
-            (Note("process:1", f"[Note: `curl {URL}` ended]"), Announcement(f"a job says {URL}"), ANSWER), 1
-        )
-    ],
+    [Entry(SessionId("ses_0"), seq, 0, 0.0, None, body) for seq, body in enumerate(NEWS, 1)],
     1,
 )[:2]
 
@@ -100,7 +98,9 @@ def test_the_gateway_does_not_reset_how_many_offered_addresses_are_opened() -> N
 
 
 def test_calls_through_tool_call_count_too() -> None:
-    call = AssistantMessage(tool_calls=(ToolCall("c", "tool_call", '{"name": "web_fetch", "arguments": {}}'),))
+    call = AssistantMessage(
+        tool_calls=(ToolCall("c", "tool_call", '{"name": "web_fetch", "arguments": {}}'),)
+    )
     assert not opens(URL, said("go"), result("", URL), *(call,) * MAX_FOLLOWED, CALL)
 
 

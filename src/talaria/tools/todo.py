@@ -8,7 +8,7 @@ import msgspec
 
 from talaria.core.errors import ToolError
 from talaria.core.files import todo_path
-from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.core.tools import Risk, Tool, ToolContext, ToolSpec
 from talaria.tools.function import Arguments, FunctionTool, in_thread, parameters
 from talaria.workspace.folder import Folder, FolderPath
 
@@ -60,6 +60,7 @@ TODO = ToolSpec(
             }
         }
     ),
+    risk=Risk.FILES,
     idempotent=True,
 )
 

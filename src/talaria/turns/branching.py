@@ -44,11 +44,14 @@ class Branching:
     ) -> tuple[Fresh, Binding]:
         """Return the session for the next message of a chat that a front end keeps, and how it is bound.
 
-        If the chat has no session, a new one begins with the history.
+        If the chat has no session, a new one begins with the history. Answers in it may repeat untrusted
+        content of the session before, so what is taken over is untrusted then.
         """
         sent, is_rewritten = after_commands(history, self._agents.commands)
-        imported = Fresh(fresh.session_id, fresh.spec, messages_of(sent))
         current = await self._store.current_session(chat_key)
+        if current is not None and not is_rewritten and await self._store.recall.is_tainted(current.id):
+            sent = [exchange.distrusted() for exchange in sent]
+        imported = Fresh(fresh.session_id, fresh.spec, messages_of(sent))
         if is_rewritten or current is None or current.ended_at is not None:
             return imported, Binding.CURRENT
         most = self._limits.now.completion_messages * _ENTRIES_OF_MESSAGE

@@ -48,6 +48,11 @@ class SentExchange(msgspec.Struct, frozen=True):
         said = None if self.said is None else redact_message(self.said, redactor)
         return SentExchange(said, None if self.answer is None else redactor(self.answer))
 
+    def distrusted(self) -> SentExchange:
+        """Return the exchange as one that may repeat untrusted content."""
+        said = self.said or UserMessage(())
+        return SentExchange(msgspec.structs.replace(said, untrusted=True), self.answer)
+
     def messages(self) -> Iterator[Message]:
         if self.said is not None:
             yield self.said
