@@ -253,6 +253,26 @@ def test_variables_are_sent_to_a_pasted_server_after_a_yes_in_a_terminal(
     assert seen[0]["A"] == "docs-key-1"
 
 
+def test_a_pasted_key_does_not_take_the_name_of_a_key_that_exists(talaria: Talaria, home: Path) -> None:
+    def add(name: str, key: str, *options: str, **headers: str) -> tuple[int, str]:
+        text = json.dumps({name: {"url": "https://docs.example/mcp", "headers": {"Token": key, **headers}}})
+        added = talaria(
+            "mcp", "add", "--no-test", *options, stdin=text, env={"MCP_NOTES_TOKEN": "exported-key"}
+        )
+        return added.returncode, added.stderr
+
+    stored = home / "secrets.env"
+    assert add("docs", "first-key-1") == (0, "")
+    assert add("Docs", "other-key-1") == (0, "")
+    assert "MCP_DOCS_TOKEN=first-key-1\nMCP_DOCS_TOKEN_2=other-key-1\n" in stored.read_text()
+    status, error = add("DOCS", "other-key-2", X="${MCP_DOCS_TOKEN}")
+    assert (status, "add --send MCP_DOCS_TOKEN." in error) == (1, True), "the key of another server"
+    assert add("notes", "notes-key-1") == (0, "")
+    assert "MCP_NOTES_TOKEN_2=notes-key-1" in stored.read_text(), "an exported variable would be sent instead"
+    assert add("docs", "first-key-2", "--force") == (0, "")
+    assert "MCP_DOCS_TOKEN=first-key-2\n" in stored.read_text() and "first-key-1" not in stored.read_text()
+
+
 def test_what_a_program_gets_is_listed(talaria: Talaria, home: Path) -> None:
     words = ("npx", "server-files", "--key=${FILES_KEY}")
     refused = talaria("mcp", "add", "files", "--env", "A=${OTHER_KEY}", "--", *words)

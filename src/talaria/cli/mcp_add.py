@@ -18,8 +18,8 @@ from talaria.cli.mcp_paste import Pasted, PastedInput, PastedServer, is_whole, p
 from talaria.cli.text import columns
 from talaria.config.edit import check_change, edited, replace_config
 from talaria.config.home import Home
-from talaria.config.load import FILE_NAME, own_secrets, read_config
-from talaria.config.secrets_file import write_secrets_file
+from talaria.config.load import FILE_NAME, load, own_secrets, read_config
+from talaria.config.secrets_file import read_secrets_file, write_secrets_file
 from talaria.core.display import clean_line
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.parts import PARTS
@@ -155,7 +155,7 @@ def _put(value: str, given: str | None) -> str:
 def plan_server(home: Home, pasted: PastedServer, options: AddOptions) -> NewServer:
     """Return the server as it would be added. Writes nothing. Raises `BadRequest` and `ConfigError`."""
     before = read_config(home.config) or ""
-    moved = move_keys(pasted)
+    moved = move_keys(pasted, _known_keys(home, pasted.name if options.is_forced else ""))
     server = moved.server
     notes = list(pasted.notes)
     fields: dict[str, Any] = {"url": server.url} if server.url else {"command": list(server.command)}
@@ -179,6 +179,15 @@ def plan_server(home: Home, pasted: PastedServer, options: AddOptions) -> NewSer
     found = change.loaded.settings.of(MCP).servers[server.name]
     _check_references(found, own_secrets(change.loaded.settings))
     return NewServer(server.name, found, moved.keys, after, tuple(notes))
+
+
+def _known_keys(home: Home, replaced: str) -> dict[str, str]:
+    """Return the variables and stored keys that exist, without the stored keys of the server `replaced`."""
+    servers = load(home.path, os.environ, PARTS).settings.of(MCP).servers
+    named = {name: {variable for _, variable in server.references()} for name, server in servers.items()}
+    own = named.pop(replaced, set()).difference(*named.values())
+    stored = {name: key for name, key in read_secrets_file(home.path).items() if name not in own}
+    return {**stored, **os.environ}
 
 
 def _check_references(server: McpServer, is_own: Callable[[str], bool]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -51,14 +51,15 @@ def placeholders(server: PastedServer) -> Iterator[tuple[str, str]]:
         yield from ((f"{table}.{name}", value) for name, value in values.items() if is_placeholder(value))
 
 
-def move_keys(server: PastedServer) -> MovedKeys:
-    """Take the literal keys out of variables, headers and arguments."""
+def move_keys(server: PastedServer, known: Mapping[str, str] = {}) -> MovedKeys:
+    """Take the literal keys out of variables, headers and arguments. A name that is `known` with another
+    value is not used: the key of another server would be replaced, or sent to this one."""
     keys: dict[str, str] = {}
 
     def moved(place: str, value: str) -> str:
         name = _secret_name(server.name, place)
         number = 1
-        while keys.get(name, value) != value:
+        while keys.get(name, value) != value or known.get(name, value) != value:
             number += 1
             name = f"{_secret_name(server.name, place)}_{number}"
         keys[name] = value
