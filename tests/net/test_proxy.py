@@ -232,6 +232,15 @@ async def test_opening_is_read_in_pieces(opening: bytes, is_cut: bool) -> None:
     assert reader.data == opening
 
 
+@pytest.mark.parametrize(("size", "is_read"), [(64, True), (1, False)])
+def test_an_opening_in_very_many_records_is_refused(size: int, is_read: bool) -> None:
+    whole = hello("pypi.org")[5:]
+    pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+    reader = HelloReader()
+    reader.feed(b"".join(b"\x16\x03\x01" + len(piece).to_bytes(2) + piece for piece in pieces))
+    assert reader.names("pypi.org") is is_read and reader.is_complete
+
+
 @pytest.mark.parametrize(
     ("name", "commands", "arrives"),
     [("pypi.org", "ask", True), ("evil.example", "ask", False), ("evil.example", "open", True)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from talaria.net.addresses import AddressRefused, parse_host
 
 _MAX_HELLO = 16 << 10
+_MAX_RECORDS = 16  # all records are read again with each piece that comes
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME = 22, 1, 0
 
 
@@ -48,10 +49,13 @@ class HelloReader:
 
     def _message(self) -> bytes | None:
         """Return the message out of its records, empty if it is none of TLS; None if more is to come."""
-        message, at = b"", 0
+        message, at, records = b"", 0, 0
         while at + 5 <= len(self.data):
+            records += 1
             size = int.from_bytes(self.data[at + 3 : at + 5])
             if self.data[at] != _HANDSHAKE or self.data[at + 1] != 3 or not 0 < size <= _MAX_HELLO:
+                return b""
+            if records > _MAX_RECORDS:
                 return b""
             message += self.data[at + 5 : at + 5 + size]
             at += 5 + size
