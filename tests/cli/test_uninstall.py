@@ -92,6 +92,22 @@ def test_processes_of_a_killed_gateway_end_and_the_data_is_deleted(
     assert (models / "mine.txt").exists()
 
 
+def test_a_home_behind_a_link_is_deleted_with_the_link_and_not_what_links_in_it_lead_to(
+    talaria: Talaria, home: Path, tmp_path: Path
+) -> None:
+    real, other = tmp_path / "disk", tmp_path / "other"
+    other.mkdir()
+    (other / "kept").write_text("kept")
+    home.rename(real)
+    home.symlink_to(real)
+    (real / "talaria.lock").touch()
+    (real / "link").symlink_to(other)
+    done = talaria("uninstall", "--yes", "--delete-data", env=env(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not real.exists() and not home.is_symlink()
+    assert (other / "kept").read_text() == "kept"
+
+
 def test_without_a_terminal_it_needs_a_yes(serve: Serve, talaria: Talaria, home: Path) -> None:
     gateway = serve()
     done = talaria("uninstall", "--delete-data")

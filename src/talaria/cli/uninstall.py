@@ -133,7 +133,8 @@ def _settle_data(home: Home, cache: WeightsCache, *, is_home: bool, yes: bool, k
         text = f"{home.path} was not deleted: it is not a Talaria home, or it contains other things."
         raise ConfigError(text, "Delete it by hand.")
     if home.path.exists():
-        shutil.rmtree(home.path)
+        shutil.rmtree(home.path.resolve())
+        home.path.unlink(missing_ok=True)  # a link to the home
     for folder in folders:
         click.echo(f"{'Kept, because it has other files' if folder.exists() else 'Deleted'}: {folder}")
 
