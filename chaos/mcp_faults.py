@@ -159,4 +159,10 @@ MCP_FAULTS = (
         ),
         Tests(f"{_ASKING}::test_a_server_gets_a_model_call_on_behalf_of_one_call_only"),
     ),
+    Mutant(
+        "pasted keys under names that exist",
+        "a pasted server replaces the key of another one, or gets a variable of the gateway",
+        (Edit("cli/mcp_keys.py", " or known.get(name, value) != value:", ":"),),
+        Tests("tests/cli/test_mcp.py::test_a_pasted_key_does_not_take_the_name_of_a_key_that_exists"),
+    ),
 )

@@ -131,4 +131,30 @@ TRUST_FAULTS = (
         ),
         Tests(f"{_ALL}::test_a_command_that_reaches_a_host_taints_the_folder"),
     ),
+    Mutant(
+        "task lists leave no taint",
+        "a tainted session writes its task list into the folder that the next one trusts",
+        (Edit("tools/todo.py", "    risk=Risk.FILES,\n", ""),),
+        Tests(_EFFECTS),
+    ),
+    Mutant(
+        "sent histories trusted",
+        "a front end sends the answers of a tainted session back, and they are trusted",
+        (Edit("turns/branching.py", "sent = [exchange.distrusted() for exchange in sent]", "pass"),),
+        Tests(f"{_ALL}::test_the_history_of_a_front_end_is_untrusted_after_an_untrusted_session"),
+    ),
+    Mutant(
+        "nested projects trusted",
+        "a chat taints a folder in the project of another chat, which goes on trusting it",
+        (
+            Edit(
+                "core/trust.py",
+                "    return paths[0].is_relative_to",
+                "    return False and paths[0].is_relative_to",
+            ),
+        ),
+        Tests(
+            "tests/store/test_contract.py::TestStoreContract::test_project_folders_in_each_other_share_their_taint"
+        ),
+    ),
 )

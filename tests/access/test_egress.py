@@ -6,7 +6,7 @@ import pytest
 from msgspec import UNSET
 
 from talaria.access.egress import MAX_FOLLOWED, may_open, read_seen, urls_in
-from talaria.core.entries import WAKING, Announcement, Entry, EntryBody, Note
+from talaria.core.entries import WAKING, Announcement, Entry, EntryBody, Note, Summary
 from talaria.core.ids import SessionId
 from talaria.core.messages import AssistantMessage, Text, ToolCall, ToolResult, ToolResults, UserMessage
 from talaria.core.shown import settled_bodies
@@ -95,6 +95,12 @@ def test_the_gateway_does_not_reset_how_many_offered_addresses_are_opened() -> N
     before: list[EntryBody] = [said("go"), result("", URL), *(CALL,) * MAX_FOLLOWED]
     assert not opens(URL, *before, woken, CALL)
     assert not any(opens(URL, *before, body, CALL) for body in BRANCHED)
+
+
+def test_calls_that_a_compaction_has_folded_are_not_forgotten() -> None:
+    before: list[EntryBody] = [said("go"), result("", URL), Summary(1, 2, "It opened many.")]
+    assert not opens(URL, *before, CALL)
+    assert opens(URL, *before, said("more"), CALL)
 
 
 def test_calls_through_tool_call_count_too() -> None:

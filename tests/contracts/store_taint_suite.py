@@ -22,6 +22,15 @@ class StoreTaintSuite:
         assert await store.taints.find([ONE]) is None
         assert await store.taints.find([ONE, OTHER]) == Taint(7.0, "network")
 
+    async def test_project_folders_in_each_other_share_their_taint(self, store: Store) -> None:
+        outer, inner, other = (FolderName(f"project:{path}") for path in ("/srv/p", "/srv/p/sub", "/srv/p2"))
+        for tainted, asked in ((outer, inner), (inner, outer)):
+            await store.taints.mark([tainted], 5.0, "network")
+            assert await store.taints.find([FolderName("chat:one"), asked]) == Taint(5.0, "network")
+            assert await store.taints.find([other]) is None
+            await store.taints.clear([asked])
+            assert await store.taints.find([tainted]) is None
+
     async def test_a_chat_that_gets_another_key_keeps_its_taint(self, store: Store) -> None:
         await store.accept(accepting("hello"))
         await store.taints.mark(folder_names(CHAT, None), 5.0, "sent file")

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from talaria.core.entries import Entry, is_from_gateway
+from talaria.core.entries import Entry, Summary, is_from_gateway
 from talaria.core.messages import AssistantMessage, ToolResults, UserMessage
 from talaria.core.wrapped_calls import inner_call
 
@@ -69,6 +69,8 @@ def read_seen(entries: Iterable[Entry], call_id: str) -> SeenAddresses:
                 for call in map(inner_call, calls):
                     opened_before = opened if call.id == call_id else opened_before
                     opened += call.name in OPENING_TOOLS
+            case Summary():  # calls that it stands for are not visible any more
+                opened = MAX_FOLLOWED
             case _:
                 pass
     return SeenAddresses(frozenset(said), frozenset(offered), opened_before)

@@ -9,7 +9,7 @@ person clears it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NewType, Protocol
 
 import msgspec
@@ -34,16 +34,28 @@ class Taints(Protocol):
         ...
 
     async def find(self, folders: Sequence[FolderName]) -> Taint | None:
-        """Return the oldest taint of these folders, None if none is tainted."""
+        """Return the oldest taint of folders that overlap with these; None if there is none."""
         ...
 
     async def clear(self, folders: Sequence[FolderName]) -> None:
-        """Forget the taint of these folders, because a person said so. Durable."""
+        """Forget every taint of folders that overlap with these, because a person said so. Durable."""
         ...
+
+
+PROJECT = "project:"
 
 
 def folder_names(chat_key: ChatKey, project: Path | None) -> tuple[FolderName, ...]:
     """Return the names of the folders that a chat works in: its own, which contains its home folder too, and
     the project folder, which other chats may share."""
     own = FolderName(f"chat:{chat_key}")
-    return (own,) if project is None else (own, FolderName(f"project:{project}"))
+    return (own,) if project is None else (own, FolderName(f"{PROJECT}{project}"))
+
+
+def overlap(one: FolderName, other: FolderName) -> bool:
+    """Return whether the two are the same folder, or project folders of which one contains the other: what is
+    written in the inner one can be read in the outer one, and the other way round."""
+    if one == other or not (one.startswith(PROJECT) and other.startswith(PROJECT)):
+        return one == other
+    paths = [PurePosixPath(name.removeprefix(PROJECT)) for name in (one, other)]
+    return paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0])

@@ -11,10 +11,10 @@ from talaria.core.clock import Clock
 from talaria.core.ids import ChatKey, asking_chat
 from talaria.core.shown import visible_entries
 from talaria.core.store_ports import Store
-from talaria.core.trust import FolderName, Taint, Taints, folder_names
+from talaria.core.trust import FolderName, Taint, Taints, folder_names, overlap
 from talaria.core.turns import Turn
 
-_MARKS_KEPT = 4096
+_MARKS_KEPT = 256
 
 
 class FolderTrust:
@@ -34,7 +34,8 @@ class FolderTrust:
 
     def is_marked(self, chat_key: ChatKey) -> bool:
         """Return whether this process has marked a folder of the chat lately, and has not cleared it."""
-        return any(name in self._marked for name in self._names(chat_key))
+        names = self._names(chat_key)
+        return any(overlap(name, marked) for name in names for marked in self._marked)
 
     async def mark(self, chat_key: ChatKey, source: str) -> None:
         """Mark the folders of a chat as tainted, durably before this returns."""
@@ -53,8 +54,8 @@ class FolderTrust:
         """Trust the folders of a chat again, because a person said so."""
         names = self._names(chat_key)
         await self._taints.clear(names)
-        for name in names:
-            self._marked.pop(name, None)
+        for marked in [each for each in self._marked if any(overlap(name, each) for name in names)]:
+            del self._marked[marked]
 
     def is_shared(self, chat_key: ChatKey) -> bool:
         """Return whether other chats may work in a folder of this chat."""

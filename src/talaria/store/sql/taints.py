@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from talaria.core.trust import FolderName, Taint
+from talaria.core.trust import PROJECT, FolderName, Taint, overlap
 from talaria.store.sql.executor import Connection, Transaction
 
 MARK = "INSERT INTO tainted_folders (folder, since, source) VALUES (?, ?, ?) ON CONFLICT (folder) DO NOTHING"
-FIND = "SELECT since, source FROM tainted_folders WHERE folder = ?"
+FIND = "SELECT folder, since, source FROM tainted_folders WHERE folder = ?"
+FIND_PROJECTS = "SELECT folder, since, source FROM tainted_folders WHERE folder >= ? AND folder < ?"
 CLEAR = "DELETE FROM tainted_folders WHERE folder = ?"
+_PROJECTS = (PROJECT, PROJECT[:-1] + chr(ord(PROJECT[-1]) + 1))  # few, so all of them are compared
 
 
 def mark(tx: Transaction, folders: Sequence[FolderName], at: float, source: str) -> None:
@@ -18,10 +20,20 @@ def mark(tx: Transaction, folders: Sequence[FolderName], at: float, source: str)
 
 
 def find(db: Connection, folders: Sequence[FolderName]) -> Taint | None:
-    rows = [row for folder in folders if (row := db.execute(FIND, (folder,)).fetchone()) is not None]
-    return Taint(*min(rows)) if rows else None
+    return min((taint for _, taint in _overlapping(db, folders)), key=lambda taint: taint.since, default=None)
 
 
 def clear(tx: Transaction, folders: Sequence[FolderName]) -> None:
-    for folder in sorted(folders):
+    for folder in sorted(name for name, _ in _overlapping(tx, folders)):
         tx.execute(CLEAR, (folder,))
+
+
+def _overlapping(
+    db: Connection | Transaction, folders: Sequence[FolderName]
+) -> Iterator[tuple[FolderName, Taint]]:
+    for folder in folders:
+        is_project = folder.startswith(PROJECT)
+        rows = db.execute(FIND_PROJECTS, _PROJECTS) if is_project else db.execute(FIND, (folder,))
+        for name, since, source in rows.fetchall():
+            if overlap(folder, name):
+                yield name, Taint(since, source)
