@@ -36,7 +36,7 @@ The limits themselves are in [configuration.md](configuration.md), the reasons i
 - *Disks*: the home is on a real ext4 file system that becomes full, read-only, frozen or slow, or loses the
   database file, while 16 chats run.
 
-`./dev test` runs a twentieth of all this.
+`./dev test` runs a twentieth of all this. Attacks that people tried by hand are in [attacks.md](attacks.md).
 
 ![turns of bystanders and memory over the attacks](limits.svg)
 
