@@ -87,10 +87,10 @@ class WarmAgent:
                 )
             if isinstance(entry.body, ReasoningSet):
                 self.reasoning = entry.body.effort
-            elif entry.message is not None:
-                self.transcript.append(entry.message)
+            elif (message := entry.message) is not None:
+                self.transcript.append(message)
                 self.has_heard = self.has_heard or tells_of_memory(entry)
-                self.has_untrusted = self.has_untrusted or is_untrusted(entry.message)
+                self.has_untrusted = self.has_untrusted or is_untrusted(message)
             self.revision = Revision(entry.epoch, entry.seq)
 
     def restart(self, pinned: PinnedSpec, wire: WireFormat) -> None:

@@ -100,8 +100,9 @@ def choose_busy(command: Command | None, usual: Busy) -> tuple[Busy, bool]:
 def _brings_file(inbound: Inbound) -> bool:
     """Return whether the message has put untrusted content into the folder of its chat: a file that was sent,
     or the file of a long message that came from outside."""
-    message = UserMessage(inbound.parts, untrusted=inbound.untrusted)
-    return is_untrusted(message) and any(isinstance(part, File) for part in inbound.parts)
+    if not any(isinstance(part, File) for part in inbound.parts):
+        return False
+    return is_untrusted(UserMessage(inbound.parts, untrusted=inbound.untrusted))
 
 
 class Intake:
