@@ -54,7 +54,7 @@ def test_the_built_in_tools_say_rightly_what_they_do() -> None:
         "send_message": (Risk.NONE, False, False),
         "session_search": reads,
         "terminal": (Risk.FILES, False, False),
-        "todo": (Risk.NONE, True, False),
+        "todo": (Risk.FILES, True, False),
         "web_fetch": reads,
         "write_file": (Risk.FILES, True, False),
     }
