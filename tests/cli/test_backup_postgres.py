@@ -394,7 +394,7 @@ def has_namespaces() -> bool:
         return False
 
 
-@pytest.mark.skipif(not has_namespaces(), reason="no mount namespaces here")
+@pytest.mark.skipif(os.geteuid() != 0 or not has_namespaces(), reason="needs root and mount namespaces")
 @pytest.mark.parametrize("is_home", [True, False], ids=["home", "target"])
 def test_a_full_disk_is_named_and_no_archive_is_left(
     talaria: Talaria, home: Path, environ: dict[str, str], tmp_path: Path, url: str, is_home: bool
