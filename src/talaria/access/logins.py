@@ -117,6 +117,6 @@ def _sign(key: bytes, claim: str) -> str:
 
 
 def digest_of_code(code: str) -> bytes:
-    """Return the key under which a code is kept. Its lookup time tells nothing about a code, and whoever has
-    it cannot find the code."""
+    """Return the key under which a code is kept. Its lookup time tells nothing about a code, and a
+    reader of the digest cannot find the code."""
     return hashlib.sha256(code.strip().upper().encode("utf-8", "surrogatepass")).digest()
