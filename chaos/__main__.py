@@ -7,13 +7,14 @@ import asyncio
 import logging
 import platform
 import sys
+from functools import partial
 from pathlib import Path
 
 from chaos import sandbox, schema
 from chaos.addresses import AddressRun
 from chaos.attacks import all_attacks
+from chaos.catching import on_cluster, run_planted
 from chaos.cluster_docs import SECTION, read_cluster_docs, write_cluster_docs
-from chaos.cluster_mutants import on_cluster
 from chaos.commands_docs import write_commands_docs
 from chaos.disk import DELETED, FAULTS, FROZEN, DiskRun
 from chaos.fuzz import HttpFuzzRun
@@ -22,10 +23,8 @@ from chaos.job_kills import JobKillRun
 from chaos.kills import KillResults, KillRun
 from chaos.limits_docs import render_table, write_limits_docs
 from chaos.loop_disk import why_not
-from chaos.mutants import MUTANTS, render, try_all
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
-from chaos.planted import Cluster, Commands, Kills, Pauses, Retries, Tests
 from chaos.processes import ProcessKillRun
 from chaos.proxy_attacks import ProxyAttackRun, all_proxy_attacks
 from chaos.reminder_kills import ReminderKillRun
@@ -33,6 +32,7 @@ from chaos.retries import RetryRun, has_node
 from chaos.start_kills import StartKillRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
 from chaos.webhooks import WebhookRun
+from mutants.planting import planted_faults
 from soak.report import Figure, Progress, render_markdown, render_svg, render_text
 
 PARTS = (
@@ -65,16 +65,18 @@ def main() -> None:
         "--store", choices=("postgres",), help="faults of three gateways on PostgreSQL, and nothing else"
     )
     parser.add_argument("--faults", type=int, metavar="N", help="with --store (default: 300)")
-    parser.add_argument("--mutants", action="store_true", help="plant known faults; each must be caught")
+    parser.add_argument(
+        "--mutants", nargs="*", metavar="NAME", help="plant known faults, as `./dev mutants --planted` does"
+    )
+    parser.add_argument("--resume", action="store_true", help="with --mutants: continue the last run")
     parser.add_argument("--docs", action="store_true", help="also write docs/chaos.md and docs/limits.md")
     options = parser.parse_args()
     logging.basicConfig(level=logging.CRITICAL)
+    if options.mutants is not None:
+        has_cluster = options.store is not None
+        tell = partial(print, flush=True)
+        sys.exit(run_planted(options.mutants, tell, is_resumed=options.resume, has_cluster=has_cluster))
     sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the tests bring PostgreSQL
-    if options.mutants:
-        ways = on_cluster(MUTANTS) if options.store is not None else MUTANTS
-        caught = asyncio.run(try_all(lambda text: print(text, flush=True), ways))
-        print(render(caught))
-        sys.exit(0 if all(one.is_caught for one in caught) else 1)
     progress = Progress()
     if options.store is not None:
         sys.exit(0 if _strike_cluster(options, progress) else 1)
@@ -101,7 +103,7 @@ def _strike_cluster(options: argparse.Namespace, progress: Progress) -> bool:
     figures = asyncio.run(run.run())
     print(render_text(figures))
     if options.docs:
-        write_cluster_docs(figures, on_cluster(MUTANTS))
+        write_cluster_docs(figures, on_cluster(planted_faults()))
     if not (is_good := all(figure.is_reached for figure in figures)):
         print(f"seed {options.seed}:\n{run.findings()}")
     return is_good
@@ -276,31 +278,10 @@ Kills by point: {struck or "not run"}.
 {SECTION}{read_cluster_docs()}
 ## Planted faults
 
-`./dev chaos --mutants` plants these faults in a copy of the source, one at a time. Each must be caught.
-
-{_faults()}
+`./dev mutants --planted` plants known faults in a copy of the source, one at a time. A test, or a short
+form of one of the runs above, must catch each of them: see [mutants.md](mutants.md#planted-faults).
 """
     )
-
-
-def _faults() -> str:
-    lines = ["| fault | effect | caught by |", "|---|---|---|"]
-    for mutant in MUTANTS:
-        match mutant.caught_by:
-            case Kills(points=points):
-                how = f"kills at {', '.join(f'`{point}`' for point in points)}"
-            case Pauses(count=count):
-                how = f"{count} pauses"
-            case Retries(count=count):
-                how = f"{count} cuts, timeouts and kills of clients that retry"
-            case Cluster(count=count):
-                how = f"{count} faults of three gateways"
-            case Commands(families=families):
-                how = f"hostile commands: {', '.join(families)}"
-            case Tests(node=node):
-                how = f"`{node}`"
-        lines.append(f"| {mutant.name} | {mutant.why} | {how} |")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from chaos.planted import Mutant
+from mutants.planting import PlantedFault
 from soak.report import Figure, render_markdown
 
 _DOCS = Path(__file__).parent.parent / "docs" / "chaos.md"
@@ -20,18 +20,18 @@ def read_cluster_docs() -> str:
     return f"\n{rest.partition(_NEXT)[0]}" if found else "\n"
 
 
-def write_cluster_docs(figures: Sequence[Figure], mutants: Sequence[Mutant]) -> None:
+def write_cluster_docs(figures: Sequence[Figure], faults: Sequence[PlantedFault]) -> None:
     """Replace the section. The rest of the page comes from another run, and stays."""
     page = _DOCS.read_text()
     start = page.find(f"{SECTION}\n")
     end = page.index(_NEXT)
     before = page[: end + 1] if start < 0 else page[:start]
-    _DOCS.write_text(f"{before}{SECTION}\n{_render(figures, mutants)}{page[end:]}")
+    _DOCS.write_text(f"{before}{SECTION}\n{_render(figures, faults)}{page[end:]}")
 
 
-def _render(figures: Sequence[Figure], mutants: Sequence[Mutant]) -> str:
+def _render(figures: Sequence[Figure], faults: Sequence[PlantedFault]) -> str:
     machine = f"{platform.machine()}, Python {platform.python_version()}"
-    names = "; ".join(mutant.name for mutant in mutants)
+    names = "; ".join(fault.name for fault in faults)
     return f"""
 Written by `./dev chaos --store postgres --docs` ({machine}). Three real gateways serve one PostgreSQL, with
 leases of a second. People write over HTTP to all three, each message to a gateway at random, and again
@@ -46,6 +46,6 @@ go on after another has begun in its log; no tool may have run twice; every job 
 
 {render_markdown(figures)}
 
-These faults of the table below, planted one at a time, are caught here too (`./dev chaos --store postgres
+These planted faults, one at a time, are caught here too (`./dev chaos --store postgres
 --mutants`): {names}.
 """

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
@@ -19,7 +18,8 @@ from typing import Any
 
 import psycopg
 
-from postgres_server import PostgresServer, running_server
+from support.ports import port_of, reserve_port
+from support.postgres_server import PostgresServer, running_server
 from talaria.core.failpoints import Failpoint
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
@@ -166,7 +166,7 @@ class ClusterWorld:
                 "CLUSTER__LEASE": f"{LEASE_SECONDS:g}s",
                 "CLUSTER__TOKEN_ENV": "TALARIA_CLUSTER_TOKEN",
                 "CLUSTER_TOKEN": "one-token-for-all-gateways",
-                "HTTP__PORT": str(free_port()),
+                "HTTP__PORT": str(port_of(self._scopes.enter_context(reserve_port()))),
                 "MODEL__PROVIDER": "scripted",
                 "PROVIDERS__SCRIPTED__BASE_URL": self.model.base_url,
                 "SHUTDOWN__RESTART_PAUSE": "1ms",
@@ -292,8 +292,3 @@ async def new_world() -> AsyncIterator[ClusterWorld]:
     with running_server(SERVER) as server, tempfile.TemporaryDirectory(prefix="talaria-cluster-") as folder:
         async with ModelServer(record=False) as model, AsyncExitStack() as scopes:
             yield ClusterWorld(server, model, Path(folder), scopes)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])

@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 from soak.report import Curve, Figure, Progress
+from support.ports import port_of, reserve_port
 from talaria.channels.telegram.channel import WEBHOOK_PATH
 from talaria.core.failpoints import Failpoint
 from talaria.store.sqlite.driver import driver
@@ -181,7 +182,9 @@ class KillRun:
         async with AsyncExitStack() as scopes:
             server = await scopes.enter_async_context(TelegramServer())
             users = SimulatedUsers(server, list(_KINDS_OF), home)
-            settings = users.settings_with(model) | (_webhook() if number % 2 else {})
+            settings = users.settings_with(model) | (
+                _webhook(scopes.enter_context(reserve_port())) if number % 2 else {}
+            )
             gateway = await scopes.enter_async_context(
                 GatewayProcess(home, home.with_suffix(".log"), settings, source=self._source)
             )
@@ -275,10 +278,9 @@ class _Worker:
             self._users.redeliver(self._random)
 
 
-def _webhook() -> dict[str, str]:
-    """Return settings for a webhook on a free port, which stays the same over all lives."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def _webhook(place: socket.socket) -> dict[str, str]:
+    """Return settings for a webhook at this reserved port, which stays the same over all lives."""
+    port = port_of(place)
     return {
         "HTTP__PORT": str(port),
         "CHANNELS__TELEGRAM__MODE": "webhook",

@@ -13,13 +13,13 @@ from random import Random
 
 import msgspec
 
-from rig import inbound, start
 from soak.report import Figure, Progress
+from support.fake_outlet import FakeOutlet, OutletFault
+from support.rig import inbound, start
+from support.scripted_model import ScriptedModel
 from talaria.core.delivery import OutgoingMessage
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.fake_outlet import FakeOutlet, OutletFault
-from talaria.testing.scripted_model import ScriptedModel
 
 _FAULTS = (None, None, OutletFault.DELAY, OutletFault.LOSE, OutletFault.SWALLOW_ANSWER, OutletFault.CRASH)
 _LIVES = 4

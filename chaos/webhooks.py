@@ -20,9 +20,9 @@ import aiohttp
 from multidict import CIMultiDict
 
 from soak.report import Figure, Progress
+from support.webhook_calls import SECRET, STANDARD_SECRET, sign
 from talaria.store.sqlite.driver import driver
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
-from talaria.testing.webhook_calls import SECRET, STANDARD_SECRET, sign
 
 KINDS: Final = ("github", "hmac-sha256", "standard", "stripe", "token")
 _MAX_BODY: Final = 16 << 10

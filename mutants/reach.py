@@ -10,7 +10,7 @@ import ast
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from functools import cache
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -19,7 +19,8 @@ import msgspec
 
 from mutants.blocks import ROOT, SOURCE, Block, functions, source_files, write_recording
 from mutants.faults import Fault
-from mutants.runs import Ran, folder, run_tests, stop_all
+from mutants.runs import Ran, folder, run_tests, source_copy
+from mutants.workers import run_in_threads
 
 TESTS = ROOT / "tests"
 RECORDS = ROOT / ".mutants"
@@ -28,15 +29,18 @@ _DOCUMENTED = ("settings", "limits")
 _FILES_AT_ONCE = 6
 _TEST_SECONDS = 300
 _RUN_SECONDS = 1800
+_FORMAT = b"2"  # of the records; others are made again
 
 
 class RecordedTest(msgspec.Struct, frozen=True, array_like=True):
-    """`entered` is a number in hexadecimal: bit N stands for block N of the file's record."""
+    """`entered` is a number in hexadecimal: bit N stands for block N of the file's record. `skipped` is the
+    reason why the test did not run."""
 
     node: str
     seconds: float
     passes: bool
     entered: str
+    skipped: str = ""
 
 
 class RecordedFile(msgspec.Struct, frozen=True):
@@ -59,6 +63,10 @@ class Reach:
                 function = block.partition("#")[0]
                 for name in (block, function, function.partition(":")[0]):
                     self._files[name].add(file)
+
+    def skipped(self) -> Counter[str]:
+        """Return the reasons why tests were skipped, with the number of tests of each."""
+        return Counter(test.skipped for one in self._records.values() for test in one.tests if test.skipped)
 
     def of(self, fault: Fault) -> tuple[list[RecordedTest], list[RecordedTest]]:
         """Return the tests that enter the fault's block: the near ones, and the others.
@@ -105,7 +113,8 @@ class Reach:
         )
 
     def _in_files(self, files: Iterable[str]) -> list[tuple[int, RecordedTest]]:
-        tests = (test for file in files for test in self._records[file].tests if test.passes)
+        """Return the tests of these files. Skipped ones may run by now: a program may have been installed."""
+        tests = (test for file in files for test in self._records[file].tests if test.passes or test.skipped)
         return [(self._bits[test.node].bit_count(), test) for test in tests]
 
     def _knows(self, block: str) -> bool:
@@ -190,10 +199,14 @@ def _variants_last(tests: Sequence[RecordedTest]) -> list[RecordedTest]:
     return sorted(tests, key=lambda test: rounds[test.node])
 
 
-def load(*, jobs: int, again: bool, tell: Callable[[str], None]) -> Reach:
-    """Return the records of all test files. Those that are missing or stale are made first (`again`: all)."""
+def load(*, jobs: int, again: bool, tell: Callable[[str], None], below: str = "tests") -> Reach:
+    """Return the records of the test files `below` a path.
+
+    Records that are missing or stale are made first; with `again`, all of them.
+    """
     RECORDS.mkdir(exist_ok=True)
     files = {path.relative_to(ROOT).as_posix(): path for path in sorted(TESTS.rglob("test_*.py"))}
+    files = {file: path for file, path in files.items() if Path(file).is_relative_to(below)}
     digests = {file: _digest(path) for file, path in files.items()}
     records = (
         {} if again else {file: one for file in files if (one := _kept(file)) and one.digest == digests[file]}
@@ -203,6 +216,9 @@ def load(*, jobs: int, again: bool, tell: Callable[[str], None]) -> Reach:
         tell(f"recording which tests of {len(stale)} files enter which functions (once; minutes) …")
         for made in _record(stale, digests, jobs, tell):
             records |= made
+    failing = sum(not test.passes and not test.skipped for one in records.values() for test in one.tests)
+    if failing:
+        tell(f"{failing} tests fail without a fault, at least in a copy of the source. They are not used.")
     return Reach(records)
 
 
@@ -223,7 +239,7 @@ def _record_path(file: str) -> Path:
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(_FORMAT)
     for part in sorted(_parts(path)):
         digest.update(part.read_bytes())
     return digest.hexdigest()[:16]
@@ -257,49 +273,47 @@ def _imported(path: Path) -> tuple[Path, ...]:
 def _record(
     files: Sequence[str], digests: dict[str, str], jobs: int, tell: Callable[[str], None]
 ) -> Iterator[dict[str, RecordedFile]]:
-    with folder() as code, folder() as plain, ThreadPoolExecutor(jobs) as pool:
+    with folder() as code, source_copy({}) as copy:
         blocks = write_recording(code, source_files())
         waiting = iter(files)
-        parts = iter(lambda: list(islice(waiting, _FILES_AT_ONCE)), [])
-        futures = {pool.submit(_record_part, part, code, plain, blocks): part for part in parts}
-        try:
-            for done, future in enumerate(as_completed(futures), 1):
-                part, ran = futures[future], future.result()
-                made = {file: _file_record(file, digests[file], ran, blocks) for file in part}
-                for file, record in made.items():
-                    if record.tests:  # else it could not be imported, or the run was stopped
-                        _keep(file, record)
-                tell(f"  {done} of {len(futures)} parts")
-                yield made
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            stop_all()
-            raise
+        parts = list(iter(lambda: list(islice(waiting, _FILES_AT_ONCE)), []))
+        recorded = run_in_threads(lambda part: (part, _record_part(part, copy, code, blocks)), parts, jobs)
+        for done, (part, ran) in enumerate(recorded, 1):
+            made = {file: _file_record(file, digests[file], ran, blocks) for file in part}
+            for file, record in made.items():
+                if record.tests:  # else it could not be imported, or the run was stopped
+                    _keep(file, record)
+            tell(f"  {done} of {len(parts)} parts")
+            yield made
 
 
-def _record_part(files: Sequence[str], code: Path, plain: Path, blocks: Sequence[Block]) -> list[Ran]:
+def _record_part(files: Sequence[str], copy: Path, code: Path, blocks: Sequence[Block]) -> list[Ran]:
     """Run some files. Tests that fail are recorded a second time: a test that ended early entered too little.
 
     Those that fail again are tried with the code as it is, since a recording is slower.
     """
-    limit = ("--continue-on-collection-errors", "--timeout", str(_TEST_SECONDS))
-    first = run_tests(files, code, blocks=len(blocks), options=limit, seconds=_RUN_SECONDS).tests
-    failed = [ran.node for ran in first if not ran.passed]
-    if not failed:
-        return first
-    second = run_tests(
-        files, code, only=failed, blocks=len(blocks), options=limit, seconds=_RUN_SECONDS
-    ).tests
-    better = {ran.node: ran for ran in second if ran.passed}
-    failed = [node for node in failed if node not in better]
-    passed = set()
-    if failed:
-        again = run_tests(files, plain, only=failed, options=limit, seconds=_RUN_SECONDS)
-        passed = {ran.node for ran in again.tests if ran.passed}
-    return [
-        better.get(ran.node) or Ran(ran.node, ran.seconds, ran.passed or ran.node in passed, ran.entered)
-        for ran in first
-    ]
+
+    def run(only: Sequence[str] | None = None, recording: Path | None = code) -> dict[str, Ran]:
+        limit = ("--continue-on-collection-errors", "--timeout", str(_TEST_SECONDS))
+        outcome = run_tests(
+            files,
+            copy,
+            only=only,
+            recording=recording,
+            blocks=len(blocks),
+            options=limit,
+            seconds=_RUN_SECONDS,
+        )
+        return {ran.node: ran for ran in outcome.tests if "::" in ran.node}
+
+    found = run()
+    for recording in (code, None):
+        if failed := [node for node, ran in found.items() if ran.result == "failed"]:
+            again = {node: ran for node, ran in run(failed, recording).items() if ran.passed}
+            for node, ran in again.items():
+                entered = ran.entered if recording is not None else found[node].entered
+                found[node] = replace(ran, entered=entered)
+    return list(found.values())
 
 
 def _file_record(file: str, digest: str, ran: Sequence[Ran], blocks: Sequence[Block]) -> RecordedFile:
@@ -307,7 +321,9 @@ def _file_record(file: str, digest: str, ran: Sequence[Ran], blocks: Sequence[Bl
     entered = sorted({number for one in own for number in one.entered})
     places = {number: place for place, number in enumerate(entered)}
     tests = [
-        RecordedTest(one.node, one.seconds, one.passed, f"{sum(1 << places[n] for n in one.entered):x}")
+        RecordedTest(
+            one.node, one.seconds, one.passed, f"{sum(1 << places[n] for n in one.entered):x}", one.reason
+        )
         for one in own
     ]
     return RecordedFile(digest, [blocks[number].name for number in entered], tests)

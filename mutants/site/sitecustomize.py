@@ -1,8 +1,8 @@
-"""Gives a process other code for some modules of `talaria`. Python imports it at its start.
+"""Replaces the modules of `talaria` by code that records what it enters. Python imports it at its start.
 
-The folder in MUTANTS_CODE has one file for each such module, named as the module, with its compiled code.
-MUTANTS_MAP names a file with one byte for each block of the source: the code of a recording sets the byte of
-each block that it enters. All processes of a test share the file, so that of a killed process is known too.
+The folder in MUTANTS_CODE has one file for each module, named as the module, with its compiled code.
+MUTANTS_MAP names a file with one byte for each block of the source: the code sets the byte of each block that
+it enters. All processes of a test share the file, so the blocks of a killed process are known too.
 """
 
 from __future__ import annotations

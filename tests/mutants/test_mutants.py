@@ -7,15 +7,19 @@ import os
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from mutants.__main__ import draw, listed_equivalents, show
-from mutants.blocks import SOURCE, blocks, source_files, write_code, write_recording
-from mutants.faults import statements
+from mutants.blocks import SOURCE, blocks, source_files, write_recording
+from mutants.detection import detect, run_all
+from mutants.faults import Fault, statements
+from mutants.matrix import Row, only_detectors, read_matrix, summarize, wilson
 from mutants.reach import Reach, RecordedFile, RecordedTest, _record_part
-from mutants.runs import folder, run_tests, sweep
+from mutants.runs import folder, run_tests, source_copy, sweep
+from mutants.sampling import draw, listed_equivalents, show
 
 MODULE = SOURCE / "core" / "backoff.py"
 
@@ -128,11 +132,16 @@ def test_every_listed_equivalent_can_still_be_planted() -> None:
         assert len(listed.reason) > 10
 
 
+def a_fault() -> Fault:
+    """Return a fault of the first block of `MODULE`."""
+    text = MODULE.read_text()
+    name = next(blocks(MODULE, ast.parse(text))).name
+    return next(fault for faults in statements(MODULE, text) for fault in faults if fault.block == name)
+
+
 def test_nearer_and_more_specific_tests_come_first_and_failing_ones_never() -> None:
-    name = next(blocks(MODULE, ast.parse(MODULE.read_text()))).name
-    fault = next(
-        fault for faults in statements(MODULE, MODULE.read_text()) for fault in faults if fault.block == name
-    )
+    fault = a_fault()
+    name = fault.block
 
     def file(name_of: str, *tests: tuple[str, str, bool]) -> tuple[str, RecordedFile]:
         records = [RecordedTest(f"{name_of}::{test}", 0.1, passes, bits) for test, bits, passes in tests]
@@ -176,31 +185,40 @@ def test_a_killed_child():
 
 
 DETACHED = """
-import subprocess
+import os, subprocess, sys
+from pathlib import Path
+import talaria
 
-def test_leaves_a_process():
-    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    open({path!r}, "w").write(str(process.pid))
-    del process
+def test_leaves_processes():
+    source = str(Path(talaria.__file__).parent)
+    commands = ([], None), ([], {{"TMPDIR": os.environ["TMPDIR"]}}), ([source], {{}})
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(600)", *more], env=env, start_new_session=True
+        )
+        for more, env in commands
+    ]
+    open({path!r}, "w").write(" ".join(str(process.pid) for process in started))
+    os._exit(0)  # else a process that was not waited for fails the test
 """
 
 
 def test_the_code_of_a_killed_child_process_is_recorded_and_its_faults_are_caught(tmp_path: Path) -> None:
     test = tmp_path / "test_child.py"
     test.write_text(WITH_A_CHILD)
-    recording, faulty = tmp_path / "recording", tmp_path / "faulty"
+    recording = tmp_path / "recording"
     recording.mkdir()
-    faulty.mkdir()
     text = MODULE.read_text()
 
     found = write_recording(recording, [MODULE])
-    outcome = run_tests([str(test)], recording, blocks=len(found), seconds=60)
+    with source_copy({}) as copy:
+        outcome = run_tests([str(test)], copy, recording=recording, blocks=len(found), seconds=60)
     assert [ran.passed for ran in outcome.tests] == [True], outcome.said
     entered = {found[number].name.partition(" ")[0] for ran in outcome.tests for number in ran.entered}
     assert entered == {"core/backoff.py:Backoff.pause#0.0", "core/backoff.py:Backoff.pause#0.1"}
 
-    write_code(faulty, MODULE, text.replace("failures - 1", "failures + 1"))
-    outcome = run_tests([str(test)], faulty, seconds=60)
+    with source_copy({MODULE: text.replace("failures - 1", "failures + 1")}) as copy:
+        outcome = run_tests([str(test)], copy, seconds=60)
     assert [ran.passed for ran in outcome.tests] == [False], outcome.said
     assert MODULE.read_text() == text
 
@@ -222,11 +240,11 @@ def test_a_test_that_fails_by_load_is_recorded_again(tmp_path: Path) -> None:
     """What it entered before it failed is not all that it enters."""
     test = tmp_path / "test_load.py"
     test.write_text(FAILS_ONCE.format(path=str(tmp_path / "mark")))
-    recording, plain = tmp_path / "recording", tmp_path / "plain"
+    recording = tmp_path / "recording"
     recording.mkdir()
-    plain.mkdir()
     found = write_recording(recording, [MODULE])
-    (ran,) = _record_part([str(test)], recording, plain, found)
+    with source_copy({}) as copy:
+        (ran,) = _record_part([str(test)], copy, recording, found)
     assert ran.passed
     assert len(ran.entered) == 2
 
@@ -234,10 +252,124 @@ def test_a_test_that_fails_by_load_is_recorded_again(tmp_path: Path) -> None:
 def test_a_run_ends_at_its_limit_and_takes_what_it_started_along(tmp_path: Path) -> None:
     test = tmp_path / "test_detached.py"
     test.write_text(DETACHED.format(path=str(tmp_path / "pid")))
-    assert run_tests([str(test)], tmp_path, seconds=60).status == 0
-    status = Path("/proc", (tmp_path / "pid").read_text(), "status")
-    assert not status.exists() or "State:\tZ" in status.read_text()
+    with source_copy({}) as copy:
+        assert run_tests([str(test)], copy, seconds=60).status == 0
+    left = [Path("/proc", pid, "status") for pid in (tmp_path / "pid").read_text().split()]
+    assert len(left) == 3
+    assert [one for one in left if one.exists() and "State:\tZ" not in one.read_text()] == []
     assert run_tests([str(test)], tmp_path, seconds=0.01).status is None
+
+
+def test_postgresql_tests_run_also_as_root_and_notice_a_fault() -> None:
+    """As root, PostgreSQL runs as `nobody`: the folders of a run must be open to other users."""
+    node = "tests/store/test_postgres_races.py::test_a_turn_is_begun_by_one_owner"
+    module = SOURCE / "store" / "postgres" / "link.py"
+    text = module.read_text()
+    assert text.count("        return self._pipe\n") == 1
+    with source_copy({}) as copy:
+        (ran,) = run_tests([node], copy, seconds=120).tests
+    assert (ran.result, ran.reason) == ("passed", "")
+    with source_copy({module: text.replace("        return self._pipe\n", "        return None\n")}) as copy:
+        (ran,) = run_tests([node], copy, seconds=120).tests
+    assert ran.result == "failed"
+
+
+def test_a_fault_of_a_program_that_is_run_by_its_path_is_planted_too() -> None:
+    """`grep` runs matcher.py with `python -I`, where no import hook works."""
+    module = SOURCE / "tools" / "matcher.py"
+    text = module.read_text()
+    assert text.count('__name__ == "__main__"') == 1
+    with source_copy({module: text.replace('__name__ == "__main__"', "False")}) as copy:
+        (ran,) = run_tests(["tests/tools/test_search.py"], copy, options=("-x",), seconds=120).tests[-1:]
+    assert ran.result == "failed"
+
+
+NOTICING = "tests/mutants/noticing.py"
+QUICK = ("quiet", "skipped", "expected", "fails", "hangs", "ends_the_process", "fails_too")
+
+
+def noticing(*tests: str) -> list[RecordedTest]:
+    """Return tests of noticing.py. The last two are slow enough to fail by load."""
+    return [
+        RecordedTest(f"{NOTICING}::test_{name}", 0.1 if name in QUICK else 5.0, True, "0")
+        for name in tests or (*QUICK, "fails_once", "fails_by_load")
+    ]
+
+
+def names(nodes: Iterable[str]) -> list[str]:
+    return [node.partition("::test_")[2] for node in nodes]
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("NOTICING_MARK", str(tmp_path / "mark"))
+    with source_copy({MODULE: MODULE.read_text().replace("failures - 1", "failures + 1")}) as copy:
+        yield copy
+
+
+def test_all_tests_that_notice_a_fault_are_found_also_after_one_that_ends_pytest(
+    faulty: Path,
+) -> None:
+    found = run_all(noticing(), faulty, is_first_enough=False)
+    assert names(found.noticed) == ["fails", "hangs", "ends_the_process", "fails_too"]
+    assert (found.verdict, found.ran, found.skipped) == ("caught", 8, {"no printer": 1})
+
+
+def test_the_first_test_that_notices_a_fault_is_enough_if_no_matrix_is_made(
+    faulty: Path,
+) -> None:
+    assert names(run_all(noticing(), faulty, is_first_enough=True).noticed) == ["fails"]
+
+
+def test_a_skipped_test_did_not_run_so_its_fault_is_not_measured(faulty: Path) -> None:
+    found = run_all(noticing("skipped"), faulty, is_first_enough=True)
+    assert (found.verdict, found.ran, found.lack) == ("NOT MEASURED", 0, "1 skipped: no printer")
+    found = run_all(noticing("quiet", "skipped", "expected"), faulty, is_first_enough=True)
+    assert (found.verdict, found.ran) == ("SURVIVED", 2)
+
+
+def test_a_fault_that_no_test_reaches_is_measured_only_if_no_test_was_skipped() -> None:
+    def verdict(skipped: str) -> tuple[str, str]:
+        test = RecordedTest("tests/core/test_ids.py::test_one", 0.1, not skipped, "1", skipped)
+        found = detect(a_fault(), Reach({"tests/core/test_ids.py": RecordedFile("", ["x#0"], [test])}), 5)
+        return found.verdict, found.lack
+
+    assert verdict("") == ("SURVIVED", "")
+    assert verdict("no PostgreSQL") == ("NOT MEASURED", "1 skipped: no PostgreSQL")
+
+
+def test_a_file_that_cannot_be_imported_notices_a_fault_as_a_whole() -> None:
+    with source_copy({MODULE: "raise OSError('broken')\n"}) as copy:
+        found = run_all(noticing(), copy, is_first_enough=False)
+    assert found.noticed == {NOTICING: "E   OSError: broken"}
+
+
+def test_a_matrix_continues_after_a_kill_and_names_tests_that_nobody_may_delete(tmp_path: Path) -> None:
+    rows = [
+        Row("c1", "a.py", 1, "k", "x", "y", "caught", 2, 3, {"tests/test_a.py": ["test_1", "test_2"]}),
+        Row("c1", "a.py", 2, "k", "x", "y", "caught", 2, 3, {"tests/test_a.py": ["test_1"]}),
+        Row("c1", "a.py", 3, "k", "x", "y", "SURVIVED", 9),
+        Row("c1", "a.py", 4, "k", "x", "y", "NOT MEASURED", reason="1 skipped: no printer"),
+        Row("c1", "a.py", 5, "k", "x", "y", "equivalent", reason="no difference"),
+    ]
+    path = tmp_path / "matrix.jsonl"
+    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows) + b'{"commit":"c1","pa')
+    assert read_matrix(path) == rows
+    said = summarize(rows)
+    assert "only one to notice a fault: 1\n  tests/test_a.py::test_1  a.py:2" in said
+    assert "2 of 3 faults caught: 67 % (95 % interval: 21 % to 94 %)" in said
+
+    def lost_without(*tests: str) -> list[int]:
+        return [row.line for row, _ in only_detectors(tests, rows)]
+
+    assert lost_without("tests/test_a.py") == lost_without("tests") == [1, 2]
+    assert lost_without("tests/test_a.py::test_1") == [2]
+    assert lost_without("tests/test_a.py::test_2") == lost_without("tests/test_b.py") == []
+
+
+def test_the_interval_of_a_rate_is_wilsons() -> None:
+    assert [round(one, 4) for one in wilson(5, 10)] == [0.2366, 0.7634]
+    assert wilson(0, 0) == (0.0, 1.0)
 
 
 def test_what_a_killed_run_left_behind_is_swept_away() -> None:
