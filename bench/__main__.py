@@ -3,6 +3,9 @@
 --compare PATH shows the cost of a change: it alternates between this checkout and the one at PATH, which
 needs a .venv of its own, and prints the medians and their ratios. With --instructions it counts instructions
 under valgrind instead, which other work on the machine hardly changes.
+
+--calls counts the Python and C calls of a turn, by package. The counts are exact. --top N lists the functions
+that are called most often. --record writes bench/calls.json, which the tests compare with.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench import pieces, streams
+from bench import calls, pieces, streams
 from bench.compare import ROUNDS, compare, render
 from bench.instructions import compare_instructions
 from bench.suite import PARTS, Suite
@@ -38,6 +41,9 @@ def main() -> None:
         "--rounds", type=int, default=ROUNDS, metavar="N", help="of --compare (default: %(default)s)"
     )
     parser.add_argument("--instructions", action="store_true", help="--compare counts instructions")
+    parser.add_argument("--calls", action="store_true", help="count the calls of a turn, by package")
+    parser.add_argument("--top", type=int, default=0, metavar="N", help="with --calls: the top N functions")
+    parser.add_argument("--record", action="store_true", help="with --calls: write bench/calls.json")
     parser.add_argument(
         "--store", choices=("postgres",), help="turns on PostgreSQL against turns on SQLite, and nothing else"
     )
@@ -45,6 +51,12 @@ def main() -> None:
         "--gateways", type=int, metavar="N", help="with --store: 1 to N gateways on one database only"
     )
     options = parser.parse_args()
+    if options.calls:
+        counted = calls.count_calls()
+        print(calls.render(counted, options.top))
+        if options.record:
+            calls.record(counted)
+        return
     if options.instructions:
         if options.compare is None:
             parser.error("--instructions needs --compare PATH")
@@ -54,7 +66,6 @@ def main() -> None:
         print(render(uvloop.run(compare(options.compare, _say, options.rounds))))
         return
     if options.store is not None:
-        sys.path.append(str(Path(__file__).parents[1] / "tests"))  # the tests bring the server
         from bench.gateways import cluster_rows  # noqa: PLC0415
         from bench.postgres import postgres_rows  # noqa: PLC0415
         from bench.postgres_sizes import size_rows  # noqa: PLC0415
@@ -100,6 +111,10 @@ fsync, leased, run against the scripted model server (which answers at once), lo
 fsync. Its cost is the CPU time of the gateway's process, user and system, all threads. Of three rounds the
 best counts: other work of the machine can only add to it. The scripted server sends its short answer in one
 HTTP chunk; a server that sends one for each event adds about 0.1 ms, in the client library.
+
+`./dev bench --calls` counts the Python and C calls of one durable turn in the gateway's process, by package:
+one connection for each message, a warm agent, no tools. Counts are exact and do not depend on the load of the
+machine, so they also show what a small change costs. They do not show how long a call takes.
 
 ![CPU per call and per turn](performance.svg)
 

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from pathlib import Path
 
+from support.scripted_model import ScriptedModels
 from talaria.agent.settings import AgentSettings
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
@@ -19,7 +20,6 @@ from talaria.core.turns import Inbound, Sender
 from talaria.models.catalog import Catalog
 from talaria.models.settings import ModelSettings
 from talaria.store.sqlite.store import SqliteStore
-from talaria.testing.scripted_model import ScriptedModels
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 from talaria.workspace.workspaces import ChatWorkspaces

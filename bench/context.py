@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench.load import Client, fresh_names
 from bench.processes import Metered, gateway, model_server
+from support.scripted_model import ScriptedModels
 from talaria.agent.warm import AgentBuilder
 from talaria.core.clock import SystemClock
 from talaria.core.entries import EntryBody, Summary
@@ -16,7 +17,6 @@ from talaria.core.ids import OwnerId
 from talaria.core.ledger import Commit, Page
 from talaria.core.messages import AssistantMessage, Text, UserMessage
 from talaria.store.sqlite.store import SqliteStore
-from talaria.testing.scripted_model import ScriptedModels
 from talaria.workspace.workspaces import ChatWorkspaces
 
 COMPACTED_LENGTH = 5_000

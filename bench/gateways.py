@@ -15,7 +15,7 @@ from bench.load import Client, fresh_names
 from bench.postgres import DURABLE
 from bench.processes import Metered, gateway, model_server
 from bench.table import Row, Wanted
-from postgres_server import PostgresServer, running_server
+from support.postgres_server import PostgresServer, running_server
 from talaria.core.clock import SystemClock
 from talaria.core.cluster import Wake
 from talaria.core.ids import new_owner_id

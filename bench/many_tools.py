@@ -12,15 +12,17 @@ from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.settings import Settings
-from talaria.core.gateway_part import NoSettings, Parts, ToolPart
+from talaria.core.gateway_part import NoSettings, Parts
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender
 from talaria.gateway import Gateway
 from talaria.models.settings import ModelSettings, ProviderSettings
 from talaria.parts import PARTS
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
+from talaria.tools.part import ToolPart
+from talaria.tools.tool import ToolContext
 from talaria.tools.toolset import Family
 
 FOREIGN_TOOLS = 200

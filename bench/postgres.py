@@ -11,8 +11,8 @@ from bench.load import Client, fresh_names
 from bench.processes import gateway, model_server
 from bench.table import Row, Wanted
 from bench.turns import SESSIONS
-from postgres_server import running_server
-from rig import start
+from support.postgres_server import running_server
+from support.rig import start
 from talaria.core.clock import SystemClock
 from talaria.store.postgres.store import PostgresStore
 

@@ -17,7 +17,7 @@ from bench.postgres import count_trips
 from bench.processes import gateway, model_server
 from bench.table import Row, Wanted
 from bench.turns import SESSIONS
-from postgres_server import PostgresServer, running_server
+from support.postgres_server import PostgresServer, running_server
 from talaria.search.index import SIDE_FILE
 from talaria.search.side_file import open_side_file
 

@@ -15,17 +15,17 @@ from bench.load import Client, fresh_names
 from bench.processes import gateway, model_server
 from talaria.access.people import People
 from talaria.core.clock import SystemClock
-from talaria.core.gateway_part import ToolScope
 from talaria.core.ids import ChatAddress, ChatKey, OwnerId, SessionId, TurnId
 from talaria.core.ledger import Accept, Begin, Commit, Fresh, TurnEnd
 from talaria.core.messages import AssistantMessage, Text, UserMessage
 from talaria.core.people import EVERYTHING
-from talaria.core.tools import CallScope, ToolContext
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.search.index import LogIndex, open_index
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.fake_workspaces import FakeWorkspaces
+from talaria.tools.part import ToolScope
 from talaria.tools.recall import recall_tools
+from talaria.tools.tool import CallScope, ToolContext
 from talaria.tools.workers import ToolWorkers
 
 _OWNER, _LEASE = OwnerId("own_bench"), 600.0

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bench.postgres_sizes import fill
-from contracts.store_orders import HandClock, accepting
-from postgres_server import postgres, postgres_database  # noqa: F401 - fixtures
+from contracts.store_orders import accepting, new_clock
+from support.postgres_server import postgres, postgres_database  # noqa: F401 - fixtures
 from talaria.core.ledger import Page
 from talaria.store.postgres.store import PostgresStore
 
 
 async def test_filled_sessions_are_read_and_go_on(postgres_database: str) -> None:  # noqa: F811 - the fixture
     fill(postgres_database, 30)
-    async with await PostgresStore.open(postgres_database, HandClock()) as store:
+    async with await PostgresStore.open(postgres_database, new_clock()) as store:
         stats = await store.stats()
         assert (stats.sessions, stats.turns["done"]) == (30, 60)
         (session, *_) = (await store.sessions(Page(1))).items
