@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import urllib.request
 from pathlib import Path
 
 import msgspec
 
-from cli.conftest import Serve, Talaria
+from cli.conftest import Caller, Serve, Talaria
 
 
 def test_a_backup_of_a_running_gateway_is_restored_when_it_has_stopped(
@@ -128,14 +127,8 @@ def test_a_bot_s_token_comes_back_and_the_rest_is_named(
 
 def test_why_says_what_a_call_of_v1_was(talaria: Talaria, serve: Serve, home: Path) -> None:
     serve()
-    address = msgspec.json.decode((home / "gateway.json").read_bytes())["url"]
     told = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is Lima?"}]
-    request = urllib.request.Request(
-        f"{address}/v1/chat/completions",
-        msgspec.json.encode({"messages": told}),
-        {"Authorization": f"Bearer {(home / 'http.token').read_text().strip()}"},
-    )
-    with urllib.request.urlopen(request) as answer:
+    with Caller(home).open("/v1/chat/completions", msgspec.json.encode({"messages": told})) as answer:
         assert answer.status == 200
     line = talaria("why").stdout.splitlines()[1]
     *_, chat, path, state, where, is_, lima, turn = line.split()

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from cli.conftest import Serve, Talaria
-from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from talaria.store.archive import MANIFEST, Manifest
 from talaria.store.copying import copied_tables
 from talaria.store.sqlite.driver import driver

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import Serve, Talaria
+from cli.conftest import DEADLINE, Serve, Talaria
+from support.trees import nested
 from talaria.cli.main import main
 from talaria.core.installation import remove_command
 from talaria.workspace.processes import find_running
@@ -64,7 +65,7 @@ def test_everything_that_runs_ends_and_the_data_stays(
     assert "1 background process" in done.stdout and "sleep 4321" in done.stdout
     assert f"Kept: {home}" in done.stdout
     assert done.stdout.splitlines()[-1] == f"To remove the program: {remove_command()}"
-    gateway.wait(10)
+    gateway.wait(DEADLINE)
     assert not is_running(pid)
     assert of_home(home) == []
     assert not list(unit.iterdir())
@@ -77,7 +78,7 @@ def test_processes_of_a_killed_gateway_end_and_the_data_is_deleted(
     gateway = serve()
     pid = start_process(talaria, home)
     gateway.kill()
-    gateway.wait(10)
+    gateway.wait(DEADLINE)
     assert is_running(pid)
     models = tmp_path / "cache" / "talaria"
     models.mkdir(parents=True)
@@ -106,6 +107,16 @@ def test_a_home_behind_a_link_is_deleted_with_the_link_and_not_what_links_in_it_
     assert (done.returncode, done.stderr) == (0, "")
     assert not real.exists() and not home.is_symlink()
     assert (other / "kept").read_text() == "kept"
+
+
+def test_a_home_with_folders_that_are_nested_deeply_is_deleted(
+    talaria: Talaria, home: Path, tmp_path: Path
+) -> None:
+    (home / "talaria.lock").touch()
+    (home / "files").mkdir(exist_ok=True)
+    with nested(home / "files", 3000):
+        done = talaria("uninstall", "--yes", "--delete-data", env=env(tmp_path))
+        assert (done.returncode, done.stderr, home.exists()) == (0, "", False)
 
 
 def test_without_a_terminal_it_needs_a_yes(serve: Serve, talaria: Talaria, home: Path) -> None:
@@ -142,7 +153,7 @@ def test_a_gateway_that_stops_names_the_processes_that_still_run(
     gateway = serve()
     pid = start_process(talaria, home)
     gateway.send_signal(signal.SIGTERM)
-    gateway.wait(20)
+    gateway.wait(DEADLINE)
     log = (tmp_path / "serve.log").read_text()
     assert f"1 background process still running: sleep 4321. To end: kill {pid}" in log
     os.kill(pid, signal.SIGTERM)

@@ -11,8 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from contracts.store_orders import HandClock, accepting, answered, record_of
-from talaria.cli.restore import restore
+from contracts.store_orders import accepting, answered, record_of
+from support.trees import nested
+from talaria.cli.restore import restore, swap
 from talaria.config.home import Home
 from talaria.core.errors import BadRequest, StoreError, TalariaError
 from talaria.core.ids import TurnId
@@ -20,6 +21,7 @@ from talaria.store.archive import MANIFEST, Manifest, Packing, drop_snapshots, n
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
+from talaria.testing.clock import FakeClock
 
 
 def silent(size: int, name: str) -> None:
@@ -41,7 +43,7 @@ def home(tmp_path: Path) -> Home:
     return Home(path)
 
 
-async def packed(home: Home, clock: HandClock, target: Path) -> tuple[Manifest, TurnId]:
+async def packed(home: Home, clock: FakeClock, target: Path) -> tuple[Manifest, TurnId]:
     """A backup made while the store is open and goes on."""
     async with await SqliteStore.open(home.database, clock) as store:
         turn = await answered(store)
@@ -55,7 +57,7 @@ async def packed(home: Home, clock: HandClock, target: Path) -> tuple[Manifest, 
 
 
 async def test_a_home_comes_back_as_it_was_and_what_was_there_is_kept(
-    home: Home, clock: HandClock, tmp_path: Path
+    home: Home, clock: FakeClock, tmp_path: Path
 ) -> None:
     os.symlink("/etc/passwd", home.files / "chat" / "link")
     os.mkfifo(home.files / "chat" / "pipe")
@@ -93,7 +95,7 @@ async def test_a_home_comes_back_as_it_was_and_what_was_there_is_kept(
 
 
 async def test_a_home_restored_from_an_older_archive_uses_the_restored_database(
-    home: Home, clock: HandClock, tmp_path: Path
+    home: Home, clock: FakeClock, tmp_path: Path
 ) -> None:
     home.config.write_text('[pool]\nmax_agents = 4\n[store]\nurl = "postgresql://db.example/old"\n')
     await packed(home, clock, tmp_path / "a.tar.gz")
@@ -104,8 +106,40 @@ async def test_a_home_restored_from_an_older_archive_uses_the_restored_database(
     assert other.database.exists()
 
 
+def packing_of(home: Home) -> Packing:
+    home.database.write_bytes(b"rows")
+    return Packing(home.path, home.database, "1", latest_version(), 0.0)
+
+
+@pytest.mark.broken_database
+def test_a_folder_that_becomes_a_link_during_a_backup_is_not_followed(home: Home, tmp_path: Path) -> None:
+    secret, folder = tmp_path / "secret", home.files / "chat" / "deep"
+    secret.mkdir()
+    for name in ("a", "b"):
+        (folder / name).write_text("own")
+        (secret / name).write_text("secret")
+
+    def swap(size: int, name: str) -> None:
+        if name == "files/chat/deep/a":
+            folder.rename(folder.with_name("moved"))
+            folder.symlink_to(secret)
+
+    pack(packing_of(home), tmp_path / "a.tar.gz", overwrite=False, on_progress=swap)
+    assert folder.is_symlink()
+    unpack(tmp_path / "a.tar.gz", tmp_path / "out", silent)
+    assert (tmp_path / "out" / "files" / "chat" / "deep" / "b").read_text() == "own"
+
+
+@pytest.mark.broken_database
+def test_a_backup_leaves_out_folders_that_are_nested_too_deeply(home: Home, tmp_path: Path) -> None:
+    with nested(home.files / "chat", 3000):
+        manifest = pack(packing_of(home), tmp_path / "a.tar.gz", overwrite=False, on_progress=silent)
+    assert manifest.left_out == ("files/chat" + "/n" * 99,)
+    assert "memory/facts.md" in {member.name for member in manifest.members}
+
+
 async def test_a_file_that_is_there_is_not_replaced_unasked(
-    home: Home, clock: HandClock, tmp_path: Path
+    home: Home, clock: FakeClock, tmp_path: Path
 ) -> None:
     (tmp_path / "a.tar.gz").write_text("mine")
     with pytest.raises(BadRequest, match="there already") as caught:
@@ -115,14 +149,14 @@ async def test_a_file_that_is_there_is_not_replaced_unasked(
 
 
 async def test_a_backup_that_cannot_be_written_says_so_and_leaves_nothing(
-    home: Home, clock: HandClock, tmp_path: Path
+    home: Home, clock: FakeClock, tmp_path: Path
 ) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         await packed(home, clock, tmp_path / "nowhere" / "a.tar.gz")
 
 
 async def test_an_archive_that_cannot_be_read_back_is_not_kept(
-    home: Home, clock: HandClock, tmp_path: Path
+    home: Home, clock: FakeClock, tmp_path: Path
 ) -> None:
     async with await SqliteStore.open(home.database, clock) as store:
         await store.snapshot(copy := new_snapshot(home.path))
@@ -176,11 +210,12 @@ def odd(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.Tar
         odd("files/hard", tarfile.LNKTYPE, "config.toml"),
         odd("files/pipe", tarfile.FIFOTYPE),
         odd("files/unlisted"),
+        odd("files" + "/n" * 2000),
     ],
     ids=lambda info: f"{info.name}-{info.type!r}",
 )
 async def test_an_archive_with_what_no_backup_has_replaces_nothing(
-    home: Home, clock: HandClock, tmp_path: Path, extra: tarfile.TarInfo
+    home: Home, clock: FakeClock, tmp_path: Path, extra: tarfile.TarInfo
 ) -> None:
     await packed(home, clock, tmp_path / "good.tar.gz")
     repacked(tmp_path / "good.tar.gz", tmp_path / "bad.tar.gz", extra=extra)
@@ -190,7 +225,7 @@ async def test_an_archive_with_what_no_backup_has_replaces_nothing(
 
 @pytest.mark.parametrize("drop", [MANIFEST, "talaria.db", "memory/facts.md", "content"])
 async def test_an_archive_that_is_not_its_manifest_replaces_nothing(
-    home: Home, clock: HandClock, tmp_path: Path, drop: str
+    home: Home, clock: FakeClock, tmp_path: Path, drop: str
 ) -> None:
     await packed(home, clock, tmp_path / "good.tar.gz")
     repacked(tmp_path / "good.tar.gz", tmp_path / "bad.tar.gz", drop=drop)
@@ -199,7 +234,7 @@ async def test_an_archive_that_is_not_its_manifest_replaces_nothing(
 
 @pytest.mark.parametrize("kept", [0, 10, 200, -300])
 async def test_a_cut_archive_replaces_nothing(
-    home: Home, clock: HandClock, tmp_path: Path, kept: int
+    home: Home, clock: FakeClock, tmp_path: Path, kept: int
 ) -> None:
     await packed(home, clock, tmp_path / "good.tar.gz")
     (tmp_path / "bad.tar.gz").write_bytes((tmp_path / "good.tar.gz").read_bytes()[:kept])
@@ -207,7 +242,7 @@ async def test_a_cut_archive_replaces_nothing(
 
 
 async def test_a_backup_of_a_newer_program_replaces_nothing(
-    home: Home, clock: HandClock, tmp_path: Path
+    home: Home, clock: FakeClock, tmp_path: Path
 ) -> None:
     await (await SqliteStore.open(home.database, clock)).close()
     newer = tmp_path / "newer.db"
@@ -229,7 +264,7 @@ async def refused(home: Home, archive: Path, why: str = ".") -> None:
 
 
 async def test_the_whole_archive_is_checked_before_it_is_believed(
-    home: Home, clock: HandClock, tmp_path: Path
+    home: Home, clock: FakeClock, tmp_path: Path
 ) -> None:
     manifest, _ = await packed(home, clock, tmp_path / "good.tar.gz")
     assert unpack(tmp_path / "good.tar.gz", tmp_path / "out", silent) == manifest
@@ -263,7 +298,7 @@ def without_database(manifest: Manifest) -> Manifest:
 )
 async def test_a_manifest_that_no_backup_writes_replaces_nothing(
     home: Home,
-    clock: HandClock,
+    clock: FakeClock,
     tmp_path: Path,
     change: Callable[[Manifest], Manifest],
     drop: str,
@@ -274,13 +309,29 @@ async def test_a_manifest_that_no_backup_writes_replaces_nothing(
     await refused(home, tmp_path / "bad.tar.gz", why)
 
 
-async def test_the_manifest_tells_the_size_of_all_files(home: Home, clock: HandClock, tmp_path: Path) -> None:
+async def test_the_manifest_tells_the_size_of_all_files(home: Home, clock: FakeClock, tmp_path: Path) -> None:
     manifest, _ = await packed(home, clock, tmp_path / "a.tar.gz")
     unpack(tmp_path / "a.tar.gz", tmp_path / "out", silent)
     sizes = [path.stat().st_size for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert manifest.size == sum(sizes)
 
 
+async def test_no_gateway_starts_on_a_home_whose_restore_stopped_in_the_middle(
+    home: Home, clock: FakeClock, tmp_path: Path
+) -> None:
+    await packed(home, clock, tmp_path / "a.tar.gz")
+    unpack(tmp_path / "a.tar.gz", tmp_path / "fresh", silent)
+    assert home.find_loss("") is None
+    with pytest.raises(StoreError, match="stopped in the middle"):
+        swap(home, tmp_path / "fresh", home.config / "aside")  # a file, so that no folder can be made there
+    for url in ("", "postgresql://db.example/talaria"):
+        loss = home.find_loss(url)
+        assert loss is not None and "was interrupted" in loss.user_text
+    restore(home, tmp_path / "a.tar.gz")
+    assert home.find_loss("") is None
+
+
+@pytest.mark.broken_database
 def test_copies_that_a_killed_backup_left_are_dropped(tmp_path: Path) -> None:
     for _ in range(2):
         new_snapshot(tmp_path).write_bytes(b"half")

@@ -22,9 +22,9 @@ from talaria.config.home import Home
 from talaria.config.load import held_secrets, load
 from talaria.config.secrets_file import SECRETS_FILE
 from talaria.config.shared_files import KNOWN, examine_shared_files
-from talaria.core.display import clean_line
 from talaria.core.errors import BadRequest, ConfigError, NotFound, TalariaError
 from talaria.core.findings import Level
+from talaria.core.text import clean_line, list_some
 from talaria.core.units import format_size
 from talaria.core.version import this_version
 from talaria.parts import PARTS
@@ -60,7 +60,8 @@ def command(invocation: Invocation, path: str | None, force: bool) -> None:
     size = format_size(target.stat().st_size)
     click.echo(f"Saved {len(manifest.members)} files ({format_size(manifest.size)}) in {target}, {size}.")
     if manifest.left_out:
-        click.echo(f"Left out, because they are links or no plain files: {len(manifest.left_out)}", err=True)
+        why = "links, special or unreadable files, and folders that are nested too deeply"
+        click.echo(f"Left out ({why}): {_shorten(manifest.left_out)}", err=True)
     if secret := find_secrets(home):
         what = f"It holds secrets, those in {' and '.join(secret)}"
         click.echo(f"{what}: keep it as safe as they are.", err=True)
@@ -130,10 +131,13 @@ def _config(home: Home) -> bytes | None:
 
 
 def _describe_elsewhere(invocation: Invocation, keys: Sequence[str]) -> str:
-    shown = ", ".join(map(clean_line, keys[:_MOST_NAMED])) + ", …" * (len(keys) > _MOST_NAMED)
     chats = "1 chat" if len(keys) == 1 else f"{len(keys)} chats"
-    text = f"Not in it: the files of {chats}, which other gateways keep: {shown}."
+    text = f"Not in it: the files of {chats}, which other gateways keep: {_shorten(keys)}."
     return f"{text} {invocation.spoken('Run `talaria backup` there too.')}"
+
+
+def _shorten(names: Sequence[str]) -> str:
+    return list_some([clean_line(name) for name in names], _MOST_NAMED)
 
 
 def _make_folder(folder: Path) -> None:

@@ -114,8 +114,8 @@ def restore(home: Home, file: Path, target: str = "") -> tuple[Manifest, Path | 
     try:
         inspect_database(fresh / DATABASE)
         _adapt(home, fresh, manifest, target)
-        swap = partial(_swap, home.path, fresh, home.path / f"replaced-{stamp}-{os.getpid()}")
-        return manifest, _restore_rows(fresh, target, swap) if target else swap()
+        replace = partial(swap, home, fresh, home.path / f"replaced-{stamp}-{os.getpid()}")
+        return manifest, _restore_rows(fresh, target, replace) if target else replace()
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
@@ -132,35 +132,38 @@ def _adapt(home: Home, fresh: Path, manifest: Manifest, target: str) -> None:
         move_chats(fresh / DATABASE, manifest.place, place)
 
 
-def _restore_rows(fresh: Path, target: str, swap: Callable[[], Path | None]) -> Path | None:
+def _restore_rows(fresh: Path, target: str, replace: Callable[[], Path | None]) -> Path | None:
     """Copy the rows to the database of the URL. The files are replaced when all rows have been compared, and
     before a gateway can start on the database: until then the command can be repeated."""
     from talaria.store.copying import restore_rows
 
     rows, moved = fresh / "rows.db", list[Path | None]()
     (fresh / DATABASE).rename(rows)
-    run_loop(restore_rows(rows, target, show_rows, lambda: moved.append(swap())))
+    run_loop(restore_rows(rows, target, show_rows, lambda: moved.append(replace())))
     show_rows("", 0)
     return moved[0]
 
 
-def _swap(home: Path, fresh: Path, aside: Path) -> Path | None:
+def swap(home: Home, fresh: Path, aside: Path) -> Path | None:
     """Move the old files aside and the new ones in, within one disk. The old database is moved with its log
-    before the new one comes."""
+    before the new one comes. A gateway does not start on the home until all files have been moved."""
     moved = None
     try:
+        home.replacing.touch(mode=0o600)
         singles = [name for name in SINGLE_FILES if (fresh / name).exists()]
         for name in (*_REPLACED, *singles):
-            if (home / name).exists() or (home / name).is_symlink():
-                _move(home / name, aside / name)
+            if (home.path / name).exists() or (home.path / name).is_symlink():
+                _move(home.path / name, aside / name)
                 moved = aside
         for name in (*_REPLACED, *singles):
             if (fresh / name).exists():
-                _move(fresh / name, home / name)
+                _move(fresh / name, home.path / name)
+        home.replacing.unlink()
     except OSError as error:
         raise StoreError(
             f"The restore stopped in the middle: {error.strerror or error}.",
-            f"What was there before is in {aside}; move it back, or mend the disk and restore again.",
+            f"Fix the disk and restore again. To undo it, move the files in {aside} back and delete "
+            f"{home.replacing}.",
         ) from error
     return moved
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -16,17 +15,19 @@ from talaria.cli.service import ENVIRONMENT, Service, find_service, run_command,
 from talaria.cli.text import columns, count
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.core.display import clean_line
 from talaria.core.errors import ConfigError
 from talaria.core.findings import end_command
 from talaria.core.installation import own_script, remove_command
+from talaria.core.text import clean_line
 from talaria.core.units import format_size
 from talaria.models.local.weights import MANIFEST, WeightsCache
 from talaria.parts import PARTS
 from talaria.store.home_lock import HomeLock
 from talaria.store.settings import is_file, shown_url
 from talaria.workspace.network import end_networks
+from talaria.workspace.places import remove_tree
 from talaria.workspace.processes import end_all, find_running
+from talaria.workspace.quota import measure
 
 _STOP_SECONDS = 60  # running turns may finish
 _SHOWN = 8
@@ -133,8 +134,9 @@ def _settle_data(home: Home, cache: WeightsCache, *, is_home: bool, yes: bool, k
         text = f"{home.path} was not deleted: it is not a Talaria home, or it contains other things."
         raise ConfigError(text, "Delete it by hand.")
     if home.path.exists():
-        shutil.rmtree(home.path.resolve())
-        home.path.unlink(missing_ok=True)  # a link to the home
+        remove_tree(home.path.resolve())
+        if not home.path.exists():
+            home.path.unlink(missing_ok=True)  # a link to the home
     for folder in folders:
         click.echo(f"{'Kept, because it has other files' if folder.exists() else 'Deleted'}: {folder}")
 
@@ -156,6 +158,6 @@ def _link() -> Path | None:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes that a file or a folder takes on the disk."""
-    files = [Path(folder, name) for folder, _, names in os.walk(path) for name in names] or [path]
-    return sum(file.lstat().st_blocks * 512 for file in files if os.path.lexists(file))
+    """Return the bytes of a file, or of all files below a folder."""
+    is_folder = path.is_dir() and not path.is_symlink()
+    return measure(path, sys.maxsize)[0] if is_folder else path.lstat().st_size

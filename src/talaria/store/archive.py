@@ -35,6 +35,9 @@ _SNAPSHOT = ".snapshot-"
 _IN_MEMORY = 8 << 20
 _LARGEST_MANIFEST = 256 << 20
 _CHUNK = 1 << 20
+_MAX_DEPTH = 100  # folders in folders; each of them needs a descriptor
+_MAX_PARTS = 500  # of a name that is unpacked; earlier releases saved deeper folders
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 Progress = Callable[[int, str], None]
 
@@ -46,8 +49,9 @@ class ArchiveMember(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """`left_out` are links and special files, which are not in the archive. `place` is the id of the home, as
-    chats name it that have files there; `elsewhere` are the keys of chats with files in other homes."""
+    """`left_out` are links, special files, files that cannot be read, and folders that are nested too deeply.
+    They are not in the archive. `place` is the id of the home, as chats name it that have files there;
+    `elsewhere` are the keys of chats with files in other homes."""
 
     format: int
     version: str
@@ -134,12 +138,11 @@ def _write(packing: Packing, file: IO[bytes], on_progress: Progress) -> Manifest
         if packing.config is not None:
             tar.addfile(_info(CONFIG, len(packing.config)), BytesIO(packing.config))
             members.append(_read(CONFIG, BytesIO(packing.config)))
-        for name, path in _sources(packing):
-            member = _add(tar, name, path)
-            if member is None:
+        for name, descriptor in _sources(packing):
+            if descriptor is None:
                 left_out.append(name)
             else:
-                members.append(member)
+                members.append(member := _add(tar, name, descriptor))
                 on_progress(member.size, name)
         manifest = Manifest(
             _FORMAT,
@@ -180,37 +183,57 @@ def _read(name: str, file: IO[bytes], keep: Callable[[bytes], object] = len) -> 
     return ArchiveMember(name, size, digest.hexdigest())
 
 
-def _sources(packing: Packing) -> Iterator[tuple[str, Path]]:
-    yield DATABASE, packing.snapshot
+def _sources(packing: Packing) -> Iterator[tuple[str, int | None]]:
+    """Yield the name of each file with its descriptor, which the caller closes. The descriptor is None for a
+    file or a folder that is left out."""
+    yield DATABASE, os.open(packing.snapshot, _OPEN)
     for name in (*[CONFIG] * (packing.config is None), *packing.singles):
         if (packing.home / name).is_file():
-            yield name, packing.home / name
-    for folder in FOLDERS:
-        root = (folder in SHARED and packing.shared) or packing.home
-        for parent, folders, files in os.walk(root / folder):
-            folders.sort()
-            links = [name for name in folders if (Path(parent) / name).is_symlink()]
-            for name in sorted([*files, *links]):
-                path = Path(parent) / name
-                yield path.relative_to(root).as_posix(), path
+            yield name, _open(packing.home / name)
+    for name in FOLDERS:
+        root = (name in SHARED and packing.shared) or packing.home
+        if (root / name).is_dir():
+            yield from _below(os.open(root / name, os.O_RDONLY | os.O_CLOEXEC), name)
 
 
-def _add(tar: tarfile.TarFile, name: str, path: Path) -> ArchiveMember | None:
-    """Add one file. Return None if it is not a regular file or no longer exists.
+def _below(folder: int, path: str, depth: int = 1) -> Iterator[tuple[str, int | None]]:
+    """Yield what `_sources` yields, for the files below an open folder, and close it.
+
+    A command may replace a folder by a link at any time, and may nest thousands of folders. So each name is
+    opened below its folder's descriptor, and only an open file tells what it is.
+    """
+    try:
+        for name in sorted(os.listdir(folder)):
+            inner, found = f"{path}/{name}", _open(name, folder)
+            mode = 0 if found is None else os.fstat(found).st_mode
+            if found is not None and stat.S_ISDIR(mode) and depth < _MAX_DEPTH:
+                yield from _below(found, inner, depth + 1)
+            elif found is None or stat.S_ISREG(mode):
+                yield inner, found
+            else:
+                os.close(found)
+                yield inner, None
+    finally:
+        os.close(folder)
+
+
+def _open(path: str | Path, folder: int | None = None) -> int | None:
+    """Return a descriptor. None for a link, and for a file that cannot be read or no longer exists."""
+    try:
+        return os.open(path, _OPEN, dir_fd=folder)
+    except OSError:
+        return None
+
+
+def _add(tar: tarfile.TarFile, name: str, descriptor: int) -> ArchiveMember:
+    """Add one file, and close it.
 
     The file is copied first: a chat may change it meanwhile, and the tar header needs its final size.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
     with os.fdopen(descriptor, "rb") as source, tempfile.SpooledTemporaryFile(_IN_MEMORY) as held:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            return None
         member = _read(name, source, held.write)
         held.seek(0)
-        tar.addfile(_info(name, member.size, mode), held)
+        tar.addfile(_info(name, member.size, os.fstat(descriptor).st_mode), held)
     return member
 
 
@@ -275,6 +298,8 @@ def _extract(
 def _is_expected(name: str, singles: Collection[str]) -> bool:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name or path.as_posix() != name:
+        return False
+    if len(path.parts) > _MAX_PARTS:
         return False
     is_single = name in (DATABASE, CONFIG, MANIFEST, *singles)
     return is_single or (len(path.parts) > 1 and path.parts[0] in FOLDERS)

@@ -11,12 +11,15 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+import msgspec
 
 import talaria
 from talaria.core.errors import ToolError
-from talaria.core.tools import ToolContext
+from talaria.core.tasks import running
 from talaria.net.fetcher import FetchedPage
+from talaria.tools.tool import ToolContext
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.landlock import NoSandbox
 from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, SandboxError
@@ -33,6 +36,14 @@ _LIMITS = ProcessLimits(memory=1 << 30, processes=16, seconds=_READ_SECONDS, fil
 _PROBE = FetchedPage("https://example.com/", "text/html", "utf-8", b"<title>t</title><p>text</p>")
 
 
+class ReadPage(msgspec.Struct, frozen=True):
+    """The answer of the reader, which is checked: a page may have taken over the reader."""
+
+    title: Annotated[str, msgspec.Meta(max_length=300, pattern=r"^[^\r\n]*\Z")]
+    text: str
+    links: tuple[Annotated[str, msgspec.Meta(max_length=2000, pattern="^https?://")], ...]
+
+
 class PageProcess:
     """Reads pages. Without `sandboxes`, or if none of them works here, the reader has limits only."""
 
@@ -42,7 +53,7 @@ class PageProcess:
         self._program = program
         self._choosing: asyncio.Task[Sandbox | None] | None = None
 
-    async def read(self, page: FetchedPage, context: ToolContext) -> dict[str, Any]:
+    async def read(self, page: FetchedPage, context: ToolContext) -> ReadPage:
         """Return the title, the text and the links of an HTML page. Raises `ToolError`."""
         sandbox = await self._sandbox(context)
         try:
@@ -55,10 +66,9 @@ class PageProcess:
         except TimeoutError:
             raise ToolError(f"The page {page.url} takes too long to be read.", "Fetch another one.") from None
         try:
-            found: dict[str, Any] = json.loads(answer)
-        except ValueError:  # it met its limit of time or memory
+            return msgspec.json.decode(answer, type=ReadPage)
+        except (msgspec.MsgspecError, ValueError, RecursionError):  # it met its limit of time or memory
             raise ToolError(f"The page {page.url} cannot be read.", "Fetch another one.") from None
-        return found
 
     async def _sandbox(self, context: ToolContext) -> Sandbox | None:
         """Return the sandbox, once it has read a page of our own. Callers at the same time share one try."""
@@ -71,8 +81,8 @@ class PageProcess:
         if sandbox is None or isinstance(sandbox, NoSandbox):
             return None
         try:
-            json.loads(await self._run_confined(sandbox, _PROBE, context))
-        except (SandboxError, OSError, ValueError) as error:
+            msgspec.json.decode(await self._run_confined(sandbox, _PROBE, context), type=ReadPage)
+        except (SandboxError, OSError, ValueError, msgspec.MsgspecError) as error:
             self._choosing = None  # the next page tries again
             _log.warning("a web page is read outside of the sandbox: Python does not run in it (%s)", error)
             return None
@@ -81,15 +91,11 @@ class PageProcess:
     async def _run(self, page: FetchedPage, context: ToolContext) -> bytes:
         async with context.resources.child(sys.executable, *self._program) as child:
             assert child.stdin is not None and child.stdout is not None
-            writing = asyncio.create_task(_write(child.stdin, _order(page)))
-            try:
+            async with running(_write(child.stdin, _order(page)), name="page-writer"):
                 found = bytearray()
                 while len(found) < _MAX_ANSWER and (piece := await child.stdout.read(64 << 10)):
                     found += piece
                 return bytes(found)
-            finally:
-                writing.cancel()
-                await asyncio.gather(writing, return_exceptions=True)
 
     async def _run_confined(self, sandbox: Sandbox, page: FetchedPage, context: ToolContext) -> bytes:
         """Run the reader without a network, with empty folders. Raises `SandboxError`."""
@@ -100,19 +106,17 @@ class PageProcess:
             command = SandboxCommand(
                 argv, folder, folder, tmp, readable=_python_folders(), limits=_LIMITS, has_input=True
             )
-            async with open_process(sandbox, command) as process:
-                writing = asyncio.create_task(_feed(process, _order(page)))
-                try:
-                    found = bytearray()
-                    async for piece in process.output():
-                        if piece.stream is Stream.OUT:
-                            found += piece.content
-                        if len(found) >= _MAX_ANSWER:
-                            break
-                    return bytes(found)
-                finally:
-                    writing.cancel()
-                    await asyncio.gather(writing, return_exceptions=True)
+            async with (
+                open_process(sandbox, command) as process,
+                running(_feed(process, _order(page)), name="page-writer"),
+            ):
+                found = bytearray()
+                async for piece in process.output():
+                    if piece.stream is Stream.OUT:
+                        found += piece.content
+                    if len(found) >= _MAX_ANSWER:
+                        break
+                return bytes(found)
         finally:
             await context.resources.in_thread(shutil.rmtree, place, True)
 

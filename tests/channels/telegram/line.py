@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rig import Rig, start
+from support.rig import Rig, start
 from talaria.access.pairing import PairingAdmin
 from talaria.channels.telegram.bot_api import BotApi
 from talaria.channels.telegram.channel import TelegramChannel, open_telegram

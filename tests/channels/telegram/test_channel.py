@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from channels.telegram.line import ADA, Line, telegram
-from sick_store import SickStore
+from support.faulty_store import FaultyStore
+from support.waiting import until
 from talaria.access.audit import AuditLog
 from talaria.access.logins import Logins
 from talaria.access.tokens import TokenChecker
@@ -135,8 +136,7 @@ async def test_a_draining_gateway_confirms_nothing(tmp_path: Path, server: Teleg
         await server.until(lambda: server.polls == 1)
         await line.rig.turns.drain(0)
         line.ada.says("too late")
-        while line.channel.phase is not ChannelPhase.STOPPED:
-            await asyncio.sleep(0)
+        await until(lambda: line.channel.phase is ChannelPhase.STOPPED, pause=0)
     assert len(server.platform.queue) == 1
     async with telegram(tmp_path, server, store=store) as line:
         assert await line.answers() == ["You said: too late"]
@@ -144,12 +144,11 @@ async def test_a_draining_gateway_confirms_nothing(tmp_path: Path, server: Teleg
 
 async def test_what_the_store_did_not_take_comes_again(tmp_path: Path, server: TelegramServer) -> None:
     clock = FakeClock()
-    store = SickStore(clock)
+    store = FaultyStore(clock)
     store.fails = lambda order: isinstance(order, Accept)
     async with telegram(tmp_path, server, store=store, clock=clock) as line:
         line.ada.says("hold on to this")
-        while line.channel.phase is not ChannelPhase.WAITING:
-            await asyncio.sleep(0)
+        await until(lambda: line.channel.phase is ChannelPhase.WAITING, pause=0)
         assert len(server.platform.queue) == 1
         store.fails = lambda order: False
         await line.pass_time(lambda: bool(line.chat.replies))
@@ -164,8 +163,7 @@ async def test_an_overloaded_gateway_takes_the_message_when_telegram_gives_it_ag
     load.note(60)
     async with telegram(tmp_path, server, clock=clock, load=load) as line:
         line.ada.says("hold on to this")
-        while line.channel.phase is not ChannelPhase.WAITING:
-            await asyncio.sleep(0)
+        await until(lambda: line.channel.phase is ChannelPhase.WAITING, pause=0)
         assert "was held up" in line.channel.status
         assert len(server.platform.queue) == 1, "the update was confirmed"
         await line.pass_time(lambda: bool(line.chat.replies))
@@ -219,7 +217,7 @@ async def hooked(folder: Path, server: TelegramServer, **more: object) -> AsyncI
 async def test_updates_come_by_webhook_and_are_taken_once_they_are_durable(
     tmp_path: Path, server: TelegramServer
 ) -> None:
-    store, failures = SickStore(), iter([True, True])
+    store, failures = FaultyStore(), iter([True, True])
     store.fails = lambda order: isinstance(order, Accept) and next(failures, False)
     async with hooked(tmp_path, server, store=store) as (line, url):
         await server.until(lambda: server.webhook.url == url)

@@ -10,7 +10,7 @@ import pytest
 
 from channels.telegram.line import Line, telegram, way_back
 from talaria.channels.telegram.outlet import REPEATED, TelegramOutlet
-from talaria.core.store_ports import Store
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.testing.contracts import ChannelSuite, OutletSuite, SendTrouble
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer

@@ -10,11 +10,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from talaria.app import open_gateway
+from support.gateway import without_http
 from talaria.channels.http.http_channel import HttpChannel
 from talaria.channels.http.server import HttpServer
-from talaria.channels.supervisor import open_channels
-from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.gateway import Gateway
 from talaria.parts import PARTS
@@ -33,10 +31,7 @@ async def gateway(
         f'[model]\nprovider = "scripted"\n[providers.scripted]\nbase_url = "{model.base_url}"\n'
         f'[http]\nport = 0\n[shutdown]\ndeadline = "1s"\n[channels.telegram]\n{telegram}\n'
     )
-    async with (
-        open_gateway(Home(home), load(home, environ, PARTS), environ) as opened,
-        open_channels(opened, PARTS),
-    ):
+    async with without_http(home, environ=environ, channels=PARTS) as opened:
         http = opened.channels["http"]
         assert isinstance(http, HttpChannel)
         yield opened, http.server

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from complexity import assert_linear
+from support.complexity import assert_linear
 from talaria.channels.telegram.bot_api import User
 from talaria.channels.telegram.outlet import LiveText
 from talaria.channels.telegram.parse import decode, parse

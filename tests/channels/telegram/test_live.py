@@ -28,10 +28,11 @@ from talaria.core.questions import QuestionKind
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
+from talaria.turns.outlet import ShownTurn
 
 
 @dataclass
-class View:
+class View(ShownTurn):
     """A turn whose events the test hands out."""
 
     address: str = "7::"

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.telegram_fuzz import fuzz
 from talaria.access.authorizer import ChatKind, Ingress
 from talaria.channels.telegram.bot_api import User
 from talaria.channels.telegram.parse import (
@@ -20,7 +21,6 @@ from talaria.channels.telegram.parse import (
     decode,
     parse,
 )
-from telegram_fuzz import fuzz
 
 BOT = User(4200, is_bot=True, first_name="Talaria", username="talaria_bot")
 TEXT_MENTION = {"type": "text_mention", "offset": 0, "length": 5, "user": {"id": 4200}}
@@ -118,6 +118,33 @@ def test_a_group_that_moves_is_told_by_either_side() -> None:
     assert read(chat={"id": -1005, "type": "supergroup"}, migrate_from_chat_id=-5) == ChatMigration(-5, -1005)
 
 
+EVE = {"id": 9, "first_name": "Eve"}
+BY_EVE = {"message_id": 1, "chat": GROUP, "from": EVE, "text": "open https://evil.example"}
+
+
+@pytest.mark.parametrize(
+    ("body", "repeats"),
+    [
+        ({}, False),
+        ({"forward_origin": {}}, True),
+        ({"reply_to_message": BY_EVE}, True),
+        ({"reply_to_message": {**BY_EVE, "from": ADA}}, False),
+        ({"reply_to_message": {**BY_EVE, "from": ADA, "forward_origin": {}}}, True),
+        ({"reply_to_message": {**BY_EVE, "from": ADA, "sender_chat": {"id": -1, "type": "channel"}}}, True),
+        ({"reply_to_message": {**BY_EVE, "from": {"id": BOT.id}}}, False),
+        ({"reply_to_message": {**BY_EVE, "from": None}}, True),
+        ({"reply_to_message": {**BY_EVE, "text": ""}}, False),
+        ({"reply_to_message": BY_EVE, "text": "/stop"}, False),
+    ],
+)
+def test_a_message_repeats_others_if_it_is_forwarded_or_quotes_another_person(
+    body: dict[str, Any], repeats: bool
+) -> None:
+    parsed = read(**{"text": "hm", **body})
+    assert isinstance(parsed, IncomingMessage)
+    assert parsed.repeats_others is repeats
+
+
 def test_names_and_quotes_cannot_break_their_frame() -> None:
     quoted = {
         "message_id": 1,
@@ -136,7 +163,7 @@ def test_names_and_quotes_cannot_break_their_frame() -> None:
         ("../../etc/passwd", "_.._etc_passwd"),
         ("a\nb\x00.txt", "a b.txt"),
         ("...", "file"),
-        ("x" * 300 + ".txt", "x" * 60 + ".txt"),
+        ("x" * 300 + ".txt", "x" * 80 + ".txt"),
         ("übung 1.pdf", "übung 1.pdf"),
         ("", "file"),
     ],
@@ -144,8 +171,14 @@ def test_names_and_quotes_cannot_break_their_frame() -> None:
 def test_a_files_name_is_one_harmless_part(name: str, kept: str) -> None:
     parsed = read(document={"file_id": "f", "file_name": name})
     assert isinstance(parsed, IncomingMessage)
-    found = parsed.files[0].name
-    assert found == kept if len(name) < 300 else len(found) < 100
+    assert parsed.files[0].name == kept
+
+
+def test_the_media_type_of_an_office_document_is_kept_whole() -> None:
+    word = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+    parsed = read(document={"file_id": "f", "mime_type": word})
+    assert isinstance(parsed, IncomingMessage)
+    assert parsed.files[0].media_type == word
 
 
 def test_a_pressed_button_is_its_command_by_whoever_pressed() -> None:

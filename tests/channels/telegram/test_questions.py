@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from asking_tools import Danger, calling
 from channels.telegram.line import Line, telegram
+from support.asking_tools import Danger, calling
+from support.waiting import until
 from talaria.channels.telegram.questions import MAX_TEXT, PressedDecision
 from talaria.core.clock import SystemClock
 from talaria.core.ids import QuestionId
 from talaria.core.ledger import Page
-from talaria.core.ports import HostRequest
 from talaria.core.questions import Span
+from talaria.net.host_rules import HostRequest
 from talaria.store.memory import MemoryStore
 from talaria.testing.telegram_platform import PlatformChat, ShownMessage
 from talaria.testing.telegram_server import TelegramServer
@@ -126,8 +127,7 @@ async def test_a_question_is_sent_once_over_a_restart(
             found = await store.find_question(QuestionId(question_id))
             return found is not None and found.question.shown_id is not None
 
-        while not await noted():
-            await asyncio.sleep(0)
+        await until(noted, pause=0)
     async with line(tmp_path, server, danger, store=store) as here:
         here.ada.presses(shown, "Approve once")
         await until_done(here)
@@ -224,8 +224,7 @@ async def test_the_question_of_a_background_process_is_sent_to_the_chat(
             [item] = (await here.rig.store.open_questions(Page())).items
             return item.question.shown_id is not None
 
-        while not await is_noted():
-            await asyncio.sleep(0)
+        await until(is_noted, pause=0)
         assert not (await here.rig.turns.hosts.ask(request)).is_admitted
         here.ada.presses(shown, "For the session")
         await server.until(lambda: not here.chat.messages[shown.id].buttons)
@@ -247,6 +246,7 @@ async def test_the_question_of_a_background_process_is_sent_to_the_chat(
         ("/approve", None),
         ("/resume ses_1", None),
         ("hello", None),
+        (" ", None),
     ],
 )
 def test_what_a_button_means(pressed: str, decision: PressedDecision | None) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from channels.telegram.line import ADA, telegram, way_back
 from channels.telegram.test_live import View, stage
-from rig import start
+from support.rig import start
 from talaria.access.authorizer import Authorizer
 from talaria.access.pairing import PairingAdmin
 from talaria.channels.telegram.account import BotAccount, open_bot

@@ -22,14 +22,16 @@ from talaria.channels.telegram.bot_api import (
 )
 from talaria.commands.slash import parse_command
 from talaria.core.ids import ChatAddress, ChatKey
+from talaria.core.text import CONTROLS, EMBEDDINGS, cut
 
 CHANNEL = "telegram"
 MAX_QUOTE = 500
 _FULL_UNITS = 4000  # of UTF-16. A message may have 4096, and programs split a longer text near that.
 _MAX_NAME = 64  # of a mention, with its @
+_MAX_MEDIA_TYPE = 129  # two names of 64 characters; those of office documents have more than 64 together
 _KINDS = {"private": ChatKind.PRIVATE, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
 _COMMAND = re.compile(r"(/[A-Za-z][A-Za-z0-9_-]*)@([A-Za-z0-9_]{3,64})(?=\s|$)")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
+_CONTROLS = re.compile(f"[{CONTROLS}{EMBEDDINGS}]")
 _FILES = {  # field of a message: the file's name and media type if Telegram names none
     "document": ("file", "application/octet-stream"),
     "voice": ("voice.ogg", "audio/ogg"),
@@ -66,7 +68,8 @@ class Attachment(msgspec.Struct, frozen=True):
 
 class IncomingMessage(msgspec.Struct, frozen=True):
     """A person wrote. The agent reads `preface` and `text`; a command has no preface. `key` identifies the
-    message for deduplication. The messages of an album share `album`."""
+    message for deduplication. The messages of an album share `album`. If the message `repeats_others`, it is
+    forwarded or quotes another person."""
 
     actor: Actor
     ingress: Ingress
@@ -77,6 +80,7 @@ class IncomingMessage(msgspec.Struct, frozen=True):
     files: tuple[Attachment, ...] = ()
     message_id: int = 0
     album: str | None = None
+    repeats_others: bool = False
 
 
 class ButtonPress(msgspec.Struct, frozen=True):
@@ -164,7 +168,20 @@ def _parse_message(message: Message, bot: User, groups: str) -> ParsedUpdate:
         files,
         message.message_id,
         None if is_edit else message.media_group_id,
+        not is_command and _repeats_others(message, bot),
     )
+
+
+def _repeats_others(message: Message, bot: User) -> bool:
+    """Return whether the agent reads words that neither the sender nor the bot wrote."""
+    earlier = message.reply_to_message
+    if message.forward_origin is not None:
+        return True
+    if earlier is None or not _quoted(message):
+        return False
+    known = (bot.id, message.sender.id if message.sender else bot.id)
+    is_own = earlier.sender is not None and earlier.sender.id in known and earlier.sender_chat is None
+    return not is_own or earlier.forward_origin is not None
 
 
 def _key(message: Message, said: str) -> str:
@@ -212,9 +229,8 @@ def _quoted(message: Message) -> str:
     text = _clean((message.quote.text if message.quote else "") or earlier.text or earlier.caption).strip()
     if not text:
         return ""
-    short = text if len(text) <= MAX_QUOTE else text[:MAX_QUOTE] + "…"
     author = _clean_line(earlier.sender.name) if earlier.sender else ""
-    quote = "\n".join(f"> {line}" for line in short.splitlines())
+    quote = "\n".join(f"> {line}" for line in cut(text, MAX_QUOTE).splitlines())
     return f"[In reply to{f' {author}' if author else ''}:]\n{quote}"
 
 
@@ -260,14 +276,14 @@ def _attachments(message: Message) -> tuple[Attachment, ...]:
         if file is None or (field == "document" and message.animation is not None):
             continue
         name = _file_name(file.file_name or usual_name)
-        media_type = _clean_line(file.mime_type) or usual_type
+        media_type = _clean_line(file.mime_type, _MAX_MEDIA_TYPE) or usual_type
         found.append(Attachment(file.file_id, name, media_type, file.file_size))
     return tuple(found)
 
 
 def _file_name(name: str) -> str:
     """Return a short printable name that is one part of a path."""
-    kept = re.sub(r"[^\w. ()+-]", "_", _clean_line(name)).strip(". ")
+    kept = re.sub(r"[^\w. ()+-]", "_", _clean_line(name, longest=None)).strip(". ")
     stem, dot, ending = kept.rpartition(".")
     short = f"{stem[:80]}{dot}{ending[:16]}" if stem else kept[:80]
     return short or "file"
@@ -316,5 +332,5 @@ def _clean(text: str) -> str:
     return _CONTROLS.sub("", text).encode("utf-8", "ignore").decode()
 
 
-def _clean_line(text: str) -> str:
-    return " ".join(_clean(text).split())[:64]
+def _clean_line(text: str, longest: int | None = 64) -> str:
+    return " ".join(_clean(text).split())[:longest]
