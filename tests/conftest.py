@@ -6,15 +6,17 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-import complexity
-from database_guard import DatabaseGuard
-from programs import missing_programs
+from support import complexity
+from support.database_guard import DatabaseGuard
+from support.leftovers import Leftovers
+from support.programs import missing_programs
 
 _guard = DatabaseGuard()
 
@@ -33,6 +35,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_configure(config: pytest.Config) -> None:
     _guard.install()
+    # What tests leave here is theirs: several processes run tests beside each other.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.TemporaryDirectory(prefix="t-")  # short: sockets are in it
+    Path(folder.name).chmod(0o711)  # PostgreSQL has another user
+    os.environ["TMPDIR"] = tempfile.tempdir = folder.name
+    config.add_cleanup(folder.cleanup)
+    config.pluginmanager.register(Leftovers())  # hooks of this file see no fixtures of sessions
     # Texts name commands as they are typed: `talaria`, if that is on the path.
     os.environ["PATH"] = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
     # Nothing is reached but loopback. Each process would read the certificates of the system, for 50 ms.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from access.actors import ENTITLED, LISTED, PAIRED, STRANGE, UNENTITLED, in_group, private
-from contracts.store_orders import HandClock
+from contracts.store_orders import new_clock
 from talaria.access.authorizer import (
     Actor,
     Authorized,
@@ -29,7 +29,7 @@ OFFERED = {Ingress.MESSAGE, Ingress.COMMAND, Ingress.FILE}
 
 @pytest.fixture
 async def authorizer() -> Authorizer:
-    clock = HandClock()
+    clock = new_clock()
     pairings = MemoryStore(clock).pairings
     invitation = hash_code(new_code())
     await pairings.invite(CreateInvitation("telegram", invitation))
@@ -94,7 +94,7 @@ def test_a_known_sender_needs_one_of_the_roles(
 
 
 async def test_without_configuration_nobody_is_entitled() -> None:
-    clock = HandClock()
+    clock = new_clock()
     authorizer = Authorizer(MemoryStore(clock).pairings, {}, clock)
     for actor in (*UNENTITLED.values(), *ENTITLED.values()):
         for way in Ingress:

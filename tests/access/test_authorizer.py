@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 
 from access.actors import UNENTITLED, in_group, private
-from contracts.store_orders import HandClock
+from contracts.store_orders import new_clock
 from talaria.access.authorizer import Authorized, Authorizer, ChatKind, Ingress, KnownBy, Stranger
 from talaria.access.pairing import PairingAdmin
 from talaria.core.access import PairingOrigin, RequestOutcome, RequestPairing
 from talaria.core.errors import BadRequest, NotFound, StoreError, TooManyTries
 from talaria.store.memory import InlineExecutor
-from talaria.store.sql.store import SqlPairings
 from talaria.store.sqlite.store import SqliteStore
+from talaria.store.store import Pairings
+from talaria.testing.clock import FakeClock
 
 ANN, BOB = private("2001", "Ann"), private("2002", "Bob")
 MINUTE, HOUR = 60.0, 3600.0
 
 
-class CountedPairings(SqlPairings):
+class CountedPairings(Pairings):
     """With the asking counted."""
 
     asked = 0
@@ -33,18 +34,18 @@ class CountedPairings(SqlPairings):
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> FakeClock:
+    return new_clock()
 
 
 @pytest.fixture
-async def store(tmp_path: Path, clock: HandClock) -> AsyncIterator[SqliteStore]:
+async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
     async with await SqliteStore.open(tmp_path / "talaria.db", clock) as store:
         yield store
 
 
 @pytest.fixture
-def authorizer(store: SqliteStore, clock: HandClock) -> Authorizer:
+def authorizer(store: SqliteStore, clock: FakeClock) -> Authorizer:
     return Authorizer(store.pairings, {"telegram": [1001]}, clock)
 
 
@@ -54,12 +55,12 @@ def admin(store: SqliteStore) -> PairingAdmin:
 
 
 @pytest.fixture
-def counted(clock: HandClock) -> CountedPairings:
+def counted(clock: FakeClock) -> CountedPairings:
     return CountedPairings(InlineExecutor(clock))
 
 
 @pytest.fixture
-def counted_authorizer(counted: CountedPairings, clock: HandClock) -> Authorizer:
+def counted_authorizer(counted: CountedPairings, clock: FakeClock) -> Authorizer:
     return Authorizer(counted, {}, clock)
 
 
@@ -103,46 +104,46 @@ async def test_the_code_is_not_in_the_database(
 
 
 async def test_writing_again_gives_a_few_reminders_without_a_code_and_then_silence(
-    authorizer: Authorizer, clock: HandClock
+    authorizer: Authorizer, clock: FakeClock
 ) -> None:
     code_in(await authorizer.greet(ANN))
     heard = []
     for _ in range(59):
-        clock.forward(MINUTE)
+        clock.advance(MINUTE)
         heard.append(await authorizer.greet(ANN))
     said = [text for text in heard if text is not None]
     assert len(said) == 3
     assert all("waits" in text and "approve " not in text for text in said)
-    clock.forward(MINUTE)
+    clock.advance(MINUTE)
     code_in(await authorizer.greet(ANN))
 
 
 async def test_a_stranger_who_floods_causes_hardly_a_write(
-    counted_authorizer: Authorizer, clock: HandClock, counted: CountedPairings
+    counted_authorizer: Authorizer, clock: FakeClock, counted: CountedPairings
 ) -> None:
     for _ in range(10_000):
         await counted_authorizer.greet(ANN)
-        clock.forward(0.1)
+        clock.advance(0.1)
     assert counted.asked <= 5
 
 
 async def test_a_flood_of_strangers_causes_few_answers_and_few_writes(
-    counted_authorizer: Authorizer, clock: HandClock, counted: CountedPairings
+    counted_authorizer: Authorizer, clock: FakeClock, counted: CountedPairings
 ) -> None:
     answers = 0
     for number in range(10_000):
         answers += await counted_authorizer.greet(private(str(9000 + number))) is not None
-        clock.forward(0.1)
+        clock.advance(0.1)
     assert answers <= 60
     assert counted.asked <= 62
     assert len((await counted.listing()).requests) <= 60
 
 
-async def test_after_a_flood_strangers_are_heard_again(authorizer: Authorizer, clock: HandClock) -> None:
+async def test_after_a_flood_strangers_are_heard_again(authorizer: Authorizer, clock: FakeClock) -> None:
     for number in range(100):
         await authorizer.greet(private(str(9000 + number)))
     assert await authorizer.greet(ANN) is None
-    clock.forward(HOUR)
+    clock.advance(HOUR)
     code_in(await authorizer.greet(ANN))
 
 
@@ -215,7 +216,7 @@ async def test_a_wrong_invitation_is_answered_like_none(authorizer: Authorizer, 
 
 
 async def test_guessing_invitations_leads_nowhere(
-    authorizer: Authorizer, admin: PairingAdmin, store: SqliteStore, clock: HandClock
+    authorizer: Authorizer, admin: PairingAdmin, store: SqliteStore, clock: FakeClock
 ) -> None:
     """Not even with the right one, for a guesser who is locked out."""
     invitation = await admin.invite("telegram")
@@ -233,7 +234,7 @@ async def test_a_bare_start_is_greeted_like_any_message(authorizer: Authorizer) 
 
 
 async def test_five_wrong_codes_lock_approvals_for_a_while(
-    authorizer: Authorizer, admin: PairingAdmin, clock: HandClock
+    authorizer: Authorizer, admin: PairingAdmin, clock: FakeClock
 ) -> None:
     code = code_in(await authorizer.greet(ANN))
     for _ in range(5):
@@ -242,7 +243,7 @@ async def test_five_wrong_codes_lock_approvals_for_a_while(
     with pytest.raises(TooManyTries) as refused:
         await admin.approve(code)
     assert "Try again after" in refused.value.hint
-    clock.forward(15 * MINUTE)
+    clock.advance(15 * MINUTE)
     await admin.approve(code)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from talaria.access.budgets import Budgets, TurnBudget
 from talaria.access.settings import BudgetSettings
+from talaria.core.clock import SystemClock
 from talaria.core.errors import OverBudget
 from talaria.core.ids import ChatKey, Fence, SessionId, TurnId
 from talaria.core.ledger import SideCharge, UsageWrite
@@ -30,6 +31,7 @@ from talaria.core.spending import (
 )
 from talaria.core.turns import Inbound, RunOrder, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
+from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 
 BYTES_PER_TOKEN = 2
@@ -45,10 +47,11 @@ LIMITED = Price(1_000_000, 100_000, 10_000_000, 1_250_000, max_output=2000)
 CAPPED = BudgetSettings(per_day_usd=1, assumed_output=500)
 
 
-class Recorder:
+class Recorder(MemoryStore):
     """A store that notes what it is asked to reserve, and answers as it was told."""
 
     def __init__(self, answer: Overrun | None = None) -> None:
+        super().__init__(SystemClock())
         self.orders: list[Reserve] = []
         self.asked: list[SpendingQuery] = []
         self._answer = answer

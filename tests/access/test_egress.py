@@ -65,6 +65,7 @@ def test_an_address_of_the_person_or_offered_by_a_result_is_opened(url: str, bod
         ToolResults((ToolResult("c", "terminal", URL),)),
         AssistantMessage(f"I would open {URL}"),
         said(f"from a webhook: {URL}", untrusted=True),
+        said(f"[In reply to Talaria:]\n> I would open\n> {URL}\nthank you"),
         Note("process:1", f"[Note: `curl {URL}` ended]"),
         Announcement(f"a job says {URL}"),
         said(f"{URL}?more=1"),

@@ -11,19 +11,20 @@ from random import Random
 
 import pytest
 
-from rig import Rig, chat, start
+from support import sim
+from support.rig import Rig, chat, start
+from support.scripted_model import ScriptedModel, ScriptedModels
 from talaria.core.backoff import Backoff
 from talaria.core.events import Event, FellBack, Retrying
 from talaria.core.messages import AssistantMessage, Text, UserMessage
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import Sender, StepKind, Turn, TurnState
 from talaria.models.limiter import BreakerSettings, CallLimiter
 from talaria.models.settings import FallbackSettings, ModelSettings
 from talaria.store.memory import MemoryStore
-from talaria.testing import sim
 from talaria.testing.clock import FakeClock, HastyClock
-from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.tools.function import FunctionTool, parameters
+from talaria.tools.tool import ToolContext
 from talaria.turns.intake import StatelessCall
 from talaria.turns.live import LiveTurn
 
@@ -31,7 +32,7 @@ CHAIN = ModelSettings("scripted", "main-model", fallback=(FallbackSettings("back
 BREAKER = BreakerSettings(threshold=5, rests=Backoff(10.0, 60.0))
 
 
-class World:
+class FallbackRig:
     """A rig on a clock that jumps, with a model that rests and retries, and a spare one."""
 
     def __init__(self, rig: Rig, clock: HastyClock, primary: ScriptedModel, backup: ScriptedModel) -> None:
@@ -60,7 +61,7 @@ class World:
 @asynccontextmanager
 async def open_world(
     settings: ModelSettings, max_retries: int = 3, patience: float = 30
-) -> AsyncIterator[World]:
+) -> AsyncIterator[FallbackRig]:
     clock = HastyClock()
     limiter = CallLimiter(clock=clock, draw=lambda: 1.0, breaker=BREAKER)
     primary = ScriptedModel(clock, limiter=limiter, max_retries=max_retries, patience=patience)
@@ -81,17 +82,17 @@ async def open_world(
         models=models,
         tools=lambda tools: tools.with_tools([tool]),
     ) as rig:
-        yield World(rig, clock, primary, backup)
+        yield FallbackRig(rig, clock, primary, backup)
 
 
 @pytest.fixture
-async def alone() -> AsyncIterator[World]:
+async def alone() -> AsyncIterator[FallbackRig]:
     async with open_world(ModelSettings("scripted", "main-model")) as world:
         yield world
 
 
 @pytest.fixture
-async def chained() -> AsyncIterator[World]:
+async def chained() -> AsyncIterator[FallbackRig]:
     async with open_world(CHAIN) as world:
         yield world
 
@@ -99,7 +100,7 @@ async def chained() -> AsyncIterator[World]:
 # -- retries ----------------------------------------------------------------------------------------------
 
 
-async def test_a_failure_that_passes_is_waited_for(alone: World) -> None:
+async def test_a_failure_that_passes_is_waited_for(alone: FallbackRig) -> None:
     turn, events = await alone.say("[[first 2 status 503]][[reply here]]")
     assert (turn.state, turn.reply) == (TurnState.DONE, "here")
     assert alone.calls == (3, 0)
@@ -134,7 +135,7 @@ async def test_a_failure_that_passes_is_waited_for(alone: World) -> None:
     ],
 )
 async def test_each_kind_of_failure_costs_the_calls_that_its_rule_says(
-    alone: World, mark: str, calls: int, reason: str, hint: str
+    alone: FallbackRig, mark: str, calls: int, reason: str, hint: str
 ) -> None:
     if "half-call" in mark:
         mark = "[[half-call]][[call todo {}]]"
@@ -148,7 +149,7 @@ async def test_each_kind_of_failure_costs_the_calls_that_its_rule_says(
     assert alone.rig.pool.counters.rebuilds == 0
 
 
-async def test_a_dead_endpoint_is_tried_again_and_told(alone: World) -> None:
+async def test_a_dead_endpoint_is_tried_again_and_told(alone: FallbackRig) -> None:
     alone.primary.is_down = True
     turn, _ = await alone.say("hello")
     assert turn.error is not None
@@ -167,12 +168,12 @@ async def test_a_silent_model_is_told_within_three_minutes() -> None:
         assert world.calls == (2, 0)
 
 
-async def test_waits_honour_what_the_server_asked_for(alone: World) -> None:
+async def test_waits_honour_what_the_server_asked_for(alone: FallbackRig) -> None:
     await alone.say("[[status 429]][[retry-after 7]]")
     assert [seconds for seconds in alone.clock.slept if seconds >= 1] == [7.5, 7.5, 7.5]
 
 
-async def test_text_that_was_shown_is_kept_and_never_asked_for_again(alone: World) -> None:
+async def test_text_that_was_shown_is_kept_and_never_asked_for_again(alone: FallbackRig) -> None:
     turn, _ = await alone.say("[[chunks 3]][[reply one two three]][[cut 2]]")
     assert turn.state is TurnState.FAILED
     said = (await alone.messages())[-1]
@@ -201,7 +202,7 @@ async def test_a_stop_while_waiting_ends_the_turn_and_holds_nothing() -> None:
 # -- the breaker --------------------------------------------------------------------------------------------
 
 
-async def test_an_endpoint_that_fails_too_often_rests_and_heals_by_itself(alone: World) -> None:
+async def test_an_endpoint_that_fails_too_often_rests_and_heals_by_itself(alone: FallbackRig) -> None:
     await alone.say("[[status 500]]")
     alone.clock.slept.clear()
     turn, _ = await alone.say("[[status 500]]")
@@ -243,7 +244,7 @@ async def test_only_one_call_probes_an_endpoint_that_rested() -> None:
         await asyncio.to_thread(explore, seed)
 
 
-async def test_refusals_and_limits_do_not_open_the_breaker(alone: World) -> None:
+async def test_refusals_and_limits_do_not_open_the_breaker(alone: FallbackRig) -> None:
     for mark in ("[[status 400]]", "[[status 401]]", "[[status 429]]") * 5:
         await alone.say(mark)
     assert alone.primary.reading().state == "closed"
@@ -253,7 +254,7 @@ async def test_refusals_and_limits_do_not_open_the_breaker(alone: World) -> None
 # -- the chain ----------------------------------------------------------------------------------------------
 
 
-async def test_a_fallback_answers_and_the_user_is_told_once(chained: World) -> None:
+async def test_a_fallback_answers_and_the_user_is_told_once(chained: FallbackRig) -> None:
     chained.primary.is_down = True
     turn, events = await chained.say("hello")
     assert turn.state is TurnState.DONE
@@ -273,7 +274,9 @@ async def test_a_fallback_answers_and_the_user_is_told_once(chained: World) -> N
     assert 'talaria_model_calls_total{outcome="ok",provider="backup"} 1' in metrics(chained)
 
 
-async def test_a_fallback_stays_for_the_turn_and_the_next_begins_with_the_primary(chained: World) -> None:
+async def test_a_fallback_stays_for_the_turn_and_the_next_begins_with_the_primary(
+    chained: FallbackRig,
+) -> None:
     chained.primary.is_down = True
     turn, events = await chained.say("[[call revive {}]][[call todo {}]][[reply done]]")
     assert str(turn.reply).startswith("done\n\n[Answered by backup/spare-model, because")
@@ -284,7 +287,7 @@ async def test_a_fallback_stays_for_the_turn_and_the_next_begins_with_the_primar
     assert not any(isinstance(event, FellBack) for event in events)
 
 
-async def test_a_refusal_moves_on_at_once(chained: World) -> None:
+async def test_a_refusal_moves_on_at_once(chained: FallbackRig) -> None:
     """A wrong key is no reason to leave a message unanswered."""
     turn, events = await chained.say("[[status 401]]")
     assert chained.calls == (1, 1)
@@ -294,7 +297,7 @@ async def test_a_refusal_moves_on_at_once(chained: World) -> None:
     assert [type(event) for event in events if isinstance(event, (Retrying, FellBack))] == [FellBack]
 
 
-async def test_a_resting_primary_is_passed_over_without_a_call(chained: World) -> None:
+async def test_a_resting_primary_is_passed_over_without_a_call(chained: FallbackRig) -> None:
     chained.primary.is_down = True
     for _ in range(2):
         await chained.say("hello")
@@ -308,7 +311,7 @@ async def test_a_resting_primary_is_passed_over_without_a_call(chained: World) -
     assert (turn.reply, chained.calls) == ("You said: hello", (1, 3))
 
 
-async def test_the_primary_agent_stays_warm_and_knows_what_the_fallback_said(chained: World) -> None:
+async def test_the_primary_agent_stays_warm_and_knows_what_the_fallback_said(chained: FallbackRig) -> None:
     await chained.say("one")
     chained.primary.is_down = True
     await chained.say("[[think secret]][[call todo {}]][[reply two]]")
@@ -328,7 +331,9 @@ async def test_the_primary_agent_stays_warm_and_knows_what_the_fallback_said(cha
     assert spare[:4] == sent[:4]
 
 
-async def test_thoughts_do_not_follow_to_another_model_and_come_back_with_their_own(alone: World) -> None:
+async def test_thoughts_do_not_follow_to_another_model_and_come_back_with_their_own(
+    alone: FallbackRig,
+) -> None:
     await alone.say("[[think secret]][[call todo {}]][[reply two]]")
     await alone.say("/model fast")
     await alone.say("three")
@@ -344,7 +349,7 @@ async def test_thoughts_do_not_follow_to_another_model_and_come_back_with_their_
     assert b"secret" in alone.primary.bodies[-1].rpartition(b"[[think secret]]")[2]
 
 
-async def test_a_stateless_call_is_retried_and_falls_back_too(chained: World) -> None:
+async def test_a_stateless_call_is_retried_and_falls_back_too(chained: FallbackRig) -> None:
     tools = b'[{"type":"function","function":{"name":"look","parameters":{"type":"object"}}}]'
 
     async def call(text: str) -> tuple[Turn, list[Event]]:
@@ -374,7 +379,7 @@ async def test_a_fallback_that_cannot_be_used_is_skipped() -> None:
         assert turn.state is TurnState.FAILED
 
 
-async def test_what_a_fallback_used_is_booked_on_it(chained: World) -> None:
+async def test_what_a_fallback_used_is_booked_on_it(chained: FallbackRig) -> None:
     chained.primary.is_down = True
     turn, _ = await chained.say("[[usage 100 40 5 0]] hello")
     assert turn.usage is not None and turn.usage.input == 100
@@ -384,7 +389,7 @@ async def test_what_a_fallback_used_is_booked_on_it(chained: World) -> None:
     assert [step.kind for step in record.steps] == [StepKind.MODEL]
 
 
-def metrics(world: World) -> str:
+def metrics(world: FallbackRig) -> str:
     return world.rig.metrics.render().decode()
 
 

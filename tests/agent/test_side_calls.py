@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rig import Rig, start
+from support.rig import Rig, start
+from support.waiting import until
 from talaria.access.settings import BudgetSettings
 from talaria.agent.settings import ContextSettings
 from talaria.agent.side_calls import Purpose, SideCall
@@ -65,11 +66,24 @@ async def test_a_call_that_hangs_ends_and_costs_what_was_sent(tmp_path: Path, ma
         assert (await spent(rig))[0] == 2 and (await spent(rig))[2] == 0
         patient = SideCall(Purpose.TITLE, slow.instructions, "hello")
         task = asyncio.create_task(rig.side_calls.beside(patient, OWN, turn))
-        while rig.model.busy == 0:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.busy != 0, pause=0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert (await spent(rig))[0] == 3 and (await spent(rig))[2] == 0
+
+
+async def test_a_call_that_was_not_sent_costs_nothing_and_reserves_nothing(tmp_path: Path) -> None:
+    budgets = BudgetSettings(per_day_usd=100)
+    async with start(MemoryStore(SystemClock()), tmp_path, prices=PRICES, budgets=budgets) as rig:
+        for _ in range(4):
+            turn = await rig.say("hello " * 200)
+        before = await spent(rig)
+        rig.model.is_down = True
+        with pytest.raises(ModelUnavailable):
+            await rig.side_calls.beside(CALL, OWN, turn)
+        assert await spent(rig) == before
+        assert (await rig.say("/compact")).reply != ""
+        assert await spent(rig) == before
 
 
 async def test_the_configured_model_is_called_and_a_built_in_one_is_not(tmp_path: Path) -> None:

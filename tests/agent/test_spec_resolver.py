@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from support.scripted_model import ScriptedModel, ScriptedModels
 from talaria.agent.prompt import render_prompt, replace_memory
 from talaria.agent.settings import AgentSettings
 from talaria.agent.spec_resolver import SpecResolver
@@ -19,7 +20,6 @@ from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.settings import ModelSettings
 from talaria.models.wire import Wire
-from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 

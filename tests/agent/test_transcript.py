@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from pictures import png
-from prefixes import PrefixWatch
-from rig import Rig, chat, start
+from support.pictures import png
+from support.prefixes import PrefixWatch
+from support.rig import Rig, chat, start
+from support.scripted_model import ScriptedModel, ScriptedModels
 from talaria.agent.transcript import Transcript, as_told
 from talaria.core.clock import SystemClock
 from talaria.core.messages import (
@@ -31,7 +32,6 @@ from talaria.models.known import Abilities
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.settings import FallbackSettings, ModelSettings
 from talaria.store.memory import MemoryStore
-from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.workspace.pictures import picture_part
 
 IMAGE_INPUT_BYTES = 8 << 10

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.scripted_model import ScriptedModels
 from talaria.agent.warm import AgentBuilder, WarmAgent, load_agent
 from talaria.core.entries import Entry, EntryBody, Hidden, ReasoningSet, Revision, SpecSet, TitleSet
 from talaria.core.errors import StoreError
@@ -25,7 +26,6 @@ from talaria.models.openai_responses import OpenAIResponses
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
-from talaria.testing.scripted_model import ScriptedModels
 
 SESSION = SessionId("ses_x")
 SPEC: PinnedSpec = pin(AgentSpec("main", "scripted", "m", "openai-chat", "p", (), "", ""), Prefix(b"", b""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,7 +11,8 @@ import pytest
 import pytest_asyncio
 
 from browser.visitor import Visit, Visitor
-from programs import find_program, needs
+from support.ports import port_of, reserve_port
+from support.programs import find_program, needs
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 
 CHROMIUM = find_program("chromium")
@@ -50,10 +50,10 @@ async def gateway() -> AsyncIterator[GatewayProcess]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def mortal() -> AsyncIterator[GatewayProcess]:
     """A gateway that tests may kill. It restarts at the same address."""
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        port = place.getsockname()[1]
-    async with running_gateway({"HTTP__PORT": str(port), "SHUTDOWN__DEADLINE": "100ms"}) as (gateway, _):
-        yield gateway
+    with reserve_port() as place:
+        settings = {"HTTP__PORT": str(port_of(place)), "SHUTDOWN__DEADLINE": "100ms"}
+        async with running_gateway(settings) as (gateway, _):
+            yield gateway
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

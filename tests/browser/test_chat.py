@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from browser.visitor import Visitor
-from link_table import OWN, TABLE
+from support.link_table import OWN, TABLE
 from talaria.core.program import program_name
 
 HOSTILE = (

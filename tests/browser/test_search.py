@@ -13,7 +13,7 @@ HARBOUR = "The harbour master said that the ferry to Hjelmvik leaves at six in t
 async def talk(gateway: GatewayProcess, name: str, *texts: str) -> None:
     """Say something in a chat by another client."""
     for text in texts:
-        await gateway.call("POST", f"/api/sessions/{name}/messages?wait=20", json={"text": text})
+        await gateway.say(name, text)
 
 
 async def find(visitor: Visitor, words: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from browser.visitor import Visitor
-from pictures import png
+from support.pictures import png
 
 EVIL = "<!doctype html><script>document.title = 'run'</script><img src=x onerror=\"document.title = 'run'\">"
 

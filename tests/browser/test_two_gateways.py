@@ -11,8 +11,8 @@ from typing import Any
 import aiohttp
 
 from browser.visitor import Visitor
-from gateways import Balancer, Gateways, running_gateways
-from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from support.gateways import Balancer, Gateways, cluster
+from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from talaria.testing.gateway_process import GatewayProcess
 
 SLOW = "[[chunks 40]][[chunk-delay 0.05]][[words 80]]"
@@ -37,7 +37,7 @@ async def test_a_killed_gateway_s_answer_goes_on_at_the_other_and_is_shown_once(
     async with Balancer(listener) as balancer:
         shared = {"HTTP__HOSTS": f"127.0.0.1:{balancer.port}"}
         token = "one-token-for-the-api-of-both-gateways"
-        async with running_gateways(postgres_database, shared, shared, token=token) as world:
+        async with cluster(postgres_database, shared, shared, token=token) as world:
             balancer.targets = world.each
             context = await browser.new_context()
             try:
@@ -57,7 +57,7 @@ async def _kill_the_one_that_answers(guest: Guest, world: Gateways) -> None:
     [(place,)] = world.ask("SELECT m.place FROM turns t JOIN members m ON m.owner = t.member")
     dead, alive = sorted(world.each, key=lambda each: place not in (each.home / "place").read_text())
     answer = Completion(alive)
-    await dead.call("POST", "/api/sessions/two/messages?wait=30", json={"text": "hello"})
+    await dead.say("two", "hello")
     await answer.begin()
     await dead.kill()
     assert await answer.end() == " ".join(f"word{n}" for n in range(1, 81))

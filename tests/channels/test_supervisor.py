@@ -10,14 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from talaria.app import open_gateway
+from support.gateway import without_http
 from talaria.channels.descriptor import Channel
 from talaria.channels.supervisor import open_channels
-from talaria.config.home import Home
-from talaria.config.load import load
 from talaria.core.gateway_part import NoSettings
 from talaria.gateway import Gateway
-from talaria.parts import PARTS
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ async def test_a_channel_whose_close_fails_does_not_hold_up_the_shutdown(
     opening: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     channel = Channel(name="broken", settings=NoSettings, open=opening)  # type: ignore[arg-type]
-    async with open_gateway(Home(tmp_path), load(tmp_path, {}, PARTS), {}) as gateway:
+    async with without_http(tmp_path) as gateway:
 
         async def open_and_close() -> None:
             async with open_channels(gateway, (channel,)):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 
@@ -13,14 +13,13 @@ from chaos.fuzz import HttpFuzzRun
 from chaos.job_kills import JobKillRun
 from chaos.kills import RANDOM, KillRun
 from chaos.loop_disk import why_not
-from chaos.mutants import MUTANTS, ROOT, EditNotFound, attempt, plant
 from chaos.nonces import explore_many
 from chaos.pauses import PauseRun
-from chaos.planted import Mutant
 from chaos.processes import ProcessKillRun
 from chaos.reminder_kills import ReminderKillRun
 from chaos.retries import RetryRun
 from chaos.stops import CancelRun, DrainRun, PoisonRun
+from mutants.blocks import SOURCE
 from soak.report import Figure, Progress
 from talaria.core.failpoints import Failpoint
 
@@ -29,6 +28,13 @@ QUIET = Progress(is_quiet=True)
 
 def missed(figures: list[Figure]) -> list[str]:
     return [figure.name for figure in figures if not figure.is_reached]
+
+
+@pytest.mark.parametrize("name", ["chaos", "soak", "bench", "mutants"])
+def test_a_long_run_starts_without_the_folder_of_tests_on_its_path(name: str) -> None:
+    words = [sys.executable, "-m", name, "--help"]
+    done = subprocess.run(words, cwd=SOURCE.parents[1], capture_output=True, check=False)
+    assert done.stdout.startswith(f"usage: ./dev {name}".encode()), done.stderr
 
 
 def test_kills_lose_nothing_double_nothing_unmarked_and_repeat_no_effect() -> None:
@@ -121,30 +127,5 @@ def test_a_frozen_disk_and_a_deleted_database_are_named_and_lose_nothing() -> No
 
 
 def test_every_labelled_point_is_reached_somewhere() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    code = "".join(path.read_text() for path in SOURCE.rglob("*.py"))
     assert [point for point in Failpoint if f"hit(Failpoint.{point.name})" not in code] == []
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    copy = tmp_path_factory.mktemp("mutants") / "src"
-    shutil.copytree(ROOT / "src", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    return copy
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_fault_can_still_be_planted(mutant: Mutant, source: Path) -> None:
-    kept = {edit.path: (source / "talaria" / edit.path).read_text() for edit in mutant.edits}
-    plant(mutant, source)
-    assert all((source / "talaria" / path).read_text() != text for path, text in kept.items())
-    with pytest.raises(EditNotFound):
-        plant(mutant, source)
-    for path, text in kept.items():
-        (source / "talaria" / path).write_text(text)
-
-
-@pytest.mark.parametrize("name", ["unfenced commit", "lanes in another order"])
-def test_a_planted_fault_is_caught(name: str) -> None:
-    (mutant,) = (mutant for mutant in MUTANTS if mutant.name == name)
-    caught = asyncio.run(attempt(mutant))
-    assert caught.is_caught, caught.how

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -16,7 +19,7 @@ from cli.terminal import Terminal
 
 Talaria = Callable[..., subprocess.CompletedProcess[str]]
 Serve = Callable[..., ForkedProcess]
-DEADLINE = 30
+DEADLINE = 60
 
 
 @contextmanager
@@ -29,6 +32,22 @@ def started(server: str, *options: str) -> Iterator[str]:
             yield next(word for word in process.stdout.readline().split() if "://" in word).rstrip(";,.")
         finally:
             process.terminate()
+
+
+class Caller:
+    """Calls the gateway that serves a home."""
+
+    def __init__(self, home: Path) -> None:
+        self._url = json.loads((home / "gateway.json").read_text())["url"]
+        self._token = (home / "http.token").read_text().strip()
+
+    def call(self, path: str, body: bytes | None = None) -> Any:
+        with self.open(path, body) as answer:
+            return json.load(answer)
+
+    def open(self, path: str, body: bytes | None = None) -> Any:
+        headers = {"Authorization": f"Bearer {self._token}"}
+        return urlopen(Request(self._url + path, body, headers), timeout=DEADLINE)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
-from programs import find_program
+from support.programs import find_program
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "src" / "talaria" / "channels" / "web" / "assets"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Terminal:
@@ -21,12 +22,18 @@ class Terminal:
         self._environ = environ
         self._socket = f"talaria-test-{uuid.uuid4().hex[:8]}"
         self._folder = folder
+        self._record = folder / f"{self._socket}.record"
 
     def start(self, *command: str) -> None:
-        line = f"{shlex.join(command)}; echo LEFT WITH $?; exec sleep 60"
+        """Run the command. It begins when its output is recorded."""
+        wait = shlex.join(["tmux", "-L", self._socket, "wait-for", "recorded"])
+        line = f"{wait}; {shlex.join(command)}; echo LEFT WITH $?; exec sleep 60"
         self._tmux(
             "-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "40", "-c", str(self._folder), line
         )
+        self._record.touch()
+        self._tmux("pipe-pane", f"cat >{shlex.quote(str(self._record))}")
+        self._tmux("wait-for", "-S", "recorded")
 
     def stop(self) -> None:
         """Close the terminal, as a user does by closing its window. Its programs must end by themselves."""
@@ -65,6 +72,13 @@ class Terminal:
             if all(text in screen for text in texts[:-1]) and texts[-1] in last:
                 return screen
             assert time.monotonic() < end, f"waited for {texts}, the screen is:\n{screen}"
+            time.sleep(0.05)
+
+    def until_written(self, pattern: str) -> None:
+        """Wait until the program has written this at any time, however short it was on the screen."""
+        end = time.monotonic() + DEADLINE
+        while not re.search(pattern, written := self._record.read_text(errors="replace")):
+            assert time.monotonic() < end, f"waited for {pattern}, written is:\n{written}"
             time.sleep(0.05)
 
     def _tmux(self, *arguments: str, check: bool = True) -> str:

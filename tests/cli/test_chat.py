@@ -12,7 +12,7 @@ import pytest
 
 from cli.conftest import Serve, Talaria
 from cli.terminal import Terminal
-from programs import needs
+from support.programs import needs
 
 pytestmark = needs("tmux")
 

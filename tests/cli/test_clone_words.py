@@ -13,6 +13,7 @@ import pytest
 from cli.conftest import Serve, Talaria, started
 from cli.test_connect_telegram import Platform
 from cli.test_serve import read_banner
+from support.waiting import wait_until
 from talaria.testing.telegram_server import TOKEN
 
 CLONE = Path(__file__).parents[2]
@@ -40,7 +41,7 @@ def test_people_who_talk_to_a_clone_read_its_commands(
         hint = msgspec.json.decode(refused.value.read())["error"]["hint"]
         assert "`./dev open` logs a browser in" in hint
         platform("say", user=8, name="Eve", text="hello")
-        platform.until(lambda: bool(platform.replies(8)))
+        wait_until(lambda: bool(platform.replies(8)))
         assert "\n./dev pair approve " in platform.replies(8)[0]
 
 

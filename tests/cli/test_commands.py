@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from contracts.store_orders import accepting, answered, begun
-from talaria.channels.http.callers import HOME_CALLER
+from talaria.access.callers import HOME_CALLER
 from talaria.cli.main import main
 from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatAddress, ChatKey
@@ -74,12 +74,15 @@ def named(name: str) -> ChatKey:
 # -- sessions -----------------------------------------------------------------------------------------------
 
 
-def test_a_home_without_sessions_says_so(run: Run) -> None:
+def test_a_home_without_sessions_says_so(run: Run, home: Path) -> None:
     assert run("sessions", "list") == (0, "There are no sessions yet.\n", "")
     status, out, err = run("sessions", "show", "work")
     assert (status, out) == (1, "")
-    assert err.splitlines()[0] == "talaria: There is no session work."
-    assert "sessions list` shows the sessions." in err
+    assert (
+        err.splitlines()[0]
+        == f"talaria: There is no session work. There is no database {home / 'talaria.db'}."
+    )
+    assert "sessions list` lists them." in err
 
 
 def test_sessions_are_listed_and_a_limit_says_that_there_are_more(run: Run, home: Path) -> None:
@@ -120,9 +123,12 @@ def test_what_was_said_is_found_without_a_gateway(run: Run, home: Path) -> None:
     assert "The query has no words to search for." in err
 
 
-def test_a_session_ends_once(run: Run, home: Path) -> None:
+def test_a_session_ends_once_and_its_workspace_with_it(run: Run, home: Path) -> None:
     (session,) = talk(home, named("work"))
+    left = home / "sessions" / session / "tmp"
+    left.mkdir(parents=True)
     assert run("sessions", "end", "work") == (0, f"Ended {session}.\n", "")
+    assert not left.exists()
     status, out, err = run("sessions", "end", session)
     assert (status, err) == (0, "")
     assert out.startswith(f"{session} had ended already, 20")
@@ -138,11 +144,12 @@ def test_a_session_whose_turn_runs_is_neither_ended_nor_deleted(run: Run, home: 
     status, _, err = run("sessions", "end", "work")
     assert (status, err.splitlines()[0]) == (
         1,
-        f"talaria: A turn of {ids[0]} was running when its gateway stopped.",
+        f"talaria: A turn of {ids[0]} runs or waits.",
     )
+    assert "No gateway is running. Start" in err
     status, _, err = run("sessions", "delete", "work", "--yes")
     assert status == 1
-    assert "was not done when its gateway stopped." in err
+    assert "No gateway is running. Start" in err
 
 
 def test_a_deleted_session_is_gone_and_its_files_are_told(run: Run, home: Path) -> None:
@@ -170,7 +177,7 @@ def test_the_last_messages_are_listed_with_their_ids(run: Run, home: Path) -> No
     status, _, err = run("why", "turn_1")
     assert (status, err.splitlines()[0]) == (
         1,
-        f"talaria: There is no turn turn_1: {home / 'talaria.db'} is not there.",
+        f"talaria: There is no turn turn_1. There is no database {home / 'talaria.db'}.",
     )
     talk(home, named("work"), OTHER)
     status, out, err = run("why")

@@ -6,9 +6,8 @@ import json
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ import pytest
 
 from cli.conftest import DEADLINE, Serve, Talaria, started
 from cli.terminal import Terminal
-from programs import needs
+from support.programs import needs
+from support.waiting import wait_until
 from talaria.testing.telegram_server import TOKEN
 
 
@@ -33,12 +33,6 @@ class Platform:
 
     def replies(self, chat: int) -> list[str]:
         return [each["text"] for each in self("chats").get(str(chat), []) if each["by_bot"]]
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + DEADLINE
-        while not condition():
-            assert time.monotonic() < deadline, self("chats")
-            time.sleep(0.05)
 
 
 @pytest.fixture
@@ -85,7 +79,7 @@ def test_the_first_who_presents_the_code_is_paired_and_then_answered(
     ) as gateway:  # fmt: skip
         try:
             platform("say", user=7, text="hello")
-            platform.until(lambda: "You said: hello" in platform.replies(7))
+            wait_until(lambda: "You said: hello" in platform.replies(7))
             assert len(platform.replies(8)) == 1  # a code for Eve, no turn
             said = subprocess.run(
                 [*talaria, "doctor", "--json"], env=env, capture_output=True, text=True, check=False

@@ -11,7 +11,7 @@ import pytest
 
 from cli.conftest import Serve, Talaria
 from cli.terminal import Terminal
-from programs import needs
+from support.programs import needs
 
 WRITE = '[[call write_file {"path": "%s", "content": "hi"}]][[reply Written %s.]]'
 

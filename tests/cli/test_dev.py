@@ -22,7 +22,7 @@ case "$*" in
 "-m pip install"*xllamacpp*) [ ! -e "$NO_WHEEL" ] || exit 1
     for last; do :; done; echo "install $last" >>"$LOG"; sleep 0.2 ;;
 "-m pip install"*) sleep 0.2; for last; do :; done; echo "install $last" >>"$LOG" ;;
-*/tests/programs.py) echo "$MISSING" ;;
+*/tests/support/programs.py) echo "$MISSING" ;;
 "check") [ ! -e "$BROKEN" ] ;;
 "-m pytest"*) echo "pytest" >>"$LOG" ;;
 esac

@@ -22,7 +22,7 @@ import msgspec
 import pytest
 
 from cli.conftest import DEADLINE, started
-from programs import find_program
+from support.programs import find_program
 from talaria.cli.main import main
 from talaria.testing.telegram_server import TOKEN
 
@@ -33,7 +33,7 @@ KEY, MODEL = "sk-right-0123456789", "good-1"
 
 
 @dataclass
-class World:
+class BreakableHome:
     """A home with a model that works, and what a plant may need to break it."""
 
     home: Path
@@ -74,11 +74,11 @@ class Case:
 
     finding: str
     says: str
-    plant: str | dict[str, str] | Callable[[World], object]
+    plant: str | dict[str, str] | Callable[[BreakableHome], object]
     typed: str = ""
     calls: bool = False
 
-    def put(self, world: World) -> None:
+    def put(self, world: BreakableHome) -> None:
         if isinstance(self.plant, str):
             world.add(world.named(self.plant))
         elif isinstance(self.plant, dict):
@@ -91,12 +91,12 @@ class Case:
         return next(fitting, None)
 
 
-def replaced(old: str, new: str) -> Callable[[World], None]:
+def replaced(old: str, new: str) -> Callable[[BreakableHome], None]:
     return lambda world: world.change(world.named(old), new)
 
 
-def secret_file(name: str, text: str, mode: int = 0o644) -> Callable[[World], None]:
-    def write(world: World) -> None:
+def secret_file(name: str, text: str, mode: int = 0o644) -> Callable[[BreakableHome], None]:
+    def write(world: BreakableHome) -> None:
         (world.home / name).write_text(text)
         (world.home / name).chmod(mode)
         if name == "bot.token":
@@ -105,8 +105,8 @@ def secret_file(name: str, text: str, mode: int = 0o644) -> Callable[[World], No
     return write
 
 
-def database(*orders: str) -> Callable[[World], None]:
-    def make(world: World) -> None:
+def database(*orders: str) -> Callable[[BreakableHome], None]:
+    def make(world: BreakableHome) -> None:
         with closing(sqlite3.connect(world.home / "talaria.db")) as connection:
             for order in ("CREATE TABLE t (x)", *orders):
                 connection.execute(order)
@@ -115,7 +115,7 @@ def database(*orders: str) -> Callable[[World], None]:
     return make
 
 
-def stuck_process(world: World) -> None:
+def stuck_process(world: BreakableHome) -> None:
     """Holds the lock and says nowhere where it is."""
     lock = world.home / "talaria.lock"
     code = (
@@ -135,8 +135,8 @@ def stuck_process(world: World) -> None:
     world.scope.callback(gone)
 
 
-def a_file(name: str) -> Callable[[World], None]:
-    def make(world: World) -> None:
+def a_file(name: str) -> Callable[[BreakableHome], None]:
+    def make(world: BreakableHome) -> None:
         path = world.home / name
         if path.is_dir():
             shutil.rmtree(path)
@@ -145,21 +145,21 @@ def a_file(name: str) -> Callable[[World], None]:
     return make
 
 
-def config_as_folder(world: World) -> None:
+def config_as_folder(world: BreakableHome) -> None:
     world.config.unlink()
     world.config.mkdir()
 
 
-def other_encoding(world: World) -> None:
+def other_encoding(world: BreakableHome) -> None:
     world.config.write_bytes(world.config.read_bytes() + b"# caf\xe9\n")
 
 
-def open_secret(world: World) -> None:
+def open_secret(world: BreakableHome) -> None:
     world.add(OTHER_KEY)
     world.config.chmod(0o644)
 
 
-def take_http_port(world: World) -> None:
+def take_http_port(world: BreakableHome) -> None:
     world.env["TALARIA_HTTP__PORT"] = str(world.take_port())
 
 
@@ -259,17 +259,19 @@ def bot_url() -> Iterator[str]:
 
 
 @pytest.fixture
-def world(home: Path, environ: dict[str, str], strict_url: str, bot_url: str) -> Iterator[World]:
+def world(home: Path, environ: dict[str, str], strict_url: str, bot_url: str) -> Iterator[BreakableHome]:
     (home / "config.toml").write_text(
         f'# mine\n[model]\nprovider = "mine"\nname = "{MODEL}"\n'
         f'[providers.mine]\nbase_url = "{strict_url}"\napi_key_env = "MY_KEY"\n'
     )
     with ExitStack() as scope:
         env = {**environ, "MY_KEY": KEY, "EDITOR": "sed -i /^.pool$/d"}
-        yield World(home, strict_url, bot_url, scope, env)
+        yield BreakableHome(home, strict_url, bot_url, scope, env)
 
 
-def examine(world: World, env: dict[str, str], calls: bool, capsys: pytest.CaptureFixture[str]) -> Findings:
+def examine(
+    world: BreakableHome, env: dict[str, str], calls: bool, capsys: pytest.CaptureFixture[str]
+) -> Findings:
     with pytest.MonkeyPatch.context() as patch:
         for name in set(os.environ) - set(env):
             patch.delenv(name)
@@ -280,14 +282,16 @@ def examine(world: World, env: dict[str, str], calls: bool, capsys: pytest.Captu
     return [finding for finding in found if finding["level"] != "ok"]
 
 
-def test_the_home_they_are_planted_in_is_good(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_home_they_are_planted_in_is_good(
+    world: BreakableHome, capsys: pytest.CaptureFixture[str]
+) -> None:
     expected = {"port"} if find_program("bwrap") else {"port", "network"}
     assert {each["name"] for each in examine(world, world.env, True, capsys)} <= expected
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_planted_problem_is_found_and_its_printed_fix_works(
-    name: str, world: World, capsys: pytest.CaptureFixture[str]
+    name: str, world: BreakableHome, capsys: pytest.CaptureFixture[str]
 ) -> None:
     case = CASES[name]
     case.put(world)
@@ -314,7 +318,7 @@ def test_a_planted_problem_is_found_and_its_printed_fix_works(
     assert not [each for each in left if each["level"] == "problem" and each["name"] not in others], left
 
 
-def test_a_misspelt_table_keeps_its_keys(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_table_keeps_its_keys(world: BreakableHome, capsys: pytest.CaptureFixture[str]) -> None:
     world.add("[pol]\nmax_agents = 5\n")
     finding = Case("config", "pol is not", "").pick(examine(world, world.env, False, capsys))
     assert finding is not None
@@ -325,7 +329,9 @@ def test_a_misspelt_table_keeps_its_keys(world: World, capsys: pytest.CaptureFix
     assert finding["command"].endswith(" edit"), "only a person knows which one counts"
 
 
-def test_a_secret_in_a_misspelt_table_is_not_shown(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_secret_in_a_misspelt_table_is_not_shown(
+    world: BreakableHome, capsys: pytest.CaptureFixture[str]
+) -> None:
     world.add(f'[channels.telegrm]\ntoken = "{TOKEN}"\n')
     found = examine(world, world.env, False, capsys)
     finding = Case("config", "channels.telegrm is not", "").pick(found)
@@ -333,7 +339,7 @@ def test_a_secret_in_a_misspelt_table_is_not_shown(world: World, capsys: pytest.
     assert TOKEN not in str(found)
 
 
-def test_the_lock_of_a_stuck_process_is_free_again(world: World) -> None:
+def test_the_lock_of_a_stuck_process_is_free_again(world: BreakableHome) -> None:
     """The plant itself: it does hold the lock."""
     stuck_process(world)
     with (world.home / "talaria.lock").open() as lock, pytest.raises(BlockingIOError):

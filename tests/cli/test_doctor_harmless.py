@@ -100,6 +100,7 @@ def test_what_is_not_talaria_s_is_left_to_its_owner(
     assert finding["fix"] or "chmod" in finding["text"]
 
 
+@pytest.mark.broken_database
 def test_a_database_of_another_program_is_left_alone(look: Look, home: Path) -> None:
     connection = sqlite3.connect(home / "talaria.db")
     connection.execute("CREATE TABLE theirs (x)")

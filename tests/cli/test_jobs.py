@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,9 @@ def test_a_reminder_is_shown_as_one_before_it_is_saved(talaria: Talaria) -> None
     asked = talaria("jobs", "add", "remind me to call Ada", "--every", "1h")
     assert (asked.returncode, "add --yes" in asked.stderr) == (2, True), "words only suggest"
     assert talaria("jobs", "add", "remind me to call Ada", "--every", "1h", "--no-remind").returncode == 0
+    told = talaria("jobs", "add", "Call Eve.", "--every", "2h", "--json")
+    assert json.loads(told.stdout)["text"] == "Call Eve."
+    assert told.stderr.startswith("Job: Call Eve.\n")
 
 
 @pytest.mark.parametrize(

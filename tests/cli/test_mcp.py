@@ -6,24 +6,21 @@ import json
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import msgspec
 import pytest
 
-from cli.conftest import DEADLINE, Serve, Talaria
-from talaria.cli.home_gateway import find_running
+from cli.conftest import Caller, Serve, Talaria
+from support import mcp_server
+from support.waiting import wait_until
 from talaria.cli.main import main
 from talaria.cli.mcp_paste import parse_paste
-from talaria.config.home import Home
-from talaria.testing import mcp_server
 from talaria.tools.mcp import pins
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -38,20 +35,7 @@ def readme(name: str, *arguments: str, **env: str) -> str:
 
 def wait_for(home: Path, state: str | None) -> None:
     """Wait until the server is in this state; None is gone."""
-    deadline = time.monotonic() + DEADLINE
-    while (
-        found := json.loads(read(home, "/api/status"))["mcp_servers"].get("hub", {}).get("state")
-    ) != state:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
-
-
-def read(home: Path, path: str) -> str:
-    address = find_running(Home(home), {})
-    assert address is not None
-    request = Request(address.url + path, headers={"Authorization": f"Bearer {address.token}"})
-    with urlopen(request) as answer:
-        return str(answer.read().decode())
+    wait_until(lambda: Caller(home).call("/api/status")["mcp_servers"].get("hub", {}).get("state") == state)
 
 
 def test_a_pasted_server_is_used_watched_and_removed(talaria: Talaria, serve: Serve, home: Path) -> None:
@@ -69,7 +53,8 @@ def test_a_pasted_server_is_used_watched_and_removed(talaria: Talaria, serve: Se
     gateway.send_signal(signal.SIGHUP)
     wait_for(home, "ready")
     talaria("ask", "--session", "who", "[[call mcp_hub_who {}]]")
-    log = read(home, "/api/sessions/who/entries")
+    with Caller(home).open("/api/sessions/who/entries") as answer:
+        log = answer.read().decode()
     assert '\\"HUB_TOKEN\\": \\"[secret MCP_HUB_TOKEN]\\"' in log
     assert KEY not in log
     check_approval(talaria, home)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient
-from talaria.cli.gateway_tools import GATEWAY_TOOLS, CallPlace
+from talaria.cli.gateway_tools import CallPlace, gateway_tools
 from talaria.cli.mcp_server import TokenGate, gateway_opener
 from talaria.core.errors import BadRequest
 
@@ -36,6 +36,6 @@ async def report(said: str) -> None:
 @pytest.mark.parametrize("text", ["/approve ap_1 session", "  /yes", "/new"])
 async def test_a_program_sends_no_commands(text: str) -> None:
     nowhere = GatewayClient(GatewayAddress("http://127.0.0.1:9", "none"))
-    (ask,) = (tool for tool in GATEWAY_TOOLS if tool.name == "ask")
+    (ask,) = (tool for tool in gateway_tools() if tool.name == "ask")
     with pytest.raises(BadRequest, match="for people"):
         await ask.call(CallPlace(nowhere, report), {"text": text})

@@ -17,9 +17,11 @@ from mcp_types import CallToolResult
 
 from cli.conftest import DEADLINE, Serve, Talaria
 from cli.fork_server import ForkServer
+from support.waiting import until
 from talaria.channels.console.gateway_client import GatewayClient
 from talaria.cli.home_gateway import find_running
 from talaria.config.home import Home
+from talaria.operations.turns import TurnQuery, list_turns
 
 WRITES = 'Save it. [[call write_file {"path":"a.txt","content":"hi"}]][[reply It is written.]]'
 HANGS = "Think of the tomato. [[hang]]"
@@ -110,11 +112,11 @@ async def check_asking(client: Client) -> None:
 
 async def check_sessions(client: Client) -> None:
     listed = data(await client.call_tool("list_sessions", {"limit": 2}))
-    assert len(listed["sessions"]) == 2
+    assert len(listed["items"]) == 2
     rest = data(await client.call_tool("list_sessions", {"after": listed["next"]}))
-    names = [each["name"] for each in (*listed["sessions"], *rest["sessions"])]
+    names = [each["name"] for each in (*listed["items"], *rest["items"])]
     assert sorted(names) == ["colours", "slow", "work"]
-    hits = data(await client.call_tool("search_sessions", {"query": "tomato"}))["hits"]
+    hits = data(await client.call_tool("search_sessions", {"q": "tomato"}))["items"]
     assert "tomato" in hits[0]["excerpt"]
     first = await client.call_tool("read_session", {"session": "work", "limit": 3})
     assert "Save it." in said(first)
@@ -129,13 +131,13 @@ async def check_jobs(client: Client) -> None:
     words = {"text": "tell me the news", "when": "every weekday at 9"}
     shown = data(await client.call_tool("add_job", {**words, "confirmed": True}))
     assert (shown["saved"], len(shown["next"])) == (False, 3)
-    assert data(await client.call_tool("list_jobs", {}))["jobs"] == []
+    assert data(await client.call_tool("list_jobs", {}))["items"] == []
     sure = {**words, "confirmed": True, "asked_at": shown["asked_at"]}
     saved = data(await client.call_tool("add_job", sure))
     assert (saved["saved"], saved["next"]) == (True, shown["next"])
     plain = await client.call_tool("add_job", {"text": "look", "cron": "0 9 * * *"})
     assert said(plain).count("09:00") == 3
-    jobs = data(await client.call_tool("list_jobs", {}))["jobs"]
+    jobs = data(await client.call_tool("list_jobs", {}))["items"]
     assert [job["text"] for job in jobs] == ["tell me the news", "look"]
     unclear = await client.call_tool("add_job", {"text": "x", "when": "every day"})
     assert (unclear.is_error, "At what time?" in said(unclear)) == (True, True)
@@ -146,8 +148,7 @@ async def check_cancelling(client: Client, home: Path) -> None:
     before = len(await hanging(home, "cancelled"))
     call = asyncio.create_task(client.call_tool("ask", {"text": f"{DROPPED} {HANGS}", "session": "dropped"}))
     async with asyncio.timeout(DEADLINE):
-        while not await hanging(home, "running"):
-            await asyncio.sleep(0.1)
+        await until(lambda: hanging(home, "running"))
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         while await hanging(home, "running"):
@@ -160,7 +161,7 @@ async def hanging(home: Path, state: str) -> list[str]:
     address = find_running(Home(home), {})
     assert address is not None
     async with GatewayClient(address) as gateway:
-        turns = (await gateway.turns(50)).items
+        turns = (await gateway.carry_out(list_turns, TurnQuery(50))).items
     return [turn.id for turn in turns if turn.state.value == state and turn.text.startswith(DROPPED)]
 
 
@@ -203,8 +204,8 @@ async def test_over_http_each_call_has_the_rights_of_its_token(
         assert data(await client.call_tool("ask", {"text": "hello", "session": "own"}))["state"] == "done"
     async with connected(url, chat) as client:
         assert data(await client.call_tool("ask", {"text": "hello", "session": "own"}))["state"] == "done"
-        assert len(data(await client.call_tool("list_sessions", {}))["sessions"]) == 1
-        mine = data(await client.call_tool("list_sessions", {}))["sessions"][0]["id"]
+        assert len(data(await client.call_tool("list_sessions", {}))["items"]) == 1
+        mine = data(await client.call_tool("list_sessions", {}))["items"][0]["id"]
         await check_cancelling(client, home)
     async with connected(url, other, "legacy") as client:
         hidden = await client.call_tool("read_session", {"session": mine})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cli.conftest import Talaria
 from cli.terminal import Terminal
-from programs import needs
+from support.programs import needs
 
 
 def test_without_a_terminal_a_missing_home_is_refused_with_the_command_that_makes_it(

@@ -13,9 +13,9 @@ from cli.conftest import Serve, Talaria
 from talaria.access.authorizer import Actor, Authorizer, ChatKind
 from talaria.core.access import Paired, PairingList
 from talaria.core.clock import SystemClock
-from talaria.core.store_ports import Pairings
 from talaria.store.home_lock import HomeLock
 from talaria.store.sqlite.store import SqliteStore
+from talaria.store.store import Pairings
 
 T = TypeVar("T")
 NO_CODE = "K7QD-93MX-4TZA"
@@ -97,11 +97,11 @@ def test_a_wrong_code_is_told_with_the_home(talaria: Talaria, home: Path) -> Non
     usual = home.parent / ".talaria"
     nowhere = talaria("pair", "approve", NO_CODE, env={"TALARIA_HOME": "", "HOME": str(usual.parent)})
     assert nowhere.returncode == 1
-    assert f"No request has this code: there is no folder {usual}.\n" in nowhere.stderr
+    assert f"There is no database {usual / 'talaria.db'}.\n" in nowhere.stderr
     assert "--home or TALARIA_HOME" in nowhere.stderr
     assert not usual.exists()
     fresh = talaria("pair", "approve", NO_CODE)
-    assert f"No request has this code: there is no database {home / 'talaria.db'}.\n" in fresh.stderr
+    assert f"There is no database {home / 'talaria.db'}.\n" in fresh.stderr
     code_for(home, "1001")
     wrong = talaria("pair", "approve", NO_CODE)
     assert wrong.stderr.startswith(f"talaria: No request has the code {NO_CODE}. 4 more tries.")

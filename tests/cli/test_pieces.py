@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from talaria.channels.http.views import SessionView
 from talaria.cli.config_checks import _connect
 from talaria.cli.demo import render, summary
 from talaria.cli.doctor import _NAME_WIDTH, _count, _print
@@ -54,6 +53,7 @@ from talaria.models.discovery import DetectedProvider
 from talaria.models.local.runtime import _describe_exit
 from talaria.models.local.weights import FetchProgress, FetchStage
 from talaria.models.settings import PRESETS
+from talaria.operations.sessions import SessionView
 from talaria.parts import PARTS
 from talaria.testing.crash_demo import DemoState, MessageState
 from talaria.testing.simulated_users import DeliveryReport

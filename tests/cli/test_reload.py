@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from cli.conftest import DEADLINE, Serve, Talaria
+from cli.conftest import Caller, Serve, Talaria
 from cli.fork_server import ForkedProcess
-from prefixes import PrefixWatch
+from support.prefixes import PrefixWatch
+from support.waiting import wait_until
 
 
 class Gateway:
@@ -22,14 +22,10 @@ class Gateway:
         self.home = home
         self.process = process
         self._model = model_url.removesuffix("/v1")
-        self._url = json.loads((home / "gateway.json").read_text())["url"]
-        self._token = (home / "http.token").read_text().strip()
+        self._caller = Caller(home)
 
     def status(self) -> Any:
-        request = urllib.request.Request(f"{self._url}/api/status")
-        request.add_header("Authorization", f"Bearer {self._token}")
-        with urllib.request.urlopen(request) as answer:
-            return json.loads(answer.read())
+        return self._caller.call("/api/status")
 
     def bodies(self) -> list[bytes]:
         """What the model was sent, and forget it."""
@@ -38,10 +34,7 @@ class Gateway:
             return [body.encode() for body in json.loads(answer.read())]
 
     def until(self, condition: Callable[[Any], bool]) -> None:
-        end = time.monotonic() + DEADLINE
-        while not condition(self.status()["config"]):
-            assert time.monotonic() < end, self.status()["config"]
-            time.sleep(0.05)
+        wait_until(lambda: condition(self.status()["config"]))
 
 
 @pytest.fixture

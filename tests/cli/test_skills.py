@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from repositories import git, needs_git
 from skills.skill_makers import make_skill
+from support.repositories import git, needs_git
 from talaria.cli.main import main
 from talaria.skills.pins import SkillsInUse
 

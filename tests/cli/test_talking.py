@@ -6,16 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from cli.conftest import Serve, Talaria
+from cli.conftest import Caller, Serve, Talaria
 from cli.terminal import Terminal
-from programs import needs
+from support.programs import needs
+from support.waiting import wait_until
 
 needs_tmux = needs("tmux")
 
@@ -53,14 +52,7 @@ def test_a_command_of_its_own_leaves_alone_what_others_are_owed(
         config.write('[providers.keyed]\nbase_url = "http://127.0.0.1:9/v1"\napi_key_env = "THEIR_KEY"\n')
     env = {"THEIR_KEY": "sk-theirs", "TALARIA_MODEL__PROVIDER": "keyed"}
     process = serve(env=env)
-    info = msgspec.json.decode((home / "gateway.json").read_bytes())
-    token = (home / "http.token").read_text().strip()
-    request = urllib.request.Request(
-        f"{info['url']}/api/sessions/theirs/messages",
-        b'{"text": "hello"}',
-        {"Authorization": f"Bearer {token}"},
-    )
-    turn = msgspec.json.decode(urllib.request.urlopen(request).read())["turn_id"]
+    turn = Caller(home).call("/api/sessions/theirs/messages", b'{"text": "hello"}')["turn_id"]
     process.kill()
     process.wait()
     (home / "gateway.json").unlink()
@@ -141,7 +133,7 @@ def test_an_interrupted_ask_exits_with_130(home: Path, environ: dict[str, str], 
     command = [sys.executable, "-m", "talaria", "ask", "--home", str(home), "--session", "x", "[[hang]]"]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
-            _until(lambda: "[[hang]]" in _show(home, environ))
+            wait_until(lambda: "[[hang]]" in _show(home, environ))
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=20)
         finally:
@@ -182,13 +174,6 @@ def test_an_interrupted_ask_says_what_became_of_the_message(
 def _show(home: Path, environ: dict[str, str]) -> str:
     command = [sys.executable, "-m", "talaria", "sessions", "show", "x", "--home", str(home)]
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=False).stdout
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    for _ in range(40):
-        if condition():
-            return
-    pytest.fail("it did not happen")
 
 
 def test_chat_answers_the_lines_of_a_pipe(talaria: Talaria) -> None:

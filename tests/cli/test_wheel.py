@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from cli.installed import DEADLINE, ROOT, InstalledProgram, build, try_out
-from repositories import git, needs_git
+from support.repositories import git, needs_git
 
 pytestmark = needs_git
 PACKAGE = ROOT / "src" / "talaria"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from channels.http.gateway import TOKEN, run_gateway
 from clients import installation
 from clients.__main__ import BEGIN, DOCS, END
 from clients.installation import SCRIPTS, read_pins
 from clients.servers import Servers
 from clients.table import CLIENTS, FEATURES, Client, Report, check, markdown
+from support.gateway import TOKEN, in_process
 from talaria.testing.model_server import ModelServer
 
 SHORT = ("plain", "streamed tool loop")
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(600)  # importing a client takes a minute on a 
 async def report_of(
     home: Path, client: Client, command: list[str], features: tuple[str, ...] = tuple(FEATURES)
 ) -> Report:
-    async with ModelServer() as model, run_gateway(home, model) as api:
+    async with ModelServer() as model, in_process(home, model) as api:
         servers = Servers(api.url, TOKEN, model.base_url.removesuffix("/v1"))
         return await asyncio.to_thread(check, client, command, servers, features)
 

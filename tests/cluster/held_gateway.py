@@ -1,7 +1,7 @@
 """A gateway in a process of its own, with a tool that holds the event loop.
 
 `held_gateway.py HOME LEASE WEDGED` prints its address when it is ready. The tool `hold` holds the loop
-for some seconds of processor time.
+for some seconds.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from talaria.cli.options import run_loop
 from talaria.cluster.leases import LeaseTiming
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.core.gateway_part import NoSettings, ToolPart
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.gateway_part import NoSettings
+from talaria.core.tools import ToolSpec
 from talaria.parts import PARTS
+from talaria.tools.part import ToolPart
+from talaria.tools.tool import Tool, ToolContext
 from talaria.tools.toolset import Family
 
 
-class Hold:
+class Hold(Tool):
     spec = ToolSpec("hold", "Holds the loop.", '{"type":"object","properties":{"seconds":{"type":"number"}}}')
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:
-        end = time.thread_time() + float(arguments["seconds"])
-        while time.thread_time() < end:
-            pass
+        time.sleep(float(arguments["seconds"]))
         return "held"
 
 

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from channels.http.gateway import TOKEN, run_gateway
-from rig import inbound
 from store.cutting_proxy import CuttingProxy
+from support.gateway import TOKEN, in_process
+from support.rig import inbound
+from support.waiting import until
 from talaria.access.logins import Logins
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING
@@ -133,7 +134,7 @@ async def open_stage(
 ) -> AsyncIterator[Stage]:
     async with (
         ModelServer() as model,
-        run_gateway(tmp_path / "home", model) as api,
+        in_process(tmp_path / "home", model) as api,
         listen(api.gateway, timing) as (server, proxy),
     ):
         peers = PeerClient(SECRET, timing, most_streams, now=api.gateway.store.clock.now)
@@ -224,9 +225,7 @@ async def test_a_turn_that_is_not_taken_up_yet_is_waited_for(tmp_path: Path) -> 
     async with open_stage(tmp_path, PeerTiming(look_seconds=600.0)) as stage:
         turn = await stage.accept()
         reader = Reader(stage.here.find(turn))
-        async with asyncio.timeout(20):
-            while not stage.connections:
-                await asyncio.sleep(0)
+        await until(lambda: stage.connections, pause=0)
         there = stage.take_up(turn, Delta("Now"))
         await reader.until(Delta("Now"))
         await stage.settle(there, "Now")
@@ -307,9 +306,7 @@ async def test_a_member_that_is_silent_is_left(stage: Stage) -> None:
     async with stranger(hold) as url:
         stage.directory.member = stage.member(url)
         reader = Reader(stage.here.find(turn))
-        async with asyncio.timeout(20):
-            while stage.there not in stage.peers.unreachable:
-                await asyncio.sleep(0.01)
+        await until(lambda: stage.there in stage.peers.unreachable)
         assert "in time" in stage.peers.unreachable[stage.there]
         stage.directory.member = stage.member(stage.address)
         there = stage.take_up(turn, Delta("back"))
@@ -337,9 +334,7 @@ async def test_an_answer_that_is_no_stream_ends_nothing(
     async with stranger(answer) as url:
         stage.directory.member = stage.member(url)
         reader = Reader(stage.here.find(turn))
-        async with asyncio.timeout(20):
-            while calls <= len(bodies):
-                await asyncio.sleep(0.01)
+        await until(lambda: calls > len(bodies))
         await stage.gateway.store.settle(turn.id, TurnEnd(TurnState.DONE, "over"))
         assert await reader.end() == [Done("over")]
 
@@ -511,9 +506,7 @@ async def test_the_token_follows_no_redirect_and_is_in_no_log(
     async with stranger(note) as elsewhere, stranger(redirect) as url:
         stage.directory.member = stage.member(url)
         reader = Reader(stage.here.find(turn))
-        async with asyncio.timeout(20):
-            while stage.there not in stage.peers.unreachable:
-                await asyncio.sleep(0.01)
+        await until(lambda: stage.there in stage.peers.unreachable)
         await stage.gateway.store.settle(turn.id, TurnEnd(TurnState.DONE, "over"))
         await reader.end()
     assert not seen

@@ -13,18 +13,16 @@ import msgspec
 import psycopg
 import pytest
 
-from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
-from talaria.app import open_gateway
+from support.gateway import without_http
+from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from talaria.channels.http.http_channel import HttpChannel
 from talaria.channels.http.part import HTTP
-from talaria.channels.supervisor import open_channels
 from talaria.cli.cluster_checks import check_cluster
 from talaria.cluster.following import PeerUnreachable
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.member_checks import read_boot
 from talaria.cluster.settings import ClusterSettings
 from talaria.cluster_scope import join_others
-from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
 from talaria.core.cluster import Member, MemberFigures
@@ -56,10 +54,7 @@ def environ_of(url: str, **more: str) -> dict[str, str]:
 
 @asynccontextmanager
 async def serving(home: Path, environ: dict[str, str]) -> AsyncIterator[Gateway]:
-    async with (
-        open_gateway(Home(home), load(home, environ, PARTS), environ) as gateway,
-        open_channels(gateway, (HTTP,)),
-    ):
+    async with without_http(home, environ=environ, channels=(HTTP,)) as gateway:
         yield gateway
 
 

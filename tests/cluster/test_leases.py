@@ -12,14 +12,14 @@ from threading import get_ident
 
 from talaria.cluster.leases import LeaseKeeper
 from talaria.core.clock import SystemClock
-from talaria.core.cluster import MemberFigures
 from talaria.core.errors import StoreError
-from talaria.core.ids import ChatAddress, Fence, OwnerId, SessionId, TurnId, new_session_id, new_turn_id
+from talaria.core.ids import ChatAddress, Fence, OwnerId, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Fresh, Renewal
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
-from talaria.store.memory import MemoryStore
+from talaria.store.memory import InlineExecutor, MemoryStore
 from talaria.store.sqlite.store import SqliteStore
+from talaria.store.store import ThreadOrders
 from talaria.testing.clock import FakeClock
 
 ME = OwnerId("own_me")
@@ -171,10 +171,11 @@ async def test_a_lease_that_was_not_given_back_after_all_is_renewed_again() -> N
     assert case.store.renewed == [[B, A]]
 
 
-class FromThread:
+class FromThread(ThreadOrders):
     """What the thread renews with. The answers are taken in turn; an error is raised."""
 
     def __init__(self, *answers: frozenset[SessionId] | Exception) -> None:
+        super().__init__(InlineExecutor(SystemClock()))
         self.answers = list(answers)
 
     def renew(
@@ -184,14 +185,6 @@ class FromThread:
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    def renew_member(
-        self, owner: OwnerId, figures: MemberFigures, lease_seconds: float, timeout: float
-    ) -> bool:
-        raise NotImplementedError
-
-    def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:
-        raise NotImplementedError
 
 
 async def run_beside(keeper: LeaseKeeper, store: FromThread, rounds: int) -> list[float]:

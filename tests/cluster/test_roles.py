@@ -46,7 +46,7 @@ class Line:
             raise RuntimeError("nobody thought of this")
 
 
-class World:
+class TwoMembers:
     """Members `a` and `b` on one database, both of which want the role. `a` asks first."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class World:
         self.roles: dict[str, SoughtRole] = {}
         self._scopes = {name: AsyncExitStack() for name in "ab"}
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> TwoMembers:
         for name, member in self.members.items():
             self.roles[name] = await self._scopes[name].enter_async_context(member.seek(ROLE))
             await self.clock.settle()
@@ -86,7 +86,7 @@ class World:
 
 
 async def test_the_first_has_the_role_and_keeps_it() -> None:
-    async with World() as world:
+    async with TwoMembers() as world:
         assert world.holders == "a"
         await world.pass_time(5 * LEASE)
         assert world.holders == "a"
@@ -96,7 +96,7 @@ async def test_the_first_has_the_role_and_keeps_it() -> None:
 
 
 async def test_a_member_that_leaves_gives_the_role_back() -> None:
-    async with World() as world:
+    async with TwoMembers() as world:
         await world.leave("a")
         world.members["b"].look()
         await world.clock.settle()
@@ -104,7 +104,7 @@ async def test_a_member_that_leaves_gives_the_role_back() -> None:
 
 
 async def test_a_holder_without_the_database_stops_before_another_can_begin() -> None:
-    async with World() as world:
+    async with TwoMembers() as world:
         tenure = await world.roles["a"].taken()
         world.lines["a"].is_cut = True
         await world.pass_time(LEASE * 2 / 3 - 1)
@@ -120,7 +120,7 @@ async def test_a_holder_without_the_database_stops_before_another_can_begin() ->
 
 
 async def test_a_renewal_that_hangs_holds_up_no_stop() -> None:
-    async with World() as world:
+    async with TwoMembers() as world:
         world.lines["a"].block = asyncio.Event()
         await world.pass_time(LEASE)
         assert world.holders != "a"
@@ -130,7 +130,7 @@ async def test_a_renewal_that_hangs_holds_up_no_stop() -> None:
 
 
 async def test_an_answer_that_comes_late_counts_from_its_request() -> None:
-    world = World()
+    world = TwoMembers()
     delay = world.lines["a"].delay = asyncio.Event()
     async with world:
         await world.pass_time(LEASE - 5)
@@ -143,7 +143,7 @@ async def test_an_answer_that_comes_late_counts_from_its_request() -> None:
 
 
 async def test_a_member_that_drains_gives_the_role_when_its_work_has_stopped() -> None:
-    async with World() as world:
+    async with TwoMembers() as world:
         tenure = await world.roles["a"].taken()
         draining = asyncio.create_task(world.members["a"].drain(60.0))
         await world.clock.settle()
@@ -162,7 +162,7 @@ async def test_a_member_that_drains_gives_the_role_when_its_work_has_stopped() -
 
 
 async def test_a_role_that_nobody_works_for_is_given_at_once_by_a_drain() -> None:
-    async with World() as world:
+    async with TwoMembers() as world:
         await world.members["a"].drain(60.0)
         world.members["b"].look()
         await world.clock.settle()
@@ -170,7 +170,7 @@ async def test_a_role_that_nobody_works_for_is_given_at_once_by_a_drain() -> Non
 
 
 async def test_a_request_under_way_takes_back_nothing_that_is_given() -> None:
-    async with World() as world:
+    async with TwoMembers() as world:
         block = world.lines["a"].block = asyncio.Event()
         await world.pass_time(LEASE / 3 + 1)  # a renewal waits
         draining = asyncio.create_task(world.members["a"].drain(60.0))
@@ -184,7 +184,7 @@ async def test_a_request_under_way_takes_back_nothing_that_is_given() -> None:
 
 
 async def test_each_tenure_is_waited_for_anew() -> None:
-    async with World() as world:
+    async with TwoMembers() as world:
         first = await world.roles["a"].taken()
         world.lines["a"].is_cut = world.lines["b"].is_cut = True
         await world.pass_time(LEASE)
@@ -197,7 +197,7 @@ async def test_each_tenure_is_waited_for_anew() -> None:
 
 
 async def test_an_error_that_nobody_thought_of_ends_no_role_for_ever() -> None:
-    async with World() as world:
+    async with TwoMembers() as world:
         world.lines["b"].is_broken = True
         await world.pass_time(LEASE)
         world.lines["b"].is_broken = False

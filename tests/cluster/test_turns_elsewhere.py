@@ -13,13 +13,15 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from asking_tools import Danger, calling
-from channels.http.gateway import TOKEN, Api, run_gateway
 from channels.http.test_approvals import waiting
 from channels.http.test_events import Sse, collect, open_stream, read
 from channels.http.test_roles import add_token, bearer
 from contracts.job_suite import add
-from postgres_server import PostgresServer, postgres  # noqa: F401 - fixtures
+from support.asking_tools import Danger, calling
+from support.fake_outlet import FakeOutlet
+from support.gateway import TOKEN, Api, in_process
+from support.postgres_server import PostgresServer, postgres  # noqa: F401 - fixtures
+from support.waiting import until
 from talaria.core.cluster import Wake
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatAddress, OwnerId, PlaceId, TurnId, new_job_id
@@ -39,7 +41,6 @@ from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
 from talaria.scheduler.process_ends import ProcessEnds
 from talaria.scheduler.runs import JobRuns
-from talaria.testing.fake_outlet import FakeOutlet
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.member_uploads import MemberUploads
 
@@ -66,8 +67,8 @@ async def pair(
     tables = {"store": {"url": url}}
     async with (
         ModelServer() as model,
-        run_gateway(homes / "a", model, tables=tables, parts=danger.parts(), environ=environ) as a,
-        run_gateway(homes / "b", model, tables=tables, parts=danger.parts(), environ=environ) as b,
+        in_process(homes / "a", model, tables=tables, parts=danger.parts(), environ=environ) as a,
+        in_process(homes / "b", model, tables=tables, parts=danger.parts(), environ=environ) as b,
     ):
         assert (await a.say("one", "hello"))["reply"] == "You said: hello"
         yield Pair(a, b, model, danger)
@@ -155,24 +156,22 @@ async def test_the_feed_tells_the_turns_of_all_gateways(pair: Pair) -> None:
     async with b.client.get(f"{b.url}/api/events") as answer:
         feed = read(answer)
 
-        async def until(turn_id: str, state: str) -> None:
+        async def heard(turn_id: str, state: str) -> None:
             async with asyncio.timeout(20):
                 while (turn_id, state) not in seen:
                     _, name, data = await anext(feed)
                     seen.append((data.get("id", ""), name))
 
-        await until(before, "running")
+        await heard(before, "running")
         await a.post(f"/api/turns/{before}/cancel")
-        await until(before, "cancelled")
+        await heard(before, "cancelled")
         after = (await a.say("one", "hello"))["id"]
-        await until(after, "done")
+        await heard(after, "done")
         assert len(a.gateway.turns.live.feed.listeners) == 1
         async with b.client.get(f"{b.url}/api/events"), a.client.get(f"{a.url}/api/events"):
             assert (await b.say("two", "hello"))["reply"] == "You said: hello"
         assert all(name != "lagged" for _, name in seen)
-    async with asyncio.timeout(20):
-        while a.gateway.turns.live.feed.listeners:
-            await asyncio.sleep(0.01)
+    await until(lambda: not a.gateway.turns.live.feed.listeners)
 
 
 async def test_a_channel_that_one_gateway_has_shows_the_turns_of_the_other(pair: Pair) -> None:

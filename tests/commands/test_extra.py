@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rig import start
+from support.rig import start
 from talaria.commands.command_types import Command, CommandCall, ExtraCommand
 from talaria.commands.extra import ExtraCommands
 from talaria.core.clock import SystemClock

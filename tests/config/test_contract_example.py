@@ -8,10 +8,10 @@ from pathlib import Path
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.config.load import load
-from talaria.core.gateway_part import ToolPart
 from talaria.models.settings import FallbackSettings
 from talaria.parts import PARTS
 from talaria.tools.mcp.part import MCP
+from talaria.tools.part import ToolPart
 
 EXAMPLE = """\
 [agent]

@@ -10,8 +10,8 @@ from talaria.channels.http.part import HTTP
 from talaria.config.load import load
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import ToolPart
 from talaria.parts import PARTS
+from talaria.tools.part import ToolPart
 
 DEFAULTS = settings_type(PARTS)()
 

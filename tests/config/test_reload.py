@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from support.waiting import until
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.config.decoder import is_marked
@@ -149,8 +150,7 @@ async def test_the_file_is_looked_at_every_few_seconds(file: File) -> None:
         assert file.live.settings.pool.max_agents == 5
         file.path.write_text("[pool]\nmax_agents = 12\n")
         file.clock.advance(EVERY_SECONDS)
-        while file.live.settings.pool.max_agents != 12:  # a thread looks at the file
-            await asyncio.sleep(0)
+        await until(lambda: file.live.settings.pool.max_agents == 12, pause=0)  # a thread looks at the file
     finally:
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)

@@ -84,6 +84,7 @@ def test_a_group_with_other_members_may_not_write(home: Home) -> None:
 
 
 @root_only
+@pytest.mark.broken_database
 def test_a_link_of_another_user_is_refused(home: Home, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(home.path)

@@ -1,4 +1,4 @@
-"""What every `PendingModels` does. A subclass gives one with something on its way, and lets it arrive."""
+"""How turns wait for `WeightsDownloads`. A subclass gives one with a pending download, and lets it arrive."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
+from support.waiting import until
 from talaria.core.events import ModelLoading
-from talaria.core.ports import PendingModels
+from talaria.models.local.downloads import WeightsDownloads
 
 PROVIDER, MODEL = "local", "qwen2.5-coder-0.5b"
 
 
 class Coming(NamedTuple):
-    arrivals: PendingModels
+    arrivals: WeightsDownloads
     arrive: Callable[[], None]
 
 
@@ -28,8 +29,7 @@ class ArrivalsSuite:
     async def test_who_waits_is_told_at_once_and_goes_on_when_it_is_here(self, coming: Coming) -> None:
         told: list[ModelLoading] = []
         waiting = asyncio.create_task(coming.arrivals.arrival(told.append))
-        while not told:
-            await asyncio.sleep(0)
+        await until(lambda: told, pause=0)
         assert told[0].model == f"{PROVIDER}/{MODEL}"
         assert "Saved. I answer when the model is ready" in told[0].sentence()
         assert not waiting.done()
@@ -42,8 +42,7 @@ class ArrivalsSuite:
     async def test_who_is_let_go_waits_no_longer(self, coming: Coming) -> None:
         told: list[ModelLoading] = []
         waiting = asyncio.create_task(coming.arrivals.arrival(told.append))
-        while not told:
-            await asyncio.sleep(0)
+        await until(lambda: told, pause=0)
         coming.arrivals.let_go()
         assert not await waiting
         assert not await coming.arrivals.arrival(told.append)

@@ -10,7 +10,7 @@ from contracts.store_orders import LEASE, ME, RIVAL, START, accepting, said
 from talaria.core.cluster import Here, Member
 from talaria.core.ids import OwnerId, PlaceId
 from talaria.core.ledger import Accept
-from talaria.core.store_ports import StoreEngine
+from talaria.store.store import Store
 
 HOME, AWAY = PlaceId("place_home"), PlaceId("place_away")
 THIRD = Here(OwnerId("own_third"), PlaceId("place_third"))
@@ -28,6 +28,6 @@ def at(here: Here, text: str = "hello", **more: Any) -> Accept:
     return replace(accepting(text, owner=here.owner, begins=begins, **more), here=here, busy=busy)
 
 
-async def both_join(store: StoreEngine) -> None:
+async def both_join(store: Store) -> None:
     for here in (HERE, THERE):
         await store.cluster.join(member(here.owner, here.place), LEASE)

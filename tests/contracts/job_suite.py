@@ -1,4 +1,4 @@
-"""The contract of `core.job_port.JobStore`. A test class gives `store` and `clock`."""
+"""The contract of `store.store.JobStore`. A test class gives `store` and `clock`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import count
 import msgspec
 import pytest
 
-from contracts.store_orders import ME, RIVAL, START, HandClock, accepting, begun, ending
+from contracts.store_orders import ME, RIVAL, START, accepting, begun, ending
 from talaria.core.errors import HeadMoved, LimitReached, NotFound, StaleFence
 from talaria.core.ids import ChatKey, JobId, SessionId
 from talaria.core.jobs import (
@@ -36,8 +36,9 @@ from talaria.core.jobs import (
     SlotState,
 )
 from talaria.core.ledger import Accepted, Binding, Commit, Page, TurnEnd
-from talaria.core.store_ports import Store
 from talaria.core.turns import Sender, TurnState
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 CHAT = ChatKey("agent:main:http:api:home")
 _numbers = count(1)
@@ -111,11 +112,11 @@ class JobSuite:
             await store.jobs.remove(first.id)
 
     async def test_finished_jobs_are_listed_the_last_to_finish_first(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         first, second, bobs, _ = [await add(store, owner=owner) for owner in ("ada", "ada", "bob", "ada")]
         for job in (second, bobs, first):
-            clock.forward(1)
+            clock.advance(1)
             await store.jobs.edit(EditJob(job.id, job.version, job.plan, JobState.DONE, None))
         assert [job.id for job in await store.jobs.finished(9)] == [first.id, bobs.id, second.id]
         assert [job.id for job in await store.jobs.finished(1, "ada")] == [first.id]
@@ -184,7 +185,7 @@ class JobSuite:
         assert found is not None
         assert found.state is JobState.DONE
 
-    async def test_due_jobs_and_the_next_time_are_found(self, store: Store, clock: HandClock) -> None:
+    async def test_due_jobs_and_the_next_time_are_found(self, store: Store, clock: FakeClock) -> None:
         assert await store.jobs.next_due(START) is None
         late, soon = await add(store), await add(store)
         await store.jobs.edit(EditJob(late.id, 1, late.plan, JobState.ACTIVE, START + 50))
@@ -197,7 +198,7 @@ class JobSuite:
         await store.jobs.edit(EditJob(late.id, 2, late.plan, JobState.PAUSED, None))
         assert await store.jobs.next_due(START + 30) == START + CLAIM_SECONDS, "a claim may become void"
 
-    async def test_a_job_that_ran_ahead_of_a_clock_is_set_back(self, store: Store, clock: HandClock) -> None:
+    async def test_a_job_that_ran_ahead_of_a_clock_is_set_back(self, store: Store, clock: FakeClock) -> None:
         job = await add(store)
         slots = (NewSlot(START, START), NewSlot(START + 60, START, "missed"), NewSlot(START + 120, START))
         await store.jobs.advance([AdvanceJob(job.id, 1, START, START + 180, slots)])
@@ -205,7 +206,7 @@ class JobSuite:
             (claimed,) = await claim(store)
             await end(store, claimed.slot.claim)
         assert await store.jobs.ahead_of(START + 150, 9) == [], "no slot lies in the future"
-        clock.forward(-30)
+        clock.advance(-30)
         assert [one.id for one in await store.jobs.ahead_of(START - 30, 9)] == [job.id]
         assert await store.jobs.rewind([RewindJob(job.id, 1, START)]) == 1
         assert await store.jobs.ahead_of(START - 30, 9) == []
@@ -223,11 +224,11 @@ class JobSuite:
         slot = await only_slot(store, job)
         assert (slot.state, slot.attempts, slot.fence) == (SlotState.RUNNING, 1, 1)
 
-    async def test_a_slot_is_not_claimed_before_its_time(self, store: Store, clock: HandClock) -> None:
+    async def test_a_slot_is_not_claimed_before_its_time(self, store: Store, clock: FakeClock) -> None:
         job = await add(store)
         await write(store, job, START + 20)
         assert await claim(store) == []
-        clock.forward(20)
+        clock.advance(20)
         assert len(await claim(store)) == 1
 
     async def test_no_more_slots_run_than_allowed(self, store: Store) -> None:
@@ -239,13 +240,13 @@ class JobSuite:
         await end(store, first[0].slot.claim)
         assert len(await claim(store, 3)) == 1
 
-    async def test_a_claim_without_a_turn_is_void_after_a_while(self, store: Store, clock: HandClock) -> None:
+    async def test_a_claim_without_a_turn_is_void_after_a_while(self, store: Store, clock: FakeClock) -> None:
         job = await add(store)
         await write(store, job, START)
         (first,) = await claim(store)
-        clock.forward(CLAIM_SECONDS - 1)
+        clock.advance(CLAIM_SECONDS - 1)
         assert await claim(store, owner=RIVAL) == []
-        clock.forward(1)
+        clock.advance(1)
         (second,) = await claim(store, owner=RIVAL)
         assert (second.slot.fence, second.slot.attempts) == (2, 2)
         with pytest.raises(StaleFence):
@@ -253,23 +254,23 @@ class JobSuite:
         turn = await accept(store, second.slot.claim)
         assert (await only_slot(store, job)).turn_id == turn.turn.id
 
-    async def test_a_claim_that_is_renewed_stays(self, store: Store, clock: HandClock) -> None:
+    async def test_a_claim_that_is_renewed_stays(self, store: Store, clock: FakeClock) -> None:
         await write(store, await add(store), START)
         (first,) = await claim(store)
-        clock.forward(CLAIM_SECONDS - 1)
+        clock.advance(CLAIM_SECONDS - 1)
         await store.jobs.renew([first.slot.claim])
-        clock.forward(CLAIM_SECONDS - 1)
+        clock.advance(CLAIM_SECONDS - 1)
         assert await claim(store, owner=RIVAL) == []
         await accept(store, first.slot.claim)
-        clock.forward(10 * CLAIM_SECONDS)
+        clock.advance(10 * CLAIM_SECONDS)
         assert await claim(store, owner=RIVAL) == [], "the turn is resumed by the ordinary recovery"
 
     async def test_a_clock_that_was_set_back_does_not_keep_a_dead_claim(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         await write(store, await add(store), START - 7200)
         await claim(store)
-        clock.forward(-3600)
+        clock.advance(-3600)
         assert len(await claim(store, owner=RIVAL)) == 1
 
     async def test_a_claim_can_be_given_back(self, store: Store) -> None:
@@ -295,11 +296,11 @@ class JobSuite:
         slot = await only_slot(store, job)
         assert (slot.turn_id, slot.started_at) == (first.turn.id, START)
 
-    async def test_the_end_of_the_turn_settles_the_slot(self, store: Store, clock: HandClock) -> None:
+    async def test_the_end_of_the_turn_settles_the_slot(self, store: Store, clock: FakeClock) -> None:
         job = await add(store)
         await write(store, job, START)
         (claimed,) = await claim(store)
-        clock.forward(5)
+        clock.advance(5)
         turn = await end(store, claimed.slot.claim)
         slot = await only_slot(store, job)
         assert (slot.state, slot.turn_id, slot.ended_at) == (SlotState.DONE, turn.turn.id, START + 5)
@@ -328,14 +329,14 @@ class JobSuite:
         assert found is not None
         assert found.failures == 0, "a person stopped it"
 
-    async def test_a_failed_slot_is_tried_again_as_planned(self, store: Store, clock: HandClock) -> None:
+    async def test_a_failed_slot_is_tried_again_as_planned(self, store: Store, clock: FakeClock) -> None:
         job = await add(store, retries=1)
         await write(store, job, START)
         (first,) = await claim(store)
         await end(store, first.slot.claim, TurnState.FAILED)
         slot = await only_slot(store, job)
         assert (slot.state, slot.due_at) == (SlotState.DUE, START + 60)
-        clock.forward(60)
+        clock.advance(60)
         (second,) = await claim(store)
         turn = await end(store, second.slot.claim, TurnState.FAILED)
         slot = await only_slot(store, job)
@@ -386,6 +387,11 @@ class JobSuite:
         )
         await store.jobs.remove(job.id)
         await store.commit(ending(turn, lease))
+        record = await store.turn_record(turn.turn.id)
+        assert record is not None
+        assert (record.turn.state, record.turn.reply) == (TurnState.DONE, "hi")
+        assert await store.jobs.find(job.id) is None
+        assert await states(store, job) == []
 
     # -- overlap
 
@@ -393,24 +399,24 @@ class JobSuite:
         ("overlap", "left"), [(Overlap.SKIP, "skipped"), (Overlap.QUEUE, "due"), (Overlap.REPLACE, "running")]
     )
     async def test_a_slot_that_comes_while_one_runs_follows_its_plan(
-        self, store: Store, clock: HandClock, overlap: Overlap, left: str
+        self, store: Store, clock: FakeClock, overlap: Overlap, left: str
     ) -> None:
         job = await add(store, overlap=overlap)
         await write(store, job, START, START + 60)
         (first,) = await claim(store)
         await accept(store, first.slot.claim)
-        clock.forward(60)
+        clock.advance(60)
         claimed = await claim(store)
         assert [state for _, state, _ in await states(store, job)] == ["running", left]
         replaced = [slot.instant for one in claimed for slot in one.replaces]
         assert replaced == ([START] if overlap is Overlap.REPLACE else [])
 
     async def test_a_slot_that_comes_while_one_waits_to_begin_is_skipped(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         job = await add(store)
         await write(store, job, START, START + 60)
-        clock.forward(60)
+        clock.advance(60)
         assert await claim(store, 0) == []
         assert (await states(store, job))[1] == (60, "skipped", "an earlier run still waited to begin")
 
@@ -427,11 +433,11 @@ class JobSuite:
 
     @pytest.mark.parametrize("missed", [Missed.ALL, Missed.ONCE])
     async def test_slots_that_a_killed_gateway_left_to_the_next_are_not_skipped(
-        self, store: Store, clock: HandClock, missed: Missed
+        self, store: Store, clock: FakeClock, missed: Missed
     ) -> None:
         job = await add(store, missed=missed)
         for number, instant in enumerate((START, START + 60)):
-            clock.forward(300)
+            clock.advance(300)
             slots = (NewSlot(instant, START + 300 * (number + 1)),)
             await store.jobs.advance([AdvanceJob(job.id, 1, instant, instant + 60, slots)])
         assert len(await claim(store)) == 1
@@ -460,7 +466,7 @@ class JobSuite:
 
     # -- forgetting
 
-    async def test_old_slots_are_forgotten_but_for_the_last_one(self, store: Store, clock: HandClock) -> None:
+    async def test_old_slots_are_forgotten_but_for_the_last_one(self, store: Store, clock: FakeClock) -> None:
         job, done = await add(store), await add(store)
         slots = tuple(NewSlot(START + n, START, "missed") for n in range(3))
         await store.jobs.advance([AdvanceJob(job.id, 1, START, START + 60, slots)])
@@ -468,7 +474,7 @@ class JobSuite:
         (claimed,) = await claim(store)
         await end(store, claimed.slot.claim)
         assert await store.jobs.prune(START) == 0
-        clock.forward(100)
+        clock.advance(100)
         assert await store.jobs.prune(START + 1) == 2
         assert [instant for instant, _, _ in await states(store, job)] == [2]
         assert await store.jobs.find(done.id) is None, "a job that is done goes with its slots"

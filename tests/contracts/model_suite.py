@@ -23,8 +23,9 @@ from talaria.core.messages import (
     UserMessage,
 )
 from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
-from talaria.core.ports import Model, WireFormat
 from talaria.core.tools import ToolSpec
+from talaria.models.model import Model
+from talaria.models.wire import Wire
 
 TOOLS = (
     ToolSpec("read_file", "Read a file.", '{"type":"object","properties":{"path":{"type":"string"}}}'),
@@ -37,7 +38,7 @@ class Subject:
     """`until_busy` waits until the model works on a call, `until_idle` until nothing of it is left there."""
 
     model: Model
-    wire: WireFormat
+    wire: Wire
     until_busy: Callable[[], Awaitable[None]]
     until_idle: Callable[[], Awaitable[None]]
 

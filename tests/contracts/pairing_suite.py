@@ -1,10 +1,9 @@
-"""The contract of `core.store_ports.Pairings`. A test class gives `pairings` and `clock`."""
+"""The contract of `store.store.Pairings`. A test class gives `pairings` and `clock`."""
 
 from __future__ import annotations
 
 import asyncio
 
-from contracts.store_orders import HandClock
 from talaria.core.access import (
     ApprovePairing,
     CodeHash,
@@ -21,7 +20,8 @@ from talaria.core.access import (
     RequestsFull,
     WrongCode,
 )
-from talaria.core.store_ports import Pairings
+from talaria.store.store import Pairings
+from talaria.testing.clock import FakeClock
 
 HOUR = 3600.0
 LIMITS = PairingLimits()
@@ -47,11 +47,11 @@ class PairingSuite:
     # -- asking and approving
 
     async def test_an_approved_code_pairs_whoever_it_was_given_to(
-        self, pairings: Pairings, clock: HandClock
+        self, pairings: Pairings, clock: FakeClock
     ) -> None:
         assert await pairings.ask(RequestPairing(ANN, CODE)) == RequestOpened(clock.now() + HOUR)
         assert await pairings.ask(RequestPairing(BOB, OTHER)) == RequestOpened(clock.now() + HOUR)
-        clock.forward(10)
+        clock.advance(10)
         paired = Paired(ANN, clock.now(), PairingOrigin.APPROVED)
         assert await pairings.approve(ApprovePairing(CODE)) == paired
         assert await pairings.is_paired("telegram", "1001")
@@ -65,11 +65,11 @@ class PairingSuite:
         await pairings.approve(ApprovePairing(CODE))
         assert not await pairings.is_paired("discord", ANN.user_id)
 
-    async def test_a_code_is_good_for_an_hour(self, pairings: Pairings, clock: HandClock) -> None:
+    async def test_a_code_is_good_for_an_hour(self, pairings: Pairings, clock: FakeClock) -> None:
         await pairings.ask(RequestPairing(ANN, CODE))
-        clock.forward(HOUR - 1)
+        clock.advance(HOUR - 1)
         assert len((await pairings.listing()).requests) == 1
-        clock.forward(1)
+        clock.advance(1)
         assert not (await pairings.listing()).requests
         assert isinstance(await pairings.approve(ApprovePairing(CODE)), WrongCode)
         assert not await pairings.is_paired("telegram", "1001")
@@ -87,16 +87,16 @@ class PairingSuite:
         assert sum(isinstance(answer, Paired) for answer in answers) == 1
         assert len((await pairings.listing()).paired) == 1
 
-    async def test_after_an_hour_one_may_ask_again(self, pairings: Pairings, clock: HandClock) -> None:
+    async def test_after_an_hour_one_may_ask_again(self, pairings: Pairings, clock: FakeClock) -> None:
         await pairings.ask(RequestPairing(ANN, CODE))
-        clock.forward(HOUR)
+        clock.advance(HOUR)
         assert isinstance(await pairings.ask(RequestPairing(ANN, OTHER)), RequestOpened)
         assert isinstance(await pairings.approve(ApprovePairing(CODE)), WrongCode)
         assert isinstance(await pairings.approve(ApprovePairing(OTHER)), Paired)
 
     # -- revoking
 
-    async def test_a_revocation_counts_at_once(self, pairings: Pairings, clock: HandClock) -> None:
+    async def test_a_revocation_counts_at_once(self, pairings: Pairings, clock: FakeClock) -> None:
         await pairings.ask(RequestPairing(ANN, CODE))
         await pairings.approve(ApprovePairing(CODE))
         assert await pairings.revoke("telegram", "1001") == Paired(ANN, clock.now(), PairingOrigin.APPROVED)
@@ -112,22 +112,22 @@ class PairingSuite:
     # -- what a stranger can cause
 
     async def test_writing_again_opens_nothing_and_keeps_the_first_code(
-        self, pairings: Pairings, clock: HandClock
+        self, pairings: Pairings, clock: FakeClock
     ) -> None:
         opened = await pairings.ask(RequestPairing(ANN, CODE))
         assert isinstance(opened, RequestOpened)
-        clock.forward(LIMITS.pause_seconds)
+        clock.advance(LIMITS.pause_seconds)
         again = await pairings.ask(RequestPairing(ANN, OTHER))
         assert again == RequestPending(may_tell=True, quiet_until=clock.now() + LIMITS.pause_seconds)
         assert len((await pairings.listing()).requests) == 1
         assert isinstance(await pairings.approve(ApprovePairing(OTHER)), WrongCode)
         assert isinstance(await pairings.approve(ApprovePairing(CODE)), Paired)
 
-    async def test_reminders_are_few_and_apart(self, pairings: Pairings, clock: HandClock) -> None:
+    async def test_reminders_are_few_and_apart(self, pairings: Pairings, clock: FakeClock) -> None:
         await pairings.ask(RequestPairing(ANN, CODE))
         told = []
         for seconds in range(10, 3600, 10):
-            clock.forward(10)
+            clock.advance(10)
             answer = await pairings.ask(RequestPairing(ANN, code(seconds)))
             assert isinstance(answer, RequestPending)
             if answer.may_tell:
@@ -135,37 +135,37 @@ class PairingSuite:
         assert told == [900, 1800, 2700]
 
     async def test_nothing_changes_before_the_time_that_the_answer_names(
-        self, pairings: Pairings, clock: HandClock
+        self, pairings: Pairings, clock: FakeClock
     ) -> None:
         await pairings.ask(RequestPairing(ANN, CODE))
         early = await pairings.ask(RequestPairing(ANN, OTHER))
         assert isinstance(early, RequestPending)
         assert not early.may_tell
-        clock.forward(early.quiet_until - clock.now() - 1)
+        clock.advance(early.quiet_until - clock.now() - 1)
         still = await pairings.ask(RequestPairing(ANN, OTHER))
         assert isinstance(still, RequestPending)
         assert not still.may_tell
-        clock.forward(1)
+        clock.advance(1)
         now = await pairings.ask(RequestPairing(ANN, OTHER))
         assert isinstance(now, RequestPending)
         assert now.may_tell
 
     async def test_a_crowd_is_given_no_more_codes_for_a_while(
-        self, pairings: Pairings, clock: HandClock
+        self, pairings: Pairings, clock: FakeClock
     ) -> None:
         started = clock.now()
         for number in range(LIMITS.per_channel):
             assert isinstance(
                 await pairings.ask(RequestPairing(stranger(number), code(number))), RequestOpened
             )
-            clock.forward(1)
+            clock.advance(1)
         assert await pairings.ask(RequestPairing(ANN, CODE)) == RequestsFull(
             clock.now() + LIMITS.pause_seconds
         )
-        clock.forward(LIMITS.code_seconds - LIMITS.per_channel - 1)
+        clock.advance(LIMITS.code_seconds - LIMITS.per_channel - 1)
         assert await pairings.ask(RequestPairing(ANN, CODE)) == RequestsFull(started + LIMITS.code_seconds)
         assert len((await pairings.listing()).requests) == LIMITS.per_channel
-        clock.forward(1)
+        clock.advance(1)
         assert isinstance(await pairings.ask(RequestPairing(ANN, CODE)), RequestOpened)
 
     async def test_an_approval_makes_room_in_a_crowd_and_nobody_else_is_pushed_out(
@@ -187,20 +187,20 @@ class PairingSuite:
             await pairings.ask(RequestPairing(stranger(number), code(number)))
         assert isinstance(await pairings.ask(RequestPairing(stranger(1, "discord"), CODE)), RequestOpened)
 
-    async def test_thousands_of_strangers_leave_few_rows(self, pairings: Pairings, clock: HandClock) -> None:
+    async def test_thousands_of_strangers_leave_few_rows(self, pairings: Pairings, clock: FakeClock) -> None:
         limits = PairingLimits(code_seconds=1e9)
         opened = 0
         for number in range(2000):
             opened += isinstance(
                 await pairings.ask(RequestPairing(stranger(number), code(number), limits)), RequestOpened
             )
-            clock.forward(6)
+            clock.advance(6)
         assert opened == len((await pairings.listing()).requests) == limits.per_channel
 
     # -- wrong codes
 
     async def test_five_wrong_codes_lock_approval_even_for_the_right_one(
-        self, pairings: Pairings, clock: HandClock
+        self, pairings: Pairings, clock: FakeClock
     ) -> None:
         await pairings.ask(RequestPairing(ANN, CODE))
         left = []
@@ -208,40 +208,40 @@ class PairingSuite:
             answer = await pairings.approve(ApprovePairing(guess(number)))
             assert isinstance(answer, WrongCode)
             left.append(answer.tries_left)
-            clock.forward(1)
+            clock.advance(1)
         assert left == [4, 3, 2, 1, 0]
         locked = CodesLocked(clock.now() - 1 + LIMITS.pause_seconds)
         assert await pairings.approve(ApprovePairing(CODE)) == locked
         assert not await pairings.is_paired("telegram", "1001")
-        clock.forward(locked.until - clock.now() - 1)
+        clock.advance(locked.until - clock.now() - 1)
         assert await pairings.approve(ApprovePairing(CODE)) == locked
-        clock.forward(1)
+        clock.advance(1)
         assert isinstance(await pairings.approve(ApprovePairing(CODE)), Paired)
 
     async def test_guessing_gets_five_looks_in_a_quarter_of_an_hour(
-        self, pairings: Pairings, clock: HandClock
+        self, pairings: Pairings, clock: FakeClock
     ) -> None:
         await pairings.ask(RequestPairing(ANN, CODE, PairingLimits(code_seconds=1e9)))
         looks = 0
         for number in range(10_000):
             looks += isinstance(await pairings.approve(ApprovePairing(guess(number))), WrongCode)
-            clock.forward(0.9)
+            clock.advance(0.9)
         # 9,000 seconds are ten locks.
         assert looks <= 5 * 10 + 5
         assert not (await pairings.listing()).paired
 
     async def test_wrong_codes_are_forgotten_after_a_quiet_while(
-        self, pairings: Pairings, clock: HandClock
+        self, pairings: Pairings, clock: FakeClock
     ) -> None:
         for number in range(4):
             await pairings.approve(ApprovePairing(guess(number)))
-        clock.forward(LIMITS.pause_seconds)
+        clock.advance(LIMITS.pause_seconds)
         assert await pairings.approve(ApprovePairing(guess(9))) == WrongCode(4)
 
     # -- invitations
 
     async def test_the_first_to_present_an_invitation_is_paired_and_nobody_after(
-        self, pairings: Pairings, clock: HandClock
+        self, pairings: Pairings, clock: FakeClock
     ) -> None:
         assert await pairings.invite(CreateInvitation("telegram", CODE)) == clock.now() + HOUR
         await pairings.ask(RequestPairing(ANN, OTHER))
@@ -262,11 +262,11 @@ class PairingSuite:
         assert len((await pairings.listing()).paired) == 1
 
     async def test_an_invitation_is_for_its_channel_and_for_an_hour(
-        self, pairings: Pairings, clock: HandClock
+        self, pairings: Pairings, clock: FakeClock
     ) -> None:
         await pairings.invite(CreateInvitation("telegram", CODE))
         assert isinstance(await pairings.redeem(RedeemInvitation(stranger(1, "discord"), CODE)), WrongCode)
-        clock.forward(HOUR)
+        clock.advance(HOUR)
         assert isinstance(await pairings.redeem(RedeemInvitation(ANN, CODE)), WrongCode)
 
     async def test_a_new_invitation_ends_the_one_before(self, pairings: Pairings) -> None:
@@ -282,7 +282,7 @@ class PairingSuite:
         assert isinstance(await pairings.redeem(RedeemInvitation(BOB, OTHER)), WrongCode)
 
     async def test_a_guesser_of_invitations_is_locked_out_alone(
-        self, pairings: Pairings, clock: HandClock
+        self, pairings: Pairings, clock: FakeClock
     ) -> None:
         await pairings.invite(CreateInvitation("telegram", CODE))
         for number in range(5):

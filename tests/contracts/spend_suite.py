@@ -1,6 +1,6 @@
-"""The contract of `core.store_ports.SpendStore`, and what `Store.commit` and `Store.reclaim` do to money.
+"""The contract of `reserve`, `charge` and `spending`, and what `commit` and `reclaim` do to money.
 
-A subclass gives the fixtures `clock`, a `HandClock`, and `store`, an empty store that runs by it.
+A subclass gives the fixtures `clock`, a `FakeClock`, and `store`, an empty store that runs by it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import asyncio
 import msgspec
 import pytest
 
-from contracts.store_orders import LEASE, ME, RIVAL, START, HandClock, accepting, begun, ending, record_of
+from contracts.store_orders import LEASE, ME, RIVAL, START, accepting, begun, ending, record_of
 from talaria.core.errors import NotFound, StaleFence
 from talaria.core.ids import Fence, SessionId
 from talaria.core.ledger import Accepted, Began, Begin, Commit, SideCharge, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.spending import Cap, CapUsage, Overrun, Reserve, Scope, Spending, SpendingQuery, Spent
-from talaria.core.store_ports import Store
 from talaria.core.turns import TurnState
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 MOST_COUNTED = 10**15
 
@@ -133,9 +134,9 @@ class SpendSuite:
         assert await store.reserve(turn.reserve(10, DAY, attempt=3)) is None
         assert await reserved(store) == 100
 
-    async def test_a_lost_lease_reserves_nothing(self, store: Store, clock: HandClock) -> None:
+    async def test_a_lost_lease_reserves_nothing(self, store: Store, clock: FakeClock) -> None:
         turn = await paying(store)
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         await store.begin(Begin(turn.turn_id, RIVAL, LEASE))
         with pytest.raises(StaleFence):
             await store.reserve(turn.reserve(1, DAY))
@@ -230,11 +231,11 @@ class SpendSuite:
         assert (await account(store)) == (5, 30)
 
     async def test_a_turn_that_begins_again_has_spent_what_was_reserved(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn = await paying(store)
         await store.reserve(turn.reserve(60, DAY))
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         taken = await store.begin(Begin(turn.turn_id, RIVAL, LEASE))
         assert (await account(store)) == (60, 0)
         turn.fence = taken.fence
@@ -244,11 +245,11 @@ class SpendSuite:
         assert (await account(store)) == (67, 0)
 
     async def test_a_refused_commit_pays_nothing_and_releases_nothing(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn = await paying(store)
         await store.reserve(turn.reserve(30))
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         await store.begin(Begin(turn.turn_id, RIVAL, LEASE))
         with pytest.raises(StaleFence):
             await store.commit(turn.pay(12, ends=True))
@@ -279,11 +280,11 @@ class SpendSuite:
         record = await record_of(store, turn.turn_id)
         assert record.spent == expected
 
-    async def test_a_day_begins_where_it_is_said_to(self, store: Store, clock: HandClock) -> None:
+    async def test_a_day_begins_where_it_is_said_to(self, store: Store, clock: FakeClock) -> None:
         turn = await paying(store)
         midnight = START + 1800 - START % 900
         await store.commit(turn.pay(30, n=1))
-        clock.forward(midnight - START)
+        clock.advance(midnight - START)
         await store.commit(turn.pay(12, n=2))
         today = await store.spending(SpendingQuery(turn.session_id, ADA, midnight))
         assert (today.session.cost, today.user.cost, today.everyone.cost) == (42, 12, 12)
@@ -298,11 +299,11 @@ class SpendSuite:
         assert (spending.session.cost, spending.user.cost, spending.everyone.cost) == (3, 4, 7)
 
     async def test_pruning_forgets_the_session_and_not_the_money(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn = await paying(store)
         await store.commit(turn.pay(30, ends=True))
-        clock.forward(60)
+        clock.advance(60)
         assert await store.prune_ephemeral(clock.now()) == 1
         spending = await store.spending(SpendingQuery(turn.session_id, ADA, 0.0))
         assert (spending.session.cost, spending.user.cost, spending.everyone.cost) == (0, 30, 30)

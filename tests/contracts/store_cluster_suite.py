@@ -1,4 +1,4 @@
-"""The store's contract for a cluster: every `core.cluster_port.ClusterStore` passes these.
+"""The store's contract for a cluster: every engine of `store.store.ClusterStore` passes these.
 
 This file holds members, and which of them a turn is for; `store_adoption_suite` holds turns that move.
 """
@@ -20,7 +20,6 @@ from contracts.store_orders import (
     OTHER_CHAT,
     RIVAL,
     START,
-    HandClock,
     accepting,
     approved,
     ending,
@@ -31,14 +30,15 @@ from talaria.core.cluster import MemberFigures, Wake
 from talaria.core.errors import LimitReached, NotFound, TurnElsewhere
 from talaria.core.ids import TurnId, new_turn_id
 from talaria.core.ledger import Begin, Binding, TurnEnd
-from talaria.core.store_ports import StoreEngine
 from talaria.core.turns import TurnState
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 
 class StoreClusterSuite(StoreAdoptionSuite):
     # -- members
 
-    async def test_texts_of_a_member_are_safe_to_show(self, store: StoreEngine) -> None:
+    async def test_texts_of_a_member_are_safe_to_show(self, store: Store) -> None:
         """Anybody who can write the table could send control characters to the terminals of others."""
         bad = "a\x1b[2J\x9b\u202e\r\nb" + "x" * 1000
         figures = MemberFigures(trouble=bad, channels=(bad,) * 100)
@@ -49,23 +49,21 @@ class StoreClusterSuite(StoreAdoptionSuite):
         assert all(text.isprintable() for text in shown)
         assert len(found.figures.channels) == 20
 
-    async def test_members_are_alive_until_their_time_is_over(
-        self, store: StoreEngine, clock: HandClock
-    ) -> None:
+    async def test_members_are_alive_until_their_time_is_over(self, store: Store, clock: FakeClock) -> None:
         assert [each.owner for each in await store.cluster.join(member(), LEASE)] == [ME]
         joined = await store.cluster.join(member(RIVAL, AWAY), 2 * LEASE)
         assert [each.owner for each in joined] == [ME, RIVAL]
         assert joined[0] == replace(member(), expires_at=START + LEASE)
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         assert [each.is_alive(clock.now()) for each in await store.cluster.members()] == [False, True]
 
-    async def test_renewal_extends_a_living_member_only(self, store: StoreEngine, clock: HandClock) -> None:
+    async def test_renewal_extends_a_living_member_only(self, store: Store, clock: FakeClock) -> None:
         await store.cluster.join(member(), LEASE)
-        clock.forward(LEASE - 1)
+        clock.advance(LEASE - 1)
         assert await store.cluster.renew_member(ME, MemberFigures(turns=3), LEASE)
         (found,) = await store.cluster.members()
         assert (found.expires_at, found.figures.turns) == (START + 2 * LEASE - 1, 3)
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         assert not await store.cluster.renew_member(ME, MemberFigures(), LEASE)
         assert not await store.cluster.renew_member(RIVAL, MemberFigures(), LEASE)
         await store.cluster.join(member(), LEASE)
@@ -73,7 +71,7 @@ class StoreClusterSuite(StoreAdoptionSuite):
 
     # -- accepting
 
-    async def test_a_chat_stays_with_the_member_that_took_it(self, store: StoreEngine) -> None:
+    async def test_a_chat_stays_with_the_member_that_took_it(self, store: Store) -> None:
         await both_join(store)
         first = await store.accept(at(HERE))
         assert first.began is not None and first.elsewhere is None
@@ -89,7 +87,7 @@ class StoreClusterSuite(StoreAdoptionSuite):
         assert found is not None and found.owner == ME
 
     async def test_an_idle_chat_goes_to_whoever_accepts_its_next_message(
-        self, store: StoreEngine, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         await both_join(store)
         first = await store.accept(at(HERE))
@@ -99,24 +97,24 @@ class StoreClusterSuite(StoreAdoptionSuite):
         asked = await store.accept(at(hasty))
         assert asked.elsewhere == ME  # the session was used just now
         await store.settle(asked.turn.id, TurnEnd(TurnState.CANCELLED))
-        clock.forward(2)
+        clock.advance(2)
         taken = await store.accept(at(hasty))
         assert taken.began is not None and taken.elsewhere is None
         assert (await store.accept(at(HERE))).elsewhere == RIVAL
 
     async def test_a_turn_that_waits_for_a_person_keeps_its_chat(
-        self, store: StoreEngine, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         await both_join(store)
         turn, _, (question,) = await parked(store, replace(accepting(), here=HERE))
-        clock.forward(20)
+        clock.advance(20)
         assert (await store.accept(at(replace(THERE, warm_seconds=1.0)))).elsewhere == ME
         await store.decide(question.id, approved(clock.now()))
         assert (await store.cluster.waiting_here(ME))[0].decided == 1
         with pytest.raises(TurnElsewhere):
             await store.begin(Begin(turn.turn.id, RIVAL, LEASE))
 
-    async def test_a_message_that_another_member_accepted_comes_first(self, store: StoreEngine) -> None:
+    async def test_a_message_that_another_member_accepted_comes_first(self, store: Store) -> None:
         """A member does not begin a turn before one that is for it and that it has not seen yet."""
         await both_join(store)
         first = await store.accept(at(HERE))
@@ -129,7 +127,7 @@ class StoreClusterSuite(StoreAdoptionSuite):
         assert seen == [theirs.turn.id, third.turn.id]
 
     async def test_a_call_without_a_chat_runs_where_it_was_accepted(
-        self, store: StoreEngine, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         await both_join(store)
         for here in (HERE, THERE):
@@ -138,14 +136,14 @@ class StoreClusterSuite(StoreAdoptionSuite):
             assert [each.turn.id for each in await store.cluster.waiting_here(here.owner)] == [call.turn.id]
             found = await store.cluster.member_of_turn(call.turn.id)
             assert found is not None and found.owner == here.owner
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         await store.cluster.join(member(), LEASE)
         assert [turn.id for turn in (await store.cluster.adopt(HERE)).turns] == [call.turn.id]
         assert len(await store.cluster.waiting_here(ME)) == 2
 
     @pytest.mark.parametrize("binding", [Binding.NEW, Binding.RESUME])
     async def test_another_session_of_a_chat_is_for_its_member_too(
-        self, store: StoreEngine, binding: Binding
+        self, store: Store, binding: Binding
     ) -> None:
         await both_join(store)
         first = await store.accept(at(HERE))
@@ -156,17 +154,17 @@ class StoreClusterSuite(StoreAdoptionSuite):
         assert (await store.accept(at(HERE, chat=OTHER_CHAT))).elsewhere == RIVAL
 
     async def test_a_turn_is_of_the_member_that_runs_it_as_long_as_that_is_alive(
-        self, store: StoreEngine, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         await both_join(store)
         alone = await store.accept(replace(at(HERE), here=None))  # as a call that brings its whole context
         found = await store.cluster.member_of_turn(alone.turn.id)
         assert found is not None and found.owner == ME
         assert await store.cluster.member_of_turn(new_turn_id()) is None
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         assert await store.cluster.member_of_turn(alone.turn.id) is None
 
-    async def test_a_message_joins_or_stops_the_turn_that_runs_elsewhere(self, store: StoreEngine) -> None:
+    async def test_a_message_joins_or_stops_the_turn_that_runs_elsewhere(self, store: Store) -> None:
         await both_join(store)
         host = await store.accept(at(HERE))
         steer = await store.accept(at(THERE, "more", busy="steer"))
@@ -183,9 +181,7 @@ class StoreClusterSuite(StoreAdoptionSuite):
 
     # -- stops and roles
 
-    async def test_a_stop_is_never_asked_of_a_turn_that_is_over(
-        self, store: StoreEngine, clock: HandClock
-    ) -> None:
+    async def test_a_stop_is_never_asked_of_a_turn_that_is_over(self, store: Store, clock: FakeClock) -> None:
         await both_join(store)
         running = await store.accept(at(HERE))
         assert running.began is not None
@@ -196,18 +192,16 @@ class StoreClusterSuite(StoreAdoptionSuite):
         with pytest.raises(NotFound):
             await store.cluster.ask_stop(TurnId("turn_none"), "u1")
         queued = await store.accept(at(HERE, begins=None))
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         assert (await store.cluster.ask_stop(queued.turn.id, "u1")).owner == ""
 
-    async def test_a_role_has_one_holder_and_a_fence_that_grows(
-        self, store: StoreEngine, clock: HandClock
-    ) -> None:
+    async def test_a_role_has_one_holder_and_a_fence_that_grows(self, store: Store, clock: FakeClock) -> None:
         first = await store.cluster.take_role("channel:telegram", ME, LEASE)
         assert (first.owner, first.fence, first.expires_at) == (ME, 1, START + LEASE)
         assert await store.cluster.take_role("channel:telegram", RIVAL, LEASE) == first
-        clock.forward(LEASE - 1)
+        clock.advance(LEASE - 1)
         assert (await store.cluster.take_role("channel:telegram", ME, LEASE)).fence == 1
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         taken = await store.cluster.take_role("channel:telegram", RIVAL, LEASE)
         assert (taken.owner, taken.fence) == (RIVAL, 2)
         await store.cluster.give_role("channel:telegram", ME)
@@ -216,21 +210,21 @@ class StoreClusterSuite(StoreAdoptionSuite):
         assert (await store.cluster.take_role("channel:telegram", RIVAL, LEASE)).fence == 3
 
     async def test_what_the_last_holder_was_sending_is_due_for_the_next_one(
-        self, store: StoreEngine, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         await store.cluster.take_role("channel:fake", ME, LEASE)
         row = await owed(store)
         claimed = await store.outbox.claim(row, clock.now() + 10 * LEASE)
         await store.cluster.take_role("channel:fake", ME, LEASE)
         await store.cluster.take_role("channel:other", RIVAL, LEASE)
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         await store.cluster.take_role("channel:other", ME, LEASE)
         assert tuple(await store.outbox.due("fake", 9)) == ()
         await store.cluster.take_role("channel:fake", RIVAL, LEASE)
         assert [each.attempts for each in await store.outbox.due("fake", 9)] == [1]
         assert claimed is not None
 
-    async def test_a_chat_elsewhere_takes_so_many_messages(self, store: StoreEngine) -> None:
+    async def test_a_chat_elsewhere_takes_so_many_messages(self, store: Store) -> None:
         await both_join(store)
         await store.accept(at(HERE))
         for _ in range(2):
@@ -242,7 +236,7 @@ class StoreClusterSuite(StoreAdoptionSuite):
 
     # -- wake-ups
 
-    async def test_a_wake_up_reaches_its_member_or_all(self, store: StoreEngine) -> None:
+    async def test_a_wake_up_reaches_its_member_or_all(self, store: Store) -> None:
         mine, theirs = asyncio.Queue[Wake](), asyncio.Queue[Wake]()
         async with (
             store.cluster.listen(ME, mine.put_nowait),

@@ -7,7 +7,7 @@ from talaria.core.entries import EntryBody, Hidden, Note, Summary, SummaryDroppe
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.ledger import Commit
 from talaria.core.messages import AssistantMessage
-from talaria.core.store_ports import Store
+from talaria.store.store import Store
 
 
 class StoreCompactionSuite:

@@ -10,15 +10,15 @@ from contracts.store_orders import (
     ME,
     OTHER_CHAT,
     START,
-    HandClock,
     accepting,
     answered,
     begun,
     ending,
     parked,
+    pinned,
     said,
 )
-from contracts.store_retention_suite import RetentionSubject, forget
+from contracts.store_retention_suite import forget
 from talaria.core.delivery import DeliveryResult, OutboxState
 from talaria.core.errors import LeaseHeld, NotFound, SessionOwes
 from talaria.core.files import RESULTS, SentFile, result_name, sent_file_id
@@ -28,11 +28,13 @@ from talaria.core.messages import AssistantMessage, TokenUsage, ToolResult, Tool
 from talaria.core.spending import SpendingQuery
 from talaria.core.turns import StepKind, StepState, TurnState
 from talaria.store.sql.deletion import SLICE_BYTES, SLICE_ENTRIES, SLICE_TURNS
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 SINCE = START - 86_400.0
 
 
-async def purge(store: RetentionSubject) -> int:
+async def purge(store: Store) -> int:
     """Purge all, and return how many orders that took."""
     count = 0
     while await store.retention.purge_deleted():
@@ -40,7 +42,7 @@ async def purge(store: RetentionSubject) -> int:
     return count
 
 
-async def is_gone(store: RetentionSubject, session_id: SessionId) -> bool:
+async def is_gone(store: Store, session_id: SessionId) -> bool:
     page = await store.sessions(Page(500))
     return (
         await store.session(session_id) is None
@@ -50,9 +52,7 @@ async def is_gone(store: RetentionSubject, session_id: SessionId) -> bool:
 
 
 class StoreDeletionSuite:
-    async def test_a_deleted_session_is_gone_at_once_and_its_rows_follow(
-        self, store: RetentionSubject
-    ) -> None:
+    async def test_a_deleted_session_is_gone_at_once_and_its_rows_follow(self, store: Store) -> None:
         gone = await answered(store, accepting(address="room"))
         kept = await answered(store, accepting(chat=OTHER_CHAT))
         session_id = gone.turn.session_id
@@ -77,7 +77,7 @@ class StoreDeletionSuite:
             await store.delete_session(session_id, SINCE)
         assert (await store.accept(accepting())).is_new_session
 
-    async def test_what_is_owed_forbids_it(self, store: RetentionSubject) -> None:
+    async def test_what_is_owed_forbids_it(self, store: Store) -> None:
         queued = await store.accept(accepting())
         session_id = queued.turn.session_id
         with pytest.raises(SessionOwes):
@@ -95,7 +95,7 @@ class StoreDeletionSuite:
             await store.delete_session(waits.turn.session_id, SINCE)
         assert (await store.delete_session(session_id, SINCE)).id == session_id
 
-    async def test_a_reply_that_is_not_sent_forbids_it(self, store: RetentionSubject) -> None:
+    async def test_a_reply_that_is_not_sent_forbids_it(self, store: Store) -> None:
         turn = await answered(store, accepting(address="room"))
         session_id = turn.turn.session_id
         (row,) = await store.outbox.due("http", 9)
@@ -107,11 +107,9 @@ class StoreDeletionSuite:
         await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.FAILED, error="blocked"))
         await store.delete_session(session_id, SINCE)
 
-    async def test_a_message_that_comes_again_is_still_known(
-        self, store: RetentionSubject, clock: HandClock
-    ) -> None:
+    async def test_a_message_that_comes_again_is_still_known(self, store: Store, clock: FakeClock) -> None:
         old = await answered(store, accepting(key="old", digest="a"))
-        clock.forward(100)
+        clock.advance(100)
         turn = await answered(store, accepting(key="k", digest="a"))
         await store.delete_session(turn.turn.session_id, START + 50)
         for _ in range(2):  # before and after the rows are purged
@@ -127,12 +125,12 @@ class StoreDeletionSuite:
         assert not (await store.accept(accepting(key="old", digest="a"))).is_duplicate
         assert await store.turn_record(old.turn.id) is None
         assert (await store.stats()).turns["done"] == 1
-        clock.forward(100_000)
+        clock.advance(100_000)
         await forget(store, clock.now())
         assert (await store.stats()).turns["done"] == 0
         assert not (await store.accept(accepting(key="k", digest="b"))).is_duplicate
 
-    async def test_what_was_spent_stays_counted(self, store: RetentionSubject) -> None:
+    async def test_what_was_spent_stays_counted(self, store: Store) -> None:
         turn, lease = await begun(store)
         usage = UsageWrite(1, "p", "m", TokenUsage(10, output=5), cost=7, user="ann")
         step = StepWrite(1, StepKind.MODEL, "m", StepState.ENDED)
@@ -148,21 +146,22 @@ class StoreDeletionSuite:
         after = await store.spending(whose)
         assert (after.everyone, after.user) == (before.everyone, before.user)
 
-    async def test_a_branch_stays_whole(self, store: RetentionSubject) -> None:
+    async def test_a_branch_stays_whole(self, store: Store) -> None:
         first = await answered(store)
         log = await store.log(first.turn.session_id, 0)
         copied = tuple(entry.message for entry in log if entry.message is not None)
-        branch = await store.accept(accepting(binding=Binding.NEW, context=copied))
+        branch = await store.accept(accepting(binding=Binding.NEW, context=copied, spec=pinned()))
         await store.settle(branch.turn.id, TurnEnd(TurnState.DONE, "Branched."))
         before = await store.log(branch.turn.session_id, 0)
         await store.delete_session(first.turn.session_id, SINCE)
         await purge(store)
+        await store.retention.prune_specs()
         assert await store.log(branch.turn.session_id, 0) == before
         current = await store.current_session(CHAT)
         assert current is not None and current.id == branch.turn.session_id
-        assert current.spec_id is None or await store.spec(current.spec_id) is not None
+        assert current.spec_id is not None and await store.spec(current.spec_id) is not None
 
-    async def test_its_files_are_listed_until_they_are_removed(self, store: RetentionSubject) -> None:
+    async def test_its_files_are_listed_until_they_are_removed(self, store: Store) -> None:
         turn, lease = await begun(store)
         turn_id, session_id = turn.turn.id, turn.turn.session_id
         saved = f"{RESULTS}/{result_name('read_file', turn_id, 'c1')}"
@@ -189,7 +188,7 @@ class StoreDeletionSuite:
         await store.retention.forget_removals([removal.id for removal in removals])
         assert not await store.retention.removals()
 
-    async def test_a_long_log_goes_in_small_orders(self, store: RetentionSubject) -> None:
+    async def test_a_long_log_goes_in_small_orders(self, store: Store) -> None:
         turn, lease = await begun(store)
         session_id = turn.turn.session_id
         large = AssistantMessage("x" * (SLICE_BYTES // 2 + 1))

@@ -9,7 +9,6 @@ from contracts.store_orders import (
     ME,
     OTHER_CHAT,
     RIVAL,
-    HandClock,
     accepting,
     begun,
     ending,
@@ -22,8 +21,9 @@ from talaria.core.files import SentFile, sent_file_id
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Accept, Begin, Commit, TurnEnd
 from talaria.core.messages import AssistantMessage
-from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 ROOM = ChatKey("agent:main:fake:group:room")
 
@@ -54,7 +54,7 @@ class StoreDeliverySuite:
     # -- writing replies
 
     async def test_end_of_a_turn_with_an_address_writes_its_reply(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn, lease = await begun(store, posted())
         end = TurnEnd(TurnState.DONE, "hi", buttons=(Button("Yes", "/yes"),), files=(PICTURE,))
@@ -130,27 +130,27 @@ class StoreDeliverySuite:
         assert tuple(await store.outbox.due("other", 9)) == ()
 
     async def test_claimed_row_is_due_again_only_after_the_deadline(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         row = await owed(store)
         claimed = await store.outbox.claim(row, clock.now() + 30)
         assert claimed is not None
         assert (claimed.state, claimed.attempts) == (OutboxState.SENDING, 1)
         assert tuple(await store.outbox.due("fake", 9)) == ()
-        clock.forward(30)
+        clock.advance(30)
         assert tuple(await store.outbox.due("fake", 9)) == (claimed,)
 
-    async def test_row_is_claimed_once(self, store: Store, clock: HandClock) -> None:
+    async def test_row_is_claimed_once(self, store: Store, clock: FakeClock) -> None:
         row = await owed(store)
         assert await store.outbox.claim(row, clock.now() + 30) is not None
         assert await store.outbox.claim(row, clock.now() + 30) is None
 
-    async def test_sent_row_is_never_due_again(self, store: Store, clock: HandClock) -> None:
+    async def test_sent_row_is_never_due_again(self, store: Store, clock: FakeClock) -> None:
         row = await owed(store)
         later = await owed(store, "two")
         assert await store.outbox.claim(row, clock.now() + 30) is not None
         assert await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.SENT, platform_id="m7"))
-        clock.forward(100)
+        clock.advance(100)
         assert tuple(await store.outbox.due("fake", 9)) == (later,)
         record = await record_of(store, row.turn_id)
         sent = record.replies[0]
@@ -158,29 +158,29 @@ class StoreDeliverySuite:
         with pytest.raises(IllegalMove):
             await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.PENDING))
 
-    async def test_delayed_row_waits_until_its_time(self, store: Store, clock: HandClock) -> None:
+    async def test_delayed_row_waits_until_its_time(self, store: Store, clock: FakeClock) -> None:
         row = await owed(store)
         await store.outbox.claim(row, clock.now() + 30)
         mark = DeliveryResult(row.id, 1, OutboxState.PENDING, clock.now() + 60, error="slow down")
         assert await store.outbox.mark(mark)
-        clock.forward(59)
+        clock.advance(59)
         assert tuple(await store.outbox.due("fake", 9)) == ()
-        clock.forward(1)
+        clock.advance(1)
         (again,) = await store.outbox.due("fake", 9)
         assert (again.state, again.attempts, again.error) == (OutboxState.PENDING, 1, "slow down")
 
     async def test_row_is_due_when_the_clock_was_set_back_since_its_time_was_written(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         row = await owed(store)
         await store.outbox.claim(row, clock.now() + 30)
         await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.PENDING, clock.now() + 3600))
-        clock.forward(-60)
+        clock.advance(-60)
         assert tuple(await store.outbox.due("fake", 9)) == (), "clocks of two processes may differ so much"
-        clock.forward(-1)
+        clock.advance(-1)
         assert [due.id for due in await store.outbox.due("fake", 9)] == [row.id]
 
-    async def test_mark_of_an_earlier_attempt_does_nothing(self, store: Store, clock: HandClock) -> None:
+    async def test_mark_of_an_earlier_attempt_does_nothing(self, store: Store, clock: FakeClock) -> None:
         row = await owed(store)
         first = await store.outbox.claim(row, clock.now())
         assert first is not None
@@ -196,7 +196,7 @@ class StoreDeliverySuite:
             await store.outbox.mark(DeliveryResult(99, 0, OutboxState.SENT))
 
     async def test_long_reply_is_split_and_stays_in_front_of_the_next(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn, lease = await begun(store, posted())
         await store.show(turn.turn.id, "m1")
@@ -214,15 +214,15 @@ class StoreDeliverySuite:
         assert [part[:3] for part in sent] == [("one", "m1", 0), ("two", None, 1), ("next", None, 0)]
         assert len({part[3] for part in sent}) == 3
 
-    async def test_row_that_was_tried_is_not_split(self, store: Store, clock: HandClock) -> None:
+    async def test_row_that_was_tried_is_not_split(self, store: Store, clock: FakeClock) -> None:
         row = await owed(store)
         await store.outbox.claim(row, clock.now())
         with pytest.raises(IllegalMove):
             await store.outbox.split(row.id, ("a", "b"))
 
-    async def test_old_mail_is_given_up(self, store: Store, clock: HandClock) -> None:
+    async def test_old_mail_is_given_up(self, store: Store, clock: FakeClock) -> None:
         old = await owed(store)
-        clock.forward(100)
+        clock.advance(100)
         young = await owed(store, "two")
         assert await store.outbox.expire(clock.now() - 50, "too old") == 1
         assert tuple(await store.outbox.due("fake", 9)) == (young,)
@@ -230,7 +230,7 @@ class StoreDeliverySuite:
         assert (record.replies[0].state, record.replies[0].error) == (OutboxState.FAILED, "too old")
 
     async def test_send_that_a_crash_interrupted_is_due_at_the_next_start(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         row = await owed(store)
         await store.outbox.claim(row, clock.now() + 30)
@@ -309,20 +309,20 @@ class StoreDeliverySuite:
     # -- what nobody has any more
 
     async def test_turns_of_a_lost_owner_are_orphans_when_its_lease_is_over(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         lost, _ = await begun(store, posted(), RIVAL)
         mine, _ = await begun(store, posted("b", chat=OTHER_CHAT), ME)
         queued = await store.accept(posted("behind"))
         assert list(await store.orphans(ME, clock.now() + 1)) == []
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         found = await store.orphans(ME, clock.now() - 2 * LEASE)
         assert [turn.id for turn in found] == [lost.turn.id]
         found = await store.orphans(ME, clock.now())
         assert [turn.id for turn in found] == [lost.turn.id, queued.turn.id]
         assert mine.turn.id not in {turn.id for turn in found}
 
-    async def test_yielded_turns_are_orphans_at_once(self, store: Store, clock: HandClock) -> None:
+    async def test_yielded_turns_are_orphans_at_once(self, store: Store, clock: FakeClock) -> None:
         turn, _ = await begun(store, posted(), RIVAL)
         await store.yield_turns(RIVAL)
         assert [found.id for found in await store.orphans(ME, 0.0)] == [turn.turn.id]

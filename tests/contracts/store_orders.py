@@ -24,8 +24,9 @@ from talaria.core.messages import AssistantMessage, Message, Text, UserMessage
 from talaria.core.questions import APPROVE, Decision, Question, QuestionKind
 from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
-from talaria.core.store_ports import Store
 from talaria.core.turns import Inbound, Sender, StepKind, StepState, TurnState
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 CHAT = ChatKey("agent:main:http:api:home")
 OTHER_CHAT = ChatKey("agent:main:http:api:away")
@@ -35,23 +36,11 @@ LEASE = 30.0
 START = 1_000_000.0
 
 
-class HandClock:
-    """A clock whose hands the test turns."""
-
-    def __init__(self) -> None:
-        self._now = START
-
-    def now(self) -> float:
-        return self._now
-
-    def elapsed(self) -> float:
-        return self._now
-
-    async def sleep(self, seconds: float) -> None:
-        raise AssertionError("the store never sleeps")
-
-    def forward(self, seconds: float) -> None:
-        self._now += seconds
+def new_clock() -> FakeClock:
+    """Return a clock at `START`. Its `elapsed` is its `now`: PostgreSQL's clock is derived from it."""
+    clock = FakeClock(0.0)
+    clock.advance(START)
+    return clock
 
 
 def pinned(name: str = "one") -> PinnedSpec:

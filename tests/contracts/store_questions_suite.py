@@ -12,7 +12,6 @@ from contracts.store_orders import (
     OTHER_CHAT,
     RIVAL,
     START,
-    HandClock,
     accepting,
     answered,
     approved,
@@ -33,8 +32,9 @@ from talaria.core.ledger import Begin, Binding, Commit, Page, Renewal, TurnEnd
 from talaria.core.messages import AssistantMessage
 from talaria.core.questions import DENY, Decision, Question, QuestionKind, Span
 from talaria.core.spending import Reserve, SpendingQuery
-from talaria.core.store_ports import Store
 from talaria.core.turns import StepState, TurnState
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 
 async def open_ids(store: Store) -> list[QuestionId]:
@@ -142,10 +142,10 @@ class StoreQuestionsSuite:
         assert await bodies(store, session_id) == [said("hello")]
         assert (await record_of(store, turn.turn.id)).turn.state is TurnState.WAITING
 
-    async def test_session_with_a_waiting_turn_does_not_expire(self, store: Store, clock: HandClock) -> None:
+    async def test_session_with_a_waiting_turn_does_not_expire(self, store: Store, clock: FakeClock) -> None:
         turn, _, _ = await parked(store)
         passing, _, _ = await parked(store, accepting(chat=OTHER_CHAT, ephemeral=True, binding=Binding.NEW))
-        clock.forward(1_000_000)
+        clock.advance(1_000_000)
         assert list(await store.end_unused(clock.now())) == []
         assert await store.prune_ephemeral(clock.now()) == 0
         late = await store.accept(accepting(expire_before=clock.now()))
@@ -208,9 +208,9 @@ class StoreQuestionsSuite:
 
     # -- deciding
 
-    async def test_decision_is_recorded_once_and_moves_nothing(self, store: Store, clock: HandClock) -> None:
+    async def test_decision_is_recorded_once_and_moves_nothing(self, store: Store, clock: FakeClock) -> None:
         turn, _, (question,) = await parked(store)
-        clock.forward(60)
+        clock.advance(60)
         decision = Decision("approve", "u1", clock.now())
         decided = await store.decide(question.id, decision)
         record = await record_of(store, turn.turn.id)
@@ -257,11 +257,11 @@ class StoreQuestionsSuite:
 
     @pytest.mark.parametrize("is_forgiven", [False, True])
     async def test_resumed_turn_goes_on_with_its_attempt(
-        self, store: Store, clock: HandClock, is_forgiven: bool
+        self, store: Store, clock: FakeClock, is_forgiven: bool
     ) -> None:
         turn, lease, (question,) = await parked(store)
         await store.decide(question.id, approved())
-        clock.forward(LEASE * 100)
+        clock.advance(LEASE * 100)
         order = Begin(turn.turn.id, RIVAL, LEASE, said("hello"), is_forgiven=is_forgiven)
         again = await store.begin(order)
         assert (again.attempts, again.crashes, again.entry) == (1, 0, None)
@@ -277,10 +277,10 @@ class StoreQuestionsSuite:
         assert await store.hold(turn.turn.session_id, ME, LEASE) > again.fence
 
     async def test_waiting_counts_neither_as_an_attempt_nor_as_a_crash(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn, _ = await begun(store)
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         lease = await store.begin(Begin(turn.turn.id, ME, LEASE))
         assert (lease.attempts, lease.crashes) == (2, 1)
         for n in (1, 2, 3):
@@ -291,7 +291,7 @@ class StoreQuestionsSuite:
             await store.decide(question.id, approved())
             lease = await store.begin(Begin(turn.turn.id, ME, LEASE))
             assert (lease.attempts, lease.crashes) == (2, 1)
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         crashed = await store.begin(Begin(turn.turn.id, RIVAL, LEASE))
         assert (crashed.attempts, crashed.crashes) == (3, 2)
 
@@ -389,19 +389,19 @@ class StoreQuestionsSuite:
         assert await open_ids(store) == [question.id]
 
     async def test_waiting_turn_is_an_orphan_once_its_decisions_are_left_alone(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn, _, (first, second) = await parked(store, owner=RIVAL, count=2)
-        clock.forward(100)
+        clock.advance(100)
         queued = await store.accept(accepting())
-        clock.forward(100)
+        clock.advance(100)
 
         async def orphans(before: float) -> list[TurnId]:
             return [each.id for each in await store.orphans(ME, before)]
 
         assert await orphans(clock.now()) == []
         await store.decide(first.id, approved(clock.now()))
-        clock.forward(10)
+        clock.advance(10)
         assert await orphans(clock.now()) == [], "one question is open"
         await store.decide(second.id, approved(clock.now()))
         assert await orphans(clock.now()) == [], "just decided"
@@ -412,7 +412,7 @@ class StoreQuestionsSuite:
         assert await orphans(clock.now() + 1) == [queued.turn.id]
 
     async def test_waiting_turn_is_an_orphan_once_its_question_expired(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn, lease = await begun(store, owner=RIVAL)
         steer = await store.accept(accepting(steers=turn.turn.id))
@@ -443,12 +443,12 @@ class StoreQuestionsSuite:
         with pytest.raises(BadRequest):
             await store.open_questions(Page(after="nonsense"))
 
-    async def test_pruned_session_takes_its_questions_with_it(self, store: Store, clock: HandClock) -> None:
+    async def test_pruned_session_takes_its_questions_with_it(self, store: Store, clock: FakeClock) -> None:
         turn, _, (question,) = await parked(store, accepting(ephemeral=True, binding=Binding.NEW))
         await store.decide(question.id, approved())
         lease = await store.begin(Begin(turn.turn.id, ME, LEASE))
         await store.commit(ending(turn, lease))
-        clock.forward(1)
+        clock.advance(1)
         assert await store.prune_ephemeral(clock.now()) == 1
         assert tuple(await store.questions(turn.turn.id)) == ()
         with pytest.raises(NotFound):
@@ -511,10 +511,10 @@ class StoreQuestionsSuite:
             await store.decide(late.id, approved())
 
     async def test_a_decision_that_the_store_gets_too_late_does_not_count(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         _, _, (question,) = await parked(store)
-        clock.forward(question.expires_at - clock.now() + 1)
+        clock.advance(question.expires_at - clock.now() + 1)
         with pytest.raises(IllegalMove):
             await store.decide(question.id, approved(START))
         assert await open_ids(store) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 import pytest
 
@@ -14,23 +12,12 @@ from talaria.core.ids import ChatKey
 from talaria.core.ledger import Accepted, Begin, Binding, Commit, TurnEnd
 from talaria.core.messages import AssistantMessage
 from talaria.core.responses import ChainPlace, NewResponse, StoredResponse
-from talaria.core.retention_port import RetentionStore
 from talaria.core.specs import PinnedSpec
-from talaria.core.store_ports import Responses, Store
 from talaria.core.turns import TurnState
+from talaria.store.store import Store
 
 LATER = START + 1000.0
 CHAIN = ChatKey("agent:main:http:ephemeral:x")
-
-
-class ResponsesSubject(Store, Protocol):
-    """A store with its responses."""
-
-    @property
-    def responses(self) -> Responses: ...
-
-    @property
-    def retention(self) -> RetentionStore: ...
 
 
 async def put(
@@ -50,7 +37,7 @@ async def put(
     return await store.accept(msgspec.structs.replace(order, behind=behind, response=response))
 
 
-async def answer(store: ResponsesSubject, accepted: Accepted, text: str) -> StoredResponse:
+async def answer(store: Store, accepted: Accepted, text: str) -> StoredResponse:
     began = await store.begin(Begin(accepted.turn.id, ME, LEASE))
     end = TurnEnd(TurnState.DONE, reply=text)
     order = Commit(began.session.id, began.fence, accepted.turn.id, (AssistantMessage(text),), end=end)
@@ -66,7 +53,7 @@ async def texts(store: Store, stored: StoredResponse) -> list[str]:
 
 
 class StoreResponsesSuite:
-    async def test_a_response_has_its_input_and_its_output(self, store: ResponsesSubject) -> None:
+    async def test_a_response_has_its_input_and_its_output(self, store: Store) -> None:
         accepted = await put(store, "one")
         found = await store.responses.find(accepted.turn.id)
         assert found is not None
@@ -76,7 +63,7 @@ class StoreResponsesSuite:
         assert found.answer == AssistantMessage("ONE")
         assert (found.place.is_head, found.place.seq) == (True, found.head)
 
-    async def test_the_head_is_appended_to_once(self, store: ResponsesSubject) -> None:
+    async def test_the_head_is_appended_to_once(self, store: Store) -> None:
         one = await answer(store, await put(store, "one"), "ONE")
         accepted = await put(store, "two", one.place, binding=Binding.CHAIN)
         assert accepted.turn.session_id == one.turn.session_id
@@ -90,7 +77,7 @@ class StoreResponsesSuite:
         assert again is not None
         assert (again.answer, again.place.is_head) == (AssistantMessage("ONE"), False)
 
-    async def test_another_spec_is_pinned_where_the_chain_goes_on(self, store: ResponsesSubject) -> None:
+    async def test_another_spec_is_pinned_where_the_chain_goes_on(self, store: Store) -> None:
         one = await answer(store, await put(store, "one"), "ONE")
         same = await answer(store, await put(store, "two", one.place, binding=Binding.CHAIN), "TWO")
         other = pinned("other")
@@ -102,7 +89,7 @@ class StoreResponsesSuite:
         assert session is not None
         assert session.spec_id == other.id
 
-    async def test_a_branch_begins_with_a_copy_and_changes_nothing(self, store: ResponsesSubject) -> None:
+    async def test_a_branch_begins_with_a_copy_and_changes_nothing(self, store: Store) -> None:
         one = await answer(store, await put(store, "one"), "ONE")
         two = await answer(store, await put(store, "two", one.place, binding=Binding.CHAIN), "TWO")
         fork = await answer(store, await put(store, "fork", one.place), "FORK")
@@ -114,9 +101,7 @@ class StoreResponsesSuite:
         assert await store.session(one.turn.session_id) is None
         assert await texts(store, fork) == ["one", "ONE", "fork", "FORK"]
 
-    async def test_a_chain_goes_with_its_last_response_and_not_by_its_age(
-        self, store: ResponsesSubject
-    ) -> None:
+    async def test_a_chain_goes_with_its_last_response_and_not_by_its_age(self, store: Store) -> None:
         one = await answer(store, await put(store, "one"), "ONE")
         two = await answer(store, await put(store, "two", one.place, binding=Binding.CHAIN), "TWO")
         aside = await put(store, "aside", two.place, is_stored=False)
@@ -131,16 +116,14 @@ class StoreResponsesSuite:
         assert await store.session(two.turn.session_id) is None
         assert await store.turn_record(two.turn.id) is None
 
-    async def test_a_chain_whose_turn_is_unsettled_outlives_its_response(
-        self, store: ResponsesSubject
-    ) -> None:
+    async def test_a_chain_whose_turn_is_unsettled_outlives_its_response(self, store: Store) -> None:
         accepted = await put(store, "one")
         assert await store.responses.prune(LATER) == 1
         assert await store.responses.find(accepted.turn.id) is None
         await store.settle(accepted.turn.id, TurnEnd(TurnState.CANCELLED))
         assert await store.prune_ephemeral(LATER) == 1
 
-    async def test_a_deleted_chain_is_not_branched_from(self, store: ResponsesSubject) -> None:
+    async def test_a_deleted_chain_is_not_branched_from(self, store: Store) -> None:
         one = await answer(store, await put(store, "one"), "ONE")
         await store.delete_session(one.turn.session_id, START)
         for binding, error in ((Binding.CHAIN, HeadMoved), (Binding.NEW, NotFound)):

@@ -11,7 +11,6 @@ from contracts.store_orders import (
     CHAT,
     LEASE,
     ME,
-    HandClock,
     accepting,
     answered,
     begun,
@@ -24,14 +23,15 @@ from contracts.store_orders import (
 )
 from talaria.core.delivery import OutboxState
 from talaria.core.entries import Announcement, EntryBody
-from talaria.core.errors import IdempotencyConflict
+from talaria.core.errors import IdempotencyConflict, StaleFence
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.ledger import Begin, Commit, Fresh, Page, TurnEnd
 from talaria.core.messages import AssistantMessage, ToolResult, ToolResults
 from talaria.core.sending import SENT_TURN, SendMessage
-from talaria.core.store_ports import Store
 from talaria.core.turns import ReplyPlace, RunOrder, Sender, Turn, TurnState
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 ROOM = ChatKey("agent:main:fake:group:room")
 PICTURE = SentFile("file_" + "0" * 26 + "_00000000", "a.png", "image/png", 9)
@@ -53,7 +53,7 @@ def sending(text: str = "news", chat: ChatKey = ROOM, **changes: object) -> Send
 
 class StoreSendingSuite:
     async def test_sent_message_is_a_turn_that_is_done_and_owes_its_text(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         sent = await store.send(sending(files=(PICTURE,)))
         record = await record_of(store, sent.turn.id)
@@ -71,21 +71,21 @@ class StoreSendingSuite:
         assert await bodies(store, sent.turn.session_id) == [Announcement("news")]
 
     async def test_message_goes_to_the_current_session_and_does_not_count_as_its_use(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn = await answered(store)
         before = await session_of(store, turn.turn.session_id)
-        clock.forward(60)
+        clock.advance(60)
         sent = await store.send(sending(chat=CHAT))
         after = await session_of(store, turn.turn.session_id)
         assert sent.turn.session_id == before.id
         assert (after.revision.seq, after.revision.epoch) == (before.revision.seq + 1, before.revision.epoch)
         assert after.updated_at == before.updated_at
 
-    async def test_key_makes_a_repeat_the_same_message(self, store: Store, clock: HandClock) -> None:
+    async def test_key_makes_a_repeat_the_same_message(self, store: Store, clock: FakeClock) -> None:
         order = sending(key="slot-1", scope="jobs", digest="d")
         first = await store.send(order)
-        clock.forward(86_400 * 20)
+        clock.advance(86_400 * 20)
         again = await store.send(sending(key="slot-1", scope="jobs", digest="d"))
         assert (again.turn, again.is_duplicate) == (first.turn, True)
         assert len(await bodies(store, first.turn.session_id)) == 1
@@ -131,13 +131,13 @@ class StoreSendingSuite:
         assert logged[2:] == [Announcement("one"), Announcement("two")]
 
     async def test_holder_of_an_expired_lease_cannot_write_after_the_message(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn, lease = await begun(store)
-        clock.forward(LEASE + 1)
+        clock.advance(LEASE + 1)
         sent = await store.send(sending(chat=CHAT))
         assert sent.is_logged
-        with pytest.raises(Exception, match="lease"):
+        with pytest.raises(StaleFence, match="lease"):
             await store.commit(ending(turn, lease, AssistantMessage("hi")))
         lease = await store.begin(Begin(turn.turn.id, ME, LEASE))
         await store.commit(

@@ -1,6 +1,6 @@
-"""The store's contract: every implementation of `core.store_ports.Store` passes these.
+"""The store's contract: every engine of `store.store.Store` passes these.
 
-A subclass gives two fixtures: `clock`, a `HandClock`, and `store`, an empty store that runs by it.
+A subclass gives two fixtures: `clock`, a `FakeClock`, and `store`, an empty store that runs by it.
 This file holds the life of a turn; `store_upkeep_suite` holds leases, recovery, delivery and reading.
 """
 
@@ -18,7 +18,6 @@ from contracts.store_orders import (
     OTHER_CHAT,
     RIVAL,
     START,
-    HandClock,
     accepting,
     answered,
     begun,
@@ -37,6 +36,7 @@ from talaria.core.errors import (
     IdempotencyConflict,
     IllegalMove,
     LeaseHeld,
+    NoSession,
     NotFound,
     StaleFence,
     StoreError,
@@ -59,8 +59,9 @@ from talaria.core.messages import (
     ToolResults,
 )
 from talaria.core.spending import Spent
-from talaria.core.store_ports import Store
 from talaria.core.turns import StepKind, StepState, TurnState
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 
 class StoreSuite(StoreUpkeepSuite):
@@ -73,6 +74,23 @@ class StoreSuite(StoreUpkeepSuite):
         assert accepted.turn.session_id == "ses_a"
         assert accepted.turn.accepted_at == START
         assert await store.current_session(CHAT) == await store.session(SessionId("ses_a"))
+
+    async def test_message_without_a_fresh_session_needs_one_that_is_open(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        order = replace(accepting("hello"), fresh=None)
+        with pytest.raises(NoSession):
+            await store.accept(order)
+        assert await store.turn_record(order.turn_id) is None
+        assert await store.current_session(CHAT) is None
+        known = await answered(store)
+        joined = await store.accept(order)
+        assert (joined.turn.session_id, joined.is_new_session) == (known.turn.session_id, False)
+        await store.settle(joined.turn.id, TurnEnd(TurnState.CANCELLED))
+        clock.advance(1)
+        with pytest.raises(NoSession):
+            await store.accept(replace(accepting(expire_before=clock.now()), fresh=None))
+        assert (await session_of(store, known.turn.session_id)).ended_at is None
 
     async def test_accepting_may_begin_the_turn_as_well(self, store: Store) -> None:
         await store.accept(accepting(spec=pinned()))
@@ -170,11 +188,11 @@ class StoreSuite(StoreUpkeepSuite):
         assert not resumed.is_new_session
         assert resumed.turn.session_id == later.turn.session_id == old.turn.session_id
 
-    async def test_resume_reopens_an_ended_session(self, store: Store, clock: HandClock) -> None:
+    async def test_resume_reopens_an_ended_session(self, store: Store, clock: FakeClock) -> None:
         old = await answered(store)
         session_id = old.turn.session_id
         await store.end_session(session_id, await store.hold(session_id, ME, LEASE))
-        clock.forward(5)
+        clock.advance(5)
         await store.accept(accepting(binding=Binding.RESUME, resume=session_id))
         session = await session_of(store, session_id)
         assert session.ended_at is None
@@ -242,11 +260,11 @@ class StoreSuite(StoreUpkeepSuite):
         two = await store.accept(accepting("same"))
         assert one.turn.id != two.turn.id
 
-    async def test_key_is_free_again_after_its_time(self, store: Store, clock: HandClock) -> None:
+    async def test_key_is_free_again_after_its_time(self, store: Store, clock: FakeClock) -> None:
         first = await store.accept(accepting(key="k1", digest="d1", key_ttl=60))
-        clock.forward(59)
+        clock.advance(59)
         assert (await store.accept(accepting(key="k1", digest="d1", key_ttl=60))).is_duplicate
-        clock.forward(1)
+        clock.advance(1)
         second = await store.accept(accepting(key="k1", digest="d2", key_ttl=60))
         assert not second.is_duplicate
         third = await store.accept(accepting(key="k1", digest="d2", key_ttl=60))
@@ -266,6 +284,7 @@ class StoreSuite(StoreUpkeepSuite):
         await store.accept(first)
         with pytest.raises(StoreError):
             await store.accept(first)
+        assert first.fresh is not None
         taken = accepting(session=first.fresh.session_id, chat=OTHER_CHAT)
         with pytest.raises(StoreError):
             await store.accept(taken)
@@ -275,10 +294,10 @@ class StoreSuite(StoreUpkeepSuite):
     # -- begin
 
     async def test_begin_sets_the_turn_running_and_appends_the_message(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         accepted = await store.accept(accepting(spec=pinned()))
-        clock.forward(3)
+        clock.advance(3)
         began = await store.begin(Begin(accepted.turn.id, ME, LEASE, said("hello")))
         assert began.before == Revision(0, 1)
         assert began.session.revision == Revision(0, 2)
@@ -299,9 +318,9 @@ class StoreSuite(StoreUpkeepSuite):
         assert began.entry is None
         assert began.before == began.session.revision == Revision(0, 0)
 
-    async def test_begin_again_does_not_append_again(self, store: Store, clock: HandClock) -> None:
+    async def test_begin_again_does_not_append_again(self, store: Store, clock: FakeClock) -> None:
         turn, first = await begun(store)
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         second = await store.begin(Begin(turn.turn.id, RIVAL, LEASE, said("hello")))
         assert second.entry is None
         assert second.attempts == 2
@@ -310,25 +329,25 @@ class StoreSuite(StoreUpkeepSuite):
         record = await record_of(store, turn.turn.id)
         assert record.turn.started_at == START
 
-    async def test_every_lease_has_a_higher_fence(self, store: Store, clock: HandClock) -> None:
+    async def test_every_lease_has_a_higher_fence(self, store: Store, clock: FakeClock) -> None:
         turn, first = await begun(store)
         second = await store.begin(Begin(turn.turn.id, ME, LEASE))
         await store.commit(ending(turn, second))
         held = await store.hold(turn.turn.session_id, RIVAL, LEASE)
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         taken = await store.hold(turn.turn.session_id, ME, LEASE)
         assert first.fence < second.fence < held < taken
 
     async def test_begin_is_refused_while_another_holds_the_lease(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn, _ = await begun(store)
-        clock.forward(LEASE - 1)
+        clock.advance(LEASE - 1)
         with pytest.raises(LeaseHeld):
             await store.begin(Begin(turn.turn.id, RIVAL, LEASE))
         record = await record_of(store, turn.turn.id)
         assert record.turn.attempts == 1
-        clock.forward(1)
+        clock.advance(1)
         assert (await store.begin(Begin(turn.turn.id, RIVAL, LEASE))).attempts == 2
 
     async def test_begin_of_a_turn_that_is_over_is_illegal(self, store: Store) -> None:
@@ -343,10 +362,10 @@ class StoreSuite(StoreUpkeepSuite):
 
     # -- commit
 
-    async def test_commit_appends_after_the_head(self, store: Store, clock: HandClock) -> None:
+    async def test_commit_appends_after_the_head(self, store: Store, clock: FakeClock) -> None:
         turn, lease = await begun(store)
         session_id = turn.turn.session_id
-        clock.forward(2)
+        clock.advance(2)
         entries = (AssistantMessage("one"), said("two"))
         committed = await store.commit(Commit(session_id, lease.fence, turn.turn.id, entries))
         assert committed.revision == Revision(0, 3)
@@ -404,9 +423,9 @@ class StoreSuite(StoreUpkeepSuite):
         assert await store.session(turn.turn.session_id) == lease.session
         assert await bodies(store, turn.turn.session_id) == [said("hello")]
 
-    async def test_stale_fence_changes_nothing(self, store: Store, clock: HandClock) -> None:
+    async def test_stale_fence_changes_nothing(self, store: Store, clock: FakeClock) -> None:
         turn, stale = await begun(store)
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         fresh = await store.begin(Begin(turn.turn.id, RIVAL, LEASE))
         spec = pinned("late")
         late = Commit(
@@ -430,9 +449,9 @@ class StoreSuite(StoreUpkeepSuite):
         assert record.spent == Spent()
         await store.commit(ending(turn, fresh))
 
-    async def test_expired_lease_that_nobody_took_still_commits(self, store: Store, clock: HandClock) -> None:
+    async def test_expired_lease_that_nobody_took_still_commits(self, store: Store, clock: FakeClock) -> None:
         turn, lease = await begun(store)
-        clock.forward(LEASE * 10)
+        clock.advance(LEASE * 10)
         assert (await store.commit(ending(turn, lease))).revision == lease.session.revision
 
     async def test_lease_given_back_commits_no_more(self, store: Store) -> None:
@@ -458,10 +477,10 @@ class StoreSuite(StoreUpkeepSuite):
             await store.commit(Commit(lease.session.id, lease.fence, theirs.turn.id))
 
     async def test_end_settles_the_turn_and_gives_the_lease_back(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         turn, lease = await begun(store)
-        clock.forward(4)
+        clock.advance(4)
         error = ErrorInfo("model", "It broke.", "Try again.")
         end = TurnEnd(TurnState.FAILED, "It broke. Try again.", error, TokenUsage(5, 1, 2, 0))
         await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, end=end))
@@ -509,7 +528,7 @@ class StoreSuite(StoreUpkeepSuite):
 
     # -- steps
 
-    async def test_step_goes_pending_started_ended(self, store: Store, clock: HandClock) -> None:
+    async def test_step_goes_pending_started_ended(self, store: Store, clock: FakeClock) -> None:
         turn, lease = await begun(store)
         result = ToolResult("call_1", "shell", "done", ToolOutcome.OK)
 
@@ -517,9 +536,9 @@ class StoreSuite(StoreUpkeepSuite):
             await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id, steps=steps))
 
         await write(step(1, StepState.PENDING), step(2, StepState.PENDING))
-        clock.forward(1)
+        clock.advance(1)
         await write(step(1, StepState.STARTED))
-        clock.forward(1)
+        clock.advance(1)
         await write(StepWrite(1, StepKind.TOOL, "shell", StepState.ENDED, "call_1", result))
         record = await record_of(store, turn.turn.id)
         first, second = record.steps
@@ -588,10 +607,10 @@ class StoreSuite(StoreUpkeepSuite):
 
     @pytest.mark.parametrize("state", [TurnState.DONE, TurnState.CANCELLED, TurnState.FAILED])
     async def test_turn_that_never_began_can_be_settled(
-        self, store: Store, clock: HandClock, state: TurnState
+        self, store: Store, clock: FakeClock, state: TurnState
     ) -> None:
         accepted = await store.accept(accepting())
-        clock.forward(1)
+        clock.advance(1)
         turn = await store.settle(accepted.turn.id, TurnEnd(state, "Stopped."))
         assert (turn.state, turn.reply, turn.ended_at) == (state, "Stopped.", START + 1)
         record = await record_of(store, turn.id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from contracts.store_orders import (
@@ -11,7 +13,6 @@ from contracts.store_orders import (
     OTHER_CHAT,
     RIVAL,
     START,
-    HandClock,
     accepting,
     answered,
     begun,
@@ -43,8 +44,9 @@ from talaria.core.messages import (
     TokenUsage,
 )
 from talaria.core.spending import SpendingQuery
-from talaria.core.store_ports import Store
 from talaria.core.turns import StepState, TurnState
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 
 class StoreUpkeepSuite:
@@ -60,20 +62,20 @@ class StoreUpkeepSuite:
         with pytest.raises(NotFound):
             await store.hold(SessionId("ses_nowhere"), ME, LEASE)
 
-    async def test_renewed_lease_lasts_longer(self, store: Store, clock: HandClock) -> None:
+    async def test_renewed_lease_lasts_longer(self, store: Store, clock: FakeClock) -> None:
         turn, lease = await begun(store)
         session_id = turn.turn.session_id
-        clock.forward(LEASE - 1)
+        clock.advance(LEASE - 1)
         assert await store.renew(ME, [Renewal(session_id, lease.fence)], LEASE) == frozenset()
-        clock.forward(LEASE - 1)
+        clock.advance(LEASE - 1)
         with pytest.raises(LeaseHeld):
             await store.hold(session_id, RIVAL, LEASE)
-        clock.forward(1)
+        clock.advance(1)
         assert await store.hold(session_id, RIVAL, LEASE)
 
-    async def test_unused_sessions_are_ended_once(self, store: Store, clock: HandClock) -> None:
+    async def test_unused_sessions_are_ended_once(self, store: Store, clock: FakeClock) -> None:
         old = await answered(store, accepting(chat=CHAT))
-        clock.forward(100)
+        clock.advance(100)
         young = await answered(store, accepting(chat=OTHER_CHAT))
         assert list(await store.end_unused(clock.now() - 50)) == [old.turn.session_id]
         assert list(await store.end_unused(clock.now() - 50)) == []
@@ -83,21 +85,21 @@ class StoreUpkeepSuite:
         assert (await store.accept(accepting(chat=CHAT))).is_new_session
 
     async def test_a_session_is_not_ended_while_a_turn_of_it_runs_or_waits(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         waits = await store.accept(accepting(chat=CHAT))
         runs, lease = await begun(store, accepting(chat=OTHER_CHAT))
-        clock.forward(LEASE * 10)
+        clock.advance(LEASE * 10)
         assert list(await store.end_unused(clock.now())) == []
         await store.commit(ending(runs, lease))
         assert list(await store.end_unused(clock.now())) == [runs.turn.session_id]
         assert waits.turn.session_id != runs.turn.session_id
 
     async def test_a_message_to_an_expired_session_makes_a_fresh_one(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         old = await answered(store)
-        clock.forward(100)
+        clock.advance(100)
         young = await store.accept(accepting(expire_before=clock.now() - 200))
         assert young.ended is None and young.turn.session_id == old.turn.session_id
         waits = await store.accept(accepting(expire_before=clock.now() + 1))
@@ -109,11 +111,22 @@ class StoreUpkeepSuite:
         session = await session_of(store, old.turn.session_id)
         assert session.ended_at == clock.now()
 
-    async def test_renewal_answers_with_what_was_lost(self, store: Store, clock: HandClock) -> None:
+    async def test_a_thread_renews_leases_without_the_loop(self, store: Store, clock: FakeClock) -> None:
+        accepted, lease = await begun(store)
+        session_id = accepted.turn.session_id
+        clock.advance(LEASE - 1)
+        renewals = [Renewal(session_id, lease.fence), Renewal(SessionId("ses_gone"), Fence(1))]
+        lost = await asyncio.to_thread(store.from_thread.renew, ME, renewals, LEASE, 5.0)
+        assert lost == {"ses_gone"}
+        clock.advance(LEASE - 1)
+        with pytest.raises(LeaseHeld):
+            await store.hold(session_id, RIVAL, LEASE)
+
+    async def test_renewal_answers_with_what_was_lost(self, store: Store, clock: FakeClock) -> None:
         kept, kept_lease = await begun(store)
         lost, lost_lease = await begun(store, accepting(chat=OTHER_CHAT))
         back, back_lease = await begun(store, accepting(chat=ChatKey("agent:main:http:api:third")))
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         await store.hold(lost.turn.session_id, RIVAL, LEASE)
         await store.commit(ending(back, back_lease))
         renewals = [
@@ -128,15 +141,15 @@ class StoreUpkeepSuite:
             "ses_nowhere",
         }
 
-    async def test_end_of_a_session_gives_its_lease_back(self, store: Store, clock: HandClock) -> None:
+    async def test_end_of_a_session_gives_its_lease_back(self, store: Store, clock: FakeClock) -> None:
         session_id = (await answered(store)).turn.session_id
         fence = await store.hold(session_id, ME, LEASE)
-        clock.forward(7)
+        clock.advance(7)
         ended = await store.end_session(session_id, fence)
         assert ended.is_news
         assert (ended.session.ended_at, ended.session.updated_at) == (START + 7, START)
         assert await store.session(session_id) == ended.session
-        clock.forward(1)
+        clock.advance(1)
         again = await store.end_session(session_id, await store.hold(session_id, RIVAL, LEASE))
         assert (again.session, again.is_news) == (ended.session, False)
         assert await store.hold(session_id, ME, LEASE)
@@ -163,19 +176,6 @@ class StoreUpkeepSuite:
         assert session.ended_at is None
 
     # -- recovery
-
-    async def test_the_leases_of_a_dead_owner_are_void_and_its_turns_are_listed(self, store: Store) -> None:
-        mine, lease = await begun(store, accepting(chat=CHAT))
-        theirs, lost = await begun(store, accepting(chat=OTHER_CHAT), RIVAL)
-        queued = await store.accept(accepting(chat=OTHER_CHAT))
-        left = await store.bury(RIVAL)
-        assert [turn.id for turn in left] == [theirs.turn.id, queued.turn.id]
-        with pytest.raises(StaleFence):
-            await store.commit(ending(theirs, lost))
-        again = await store.begin(Begin(theirs.turn.id, ME, LEASE, said("hello")))
-        assert (again.attempts, again.crashes) == (2, 1), "it counts as a crash"
-        await store.commit(ending(mine, lease))
-        assert not await store.bury(RIVAL)
 
     async def test_reclaim_expires_the_leases_of_others_and_lists_what_is_owed(self, store: Store) -> None:
         dead, dead_lease = await begun(store, owner=RIVAL)
@@ -210,12 +210,12 @@ class StoreUpkeepSuite:
         ended = await store.end_session(session_id, await store.hold(session_id, ME, LEASE))
         assert await store.current_session(CHAT) == ended.session
 
-    async def test_sessions_are_paged_newest_activity_first(self, store: Store, clock: HandClock) -> None:
+    async def test_sessions_are_paged_newest_activity_first(self, store: Store, clock: FakeClock) -> None:
         ids = []
         for i in range(5):
             chat = ChatKey(f"agent:main:http:api:{i}")
             ids.append((await answered(store, accepting(chat=chat))).turn.session_id)
-            clock.forward(1 if i % 2 else 0)
+            clock.advance(1 if i % 2 else 0)
         await store.accept(accepting(ephemeral=True))
         await answered(store, accepting(chat=ChatKey("agent:main:http:api:0")))
         expected = [ids[4], ids[0], ids[3], ids[2], ids[1]]
@@ -246,10 +246,10 @@ class StoreUpkeepSuite:
         with pytest.raises(BadRequest):
             await store.entries(SessionId("ses_a"), page)
 
-    async def test_summary_counts_what_the_session_used(self, store: Store, clock: HandClock) -> None:
+    async def test_summary_counts_what_the_session_used(self, store: Store, clock: FakeClock) -> None:
         for _ in range(12):
             await store.accept(accepting(binding=Binding.NEW))
-            clock.forward(1)
+            clock.advance(1)
         await store.accept(accepting(ephemeral=True, binding=Binding.NEW))
         turn, lease = await begun(store)
         usage = (
@@ -290,7 +290,7 @@ class StoreUpkeepSuite:
 
     # -- pruning and closing
 
-    async def test_prune_deletes_old_ephemeral_sessions_only(self, store: Store, clock: HandClock) -> None:
+    async def test_prune_deletes_old_ephemeral_sessions_only(self, store: Store, clock: FakeClock) -> None:
         def passing(key: str) -> Accept:
             return accepting(ephemeral=True, binding=Binding.NEW, key=key, spec=pinned())
 
@@ -307,7 +307,7 @@ class StoreUpkeepSuite:
         )
         owing = await store.accept(passing("owing"))
         lasting = await answered(store)
-        clock.forward(100)
+        clock.advance(100)
         young = await answered(store, passing("young"))
         assert await store.prune_ephemeral(START + 50) == 1
         assert await store.session(turn.turn.session_id) is None
@@ -321,20 +321,20 @@ class StoreUpkeepSuite:
         assert not (await store.accept(passing("old"))).is_duplicate
         assert await store.prune_ephemeral(START + 50) == 0
 
-    async def test_prune_of_many_deletes_them_all(self, store: Store, clock: HandClock) -> None:
+    async def test_prune_of_many_deletes_them_all(self, store: Store, clock: FakeClock) -> None:
         for _ in range(205):
             order = accepting(ephemeral=True, binding=Binding.NEW)
             await store.accept(order)
             await store.settle(order.turn_id, TurnEnd(TurnState.CANCELLED))
-        clock.forward(1)
+        clock.advance(1)
         assert await store.prune_ephemeral(clock.now()) == 205
         assert (await store.stats()).turns["cancelled"] == 0
 
     async def test_recent_requests_are_those_with_a_digest_and_no_key(
-        self, store: Store, clock: HandClock
+        self, store: Store, clock: FakeClock
     ) -> None:
         await store.accept(accepting(digest="old"))
-        clock.forward(100)
+        clock.advance(100)
         first, _, _, last = [
             await store.accept(order)
             for order in (

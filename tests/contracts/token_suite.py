@@ -1,20 +1,20 @@
-"""The contract of `core.store_ports.Tokens`. A test class gives `tokens` and `clock`."""
+"""The contract of `store.store.Tokens`. A test class gives `tokens` and `clock`."""
 
 from __future__ import annotations
 
 import asyncio
 
-from contracts.store_orders import HandClock
 from talaria.core.access import Role
-from talaria.core.store_ports import Tokens
 from talaria.core.tokens import AddToken, NamedToken, TokenHash
+from talaria.store.store import Tokens
+from talaria.testing.clock import FakeClock
 
 HASH, OTHER = TokenHash("hash of a token"), TokenHash("hash of another")
 
 
 class TokenSuite:
     async def test_a_token_is_found_by_its_hash_until_it_is_revoked(
-        self, tokens: Tokens, clock: HandClock
+        self, tokens: Tokens, clock: FakeClock
     ) -> None:
         added = await tokens.add(AddToken("phone", Role.CHAT, HASH))
         assert added == NamedToken("phone", Role.CHAT, clock.now())
@@ -26,14 +26,14 @@ class TokenSuite:
         assert await tokens.listing() == ()
 
     async def test_a_name_is_given_once_until_its_token_has_expired(
-        self, tokens: Tokens, clock: HandClock
+        self, tokens: Tokens, clock: FakeClock
     ) -> None:
         first = await tokens.add(AddToken("phone", Role.CHAT, HASH, 60))
         assert first == NamedToken("phone", Role.CHAT, clock.now(), clock.now() + 60)
-        clock.forward(59)
+        clock.advance(59)
         assert await tokens.add(AddToken("phone", Role.OPERATE, OTHER)) is None
         assert await tokens.find(HASH) == first, "and nothing has changed"
-        clock.forward(1)
+        clock.advance(1)
         assert await tokens.find(HASH) == first, "an expired token is found: its caller is told so"
         assert first.has_expired(clock.now())
         second = await tokens.add(AddToken("phone", Role.OPERATE, OTHER))
@@ -46,11 +46,11 @@ class TokenSuite:
         assert sum(token is not None for token in added) == 1
 
     async def test_tokens_are_listed_oldest_first_with_their_last_use(
-        self, tokens: Tokens, clock: HandClock
+        self, tokens: Tokens, clock: FakeClock
     ) -> None:
         for name, role in (("b", Role.READ), ("a", Role.OPERATE)):
             await tokens.add(AddToken(name, role, TokenHash(f"hash of {name}")))
-            clock.forward(1)
+            clock.advance(1)
         await tokens.note_use("a")
         await tokens.note_use("nobody's")
         used = [(token.name, token.role, token.used_at) for token in await tokens.listing()]

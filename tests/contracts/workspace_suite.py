@@ -1,12 +1,12 @@
-"""What every `Workspaces` must do. `tests/workspace/test_contract.py` runs it over each."""
+"""What every `ChatWorkspaces` must do. `tests/workspace/test_contract.py` runs it over each."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from talaria.core.ids import ChatAddress, ChatKey, SessionId
-from talaria.core.ports import WorkspaceHandle, Workspaces
 from talaria.core.shells import ShellCommand, ShellEnd
+from talaria.workspace.workspaces import ChatWorkspace, ChatWorkspaces
 
 QUICK = 100.0  # seconds, more than any of these commands needs
 A, B = SessionId("ses_a"), SessionId("ses_b")
@@ -16,13 +16,13 @@ def chat(name: str) -> ChatKey:
     return ChatAddress("main", "test", "dm", name).key()
 
 
-async def give_back(handle: WorkspaceHandle) -> None:
+async def give_back(handle: ChatWorkspace) -> None:
     rest = handle.release()
     if rest is not None:
         await rest
 
 
-async def run(handle: WorkspaceHandle, text: str) -> tuple[str, ShellEnd]:
+async def run(handle: ChatWorkspace, text: str) -> tuple[str, ShellEnd]:
     """Run a command and return its output and its end."""
     pieces = []
 
@@ -36,20 +36,22 @@ async def run(handle: WorkspaceHandle, text: str) -> tuple[str, ShellEnd]:
 class WorkspaceSuite:
     """Fixtures: `workspaces`, and `place`, the folder that all their folders are in."""
 
-    def test_opening_touches_no_disk(self, workspaces: Workspaces, place: Path) -> None:
+    def test_opening_touches_no_disk(self, workspaces: ChatWorkspaces, place: Path) -> None:
         handle = workspaces.open(A, chat("one"))
         assert handle.session_id == A
         assert not handle.folder.exists()
         assert list(place.iterdir()) == []
 
-    def test_files_are_the_chats(self, workspaces: Workspaces, place: Path) -> None:
+    def test_files_are_the_chats(self, workspaces: ChatWorkspaces, place: Path) -> None:
         first, second = workspaces.open(A, chat("one")), workspaces.open(B, chat("one"))
         assert first.folder == second.folder, "also after /new"
         elsewhere = workspaces.open(A, chat("two")).folder
         assert elsewhere != first.folder
         assert elsewhere.is_relative_to(place)
 
-    async def test_what_is_in_the_folder_outlives_release_end_and_close(self, workspaces: Workspaces) -> None:
+    async def test_what_is_in_the_folder_outlives_release_end_and_close(
+        self, workspaces: ChatWorkspaces
+    ) -> None:
         handle = workspaces.open(A, chat("one"))
         handle.folder.mkdir(parents=True)
         note = handle.folder / "note.txt"
@@ -62,7 +64,7 @@ class WorkspaceSuite:
         await workspaces.close()
         assert note.read_text() == "keep me"
 
-    async def test_an_end_needs_no_handle_and_hurts_none(self, workspaces: Workspaces) -> None:
+    async def test_an_end_needs_no_handle_and_hurts_none(self, workspaces: ChatWorkspaces) -> None:
         await workspaces.end(SessionId("ses_never_seen"))
         handles = [workspaces.open(A, chat("one")) for _ in range(2)]
         await workspaces.end(A)
@@ -70,7 +72,7 @@ class WorkspaceSuite:
             await give_back(handle)
         await workspaces.end(A)
 
-    async def test_an_ended_session_can_be_opened_again(self, workspaces: Workspaces) -> None:
+    async def test_an_ended_session_can_be_opened_again(self, workspaces: ChatWorkspaces) -> None:
         before = workspaces.open(A, chat("one"))
         folder = before.folder
         await give_back(before)
@@ -80,7 +82,7 @@ class WorkspaceSuite:
         await give_back(again)
 
     async def test_a_command_begins_in_the_folder_and_tells_its_exit_code(
-        self, workspaces: Workspaces
+        self, workspaces: ChatWorkspaces
     ) -> None:
         handle = workspaces.open(A, chat("one"))
         out, end = await run(handle, "pwd")
@@ -90,7 +92,7 @@ class WorkspaceSuite:
         await give_back(handle)
 
     async def test_the_shells_state_outlives_the_handle_and_the_end_of_the_session(
-        self, workspaces: Workspaces
+        self, workspaces: ChatWorkspaces
     ) -> None:
         handle = workspaces.open(A, chat("one"))
         await run(handle, "export WHERE=here\ncd /usr")
@@ -105,12 +107,12 @@ class WorkspaceSuite:
         assert (await run(resumed, "pwd"))[0] == "/usr\n"
         await give_back(resumed)
 
-    async def test_a_shell_belongs_to_its_session(self, workspaces: Workspaces) -> None:
+    async def test_a_shell_belongs_to_its_session(self, workspaces: ChatWorkspaces) -> None:
         first, second = workspaces.open(A, chat("one")), workspaces.open(B, chat("one"))
         await run(first, "cd /usr\nexport WHERE=here")
         assert (await run(second, "pwd\necho $WHERE"))[0] == f"{second.folder}\n\n"
 
-    async def test_nothing_is_kept_of_a_session_that_is_forgotten(self, workspaces: Workspaces) -> None:
+    async def test_nothing_is_kept_of_a_session_that_is_forgotten(self, workspaces: ChatWorkspaces) -> None:
         handle = workspaces.open(A, chat("one"))
         await run(handle, "cd /usr")
         await give_back(handle)

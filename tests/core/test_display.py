@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.core.display import clean, clean_line, describe_call
+from talaria.core.display import describe_call
+from talaria.core.text import clean, clean_line
 
 ALLOWED = {"\n", "\t"}
 

@@ -19,8 +19,6 @@ from talaria.core.entries import (
     SummaryDropped,
     TitleSet,
     advance,
-    decode_body,
-    encode_body,
     exchanges,
     hidden_seqs,
 )
@@ -40,6 +38,7 @@ from talaria.core.messages import (
     UserMessage,
 )
 from talaria.core.shown import settled_bodies
+from talaria.store.sql.rows import decode_body, encode
 
 text = st.text(max_size=20)
 parts = (
@@ -76,10 +75,10 @@ bodies: st.SearchStrategy[EntryBody] = st.one_of(
 @settings(deadline=None)
 @given(bodies)
 def test_a_body_comes_back_from_its_bytes_as_it_was(body: EntryBody) -> None:
-    data = encode_body(body)
+    data = encode(body)
     assert decode_body(data) == body
     assert type(decode_body(data)) is type(body)
-    assert encode_body(decode_body(data)) == data
+    assert encode(decode_body(data)) == data
 
 
 def test_every_kind_of_body_has_its_own_tag() -> None:
@@ -103,13 +102,13 @@ def test_every_kind_of_body_has_its_own_tag() -> None:
 def test_a_tool_calls_arguments_are_kept_byte_for_byte() -> None:
     arguments = '{ "a" :1,\t"a": 2 } not json \u2028'
     body = AssistantMessage(tool_calls=(ToolCall("c", "t", arguments),))
-    decoded = decode_body(encode_body(body))
+    decoded = decode_body(encode(body))
     assert isinstance(decoded, AssistantMessage)
     assert decoded.tool_calls[0].arguments == arguments
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"type":"other"}', b'{"type":"user"}', b"[]"])
-def test_what_is_not_a_body_is_refused(data: bytes) -> None:
+@pytest.mark.parametrize("data", ["", "{}", '{"type":"other"}', '{"type":"user"}', "[]"])
+def test_what_is_not_a_body_is_refused(data: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_body(data)
 

@@ -9,7 +9,7 @@ import pytest
 
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.units import Size
-from talaria.observe.metrics import Metrics
+from talaria.observe.metrics import Metrics, limit_metrics
 
 
 def test_a_refusal_names_the_limit_as_config_toml_has_it() -> None:
@@ -31,7 +31,7 @@ def test_a_change_counts_at_once_and_keeps_the_counts() -> None:
 
 def test_every_limit_has_its_metrics() -> None:
     limits, metrics = Limits(), Metrics()
-    metrics.watch_limits(limits.readings)
+    metrics.watch(lambda: limit_metrics(limits.readings()))
     limits.watch("tools", lambda: 5)
     limits.refuse("tools")
     page = metrics.render().decode()

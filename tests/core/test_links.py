@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from complexity import assert_linear
-from link_table import OWN, TABLE
+from support.complexity import assert_linear
+from support.link_table import OWN, TABLE
 from talaria.core.links import find_addresses, is_outer, own_hosts
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from complexity import assert_linear
+from support.complexity import assert_linear
 from talaria.core.redaction import Redactor, Secret, SecretRegistry, StreamRedactor, mark_of
 
 SECRET = "sk-~~~???/+=ü"

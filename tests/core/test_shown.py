@@ -15,7 +15,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.shown import find_floor, find_summary, settled_bodies, shown_messages
+from talaria.core.shown import ShownLog, settled_bodies
 
 SESSION = SessionId("ses_1")
 LONG = "x" * 5000
@@ -30,7 +30,7 @@ def ask(text: str) -> UserMessage:
 
 
 def texts(entries: list[Entry]) -> list[str]:
-    return [getattr(shown.message, "text", "") for shown in shown_messages(entries)]
+    return [getattr(shown.message, "text", "") for shown in ShownLog(entries).messages()]
 
 
 EXCHANGE = (ask("a"), AssistantMessage("b"), ask("c"), AssistantMessage("d"))
@@ -45,7 +45,7 @@ def test_the_summary_in_force_stands_first_and_for_its_range() -> None:
     assert "recall_expand" in summary and summary.endswith("they greeted")
     assert rest == ["c", "d", "e"]
     assert texts(entries[2:]) == [summary, *rest], "the entries behind the floor are enough"
-    plain = next(iter(shown_messages(entries, can_recall=False))).message
+    plain = next(ShownLog(entries).messages(can_recall=False)).message
     assert "recall" not in msgspec.json.encode(plain).decode()
 
 
@@ -55,8 +55,7 @@ def test_the_newest_summary_that_is_not_void_is_in_force() -> None:
     )
 
     def in_force(*more: EntryBody) -> int | None:
-        found = find_summary([*entries, *log(*entries_of(entries), *more)[len(entries) :]])
-        return None if found is None else found.seq
+        return ShownLog([*entries, *log(*entries_of(entries), *more)[len(entries) :]]).summary_seq or None
 
     assert in_force() == 8
     assert in_force(Hidden(6, 8)) == 8, "an undo of the turn that compacted keeps the summary"
@@ -65,8 +64,8 @@ def test_the_newest_summary_that_is_not_void_is_in_force() -> None:
     assert in_force(SummaryDropped(8)) == 5
     assert in_force(SummaryDropped(5)) is None
     assert in_force(SummaryDropped(5), Summary(1, 6, "again")) == 10
-    assert find_floor(entries) == 4
-    assert find_floor([]) == 0
+    assert ShownLog(entries).floor == 4
+    assert ShownLog([]).floor == 0
 
 
 def entries_of(entries: list[Entry]) -> list[EntryBody]:
@@ -86,7 +85,7 @@ def test_stubs_keep_ids_calls_and_signed_thoughts() -> None:
     )
     picture = UserMessage((Text("look"), Image("data:image/png;base64,xx")))
     stubs = ("e1", "e2", "r3.1", "r3.2")
-    shown = [each.message for each in shown_messages(log(picture, call, results, Summary(stubs=stubs)))]
+    shown = [each.message for each in ShownLog(log(picture, call, results, Summary(stubs=stubs))).messages()]
     told, said, given = shown
     assert isinstance(told, UserMessage) and [type(part) for part in told.parts] == [Text, Text]
     assert isinstance(said, AssistantMessage) and said.reasoning == (thought,)
@@ -102,7 +101,7 @@ def test_stubs_keep_ids_calls_and_signed_thoughts() -> None:
 def test_folded_steps_are_one_line() -> None:
     steps: tuple[Message, ...] = (AssistantMessage("", (ToolCall("c", "now", "{}"),)), ToolResults(()))
     entries = log(ask("go"), *steps, *steps, *steps, Summary(folds=((2, 5),)))
-    shown = list(shown_messages(entries))
+    shown = list(ShownLog(entries).messages())
     assert [each.seq for each in shown] == [1, 2, 6, 7]
     assert texts(entries)[1] == "[Note: the steps e2 to e5 of this turn are left out to save room.]"
 
@@ -127,6 +126,6 @@ def test_a_branch_begins_with_the_summary_and_the_messages_behind_it() -> None:
         texts(branch)[0].startswith("[This summary (s7) stands for")
         and "ses_1/e1 to ses_1/e4" in texts(branch)[0]
     )
-    assert texts(branch)[3:5] == ["", ""] and find_floor(branch) == 0
+    assert texts(branch)[3:5] == ["", ""] and ShownLog(branch).floor == 0
     early = settled_bodies(SESSION, entries, 2, until=2)
     assert early == (ReasoningSet("low"), *EXCHANGE[:2]), "the summary says more than was said then"

@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
+from support.sim import run
+from support.waiting import until
 from talaria.core.slots import FairSlots, FairThreads
-from talaria.testing.sim import run
 
 
 async def take(slots: FairSlots, owner: str, order: list[str]) -> None:
@@ -108,8 +109,7 @@ async def test_a_thread_counts_until_its_function_has_returned() -> None:
 
     try:
         left = asyncio.create_task(threads.run("a", block))
-        while not began.is_set():
-            await asyncio.sleep(0)
+        await until(began.is_set, pause=0)
         left.cancel()
         with pytest.raises(asyncio.CancelledError):
             await left
@@ -119,8 +119,7 @@ async def test_a_thread_counts_until_its_function_has_returned() -> None:
         assert not queued.done()
         goes_on.set()
         assert await queued == "second"
-        while threads.in_use:
-            await asyncio.sleep(0)
+        await until(lambda: not threads.in_use, pause=0)
     finally:
         goes_on.set()
         threads.close()
@@ -135,3 +134,17 @@ async def test_what_a_function_raises_comes_out_and_frees_its_thread() -> None:
     with pytest.raises(RuntimeError):
         await threads.run("a", lambda: None)
     assert threads.in_use == 0
+
+
+async def test_cancelled_waiter_does_not_keep_its_owner_from_a_free_slot() -> None:
+    slots = FairSlots(lambda: 1, lambda: 1)
+    await slots.acquire("first")
+    waiting = asyncio.create_task(slots.acquire("second"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    slots.release("first")  # before the cancelled waiter runs
+    with pytest.raises(StopIteration):  # it has the slot without waiting
+        slots.acquire("second").send(None)
+    await asyncio.wait((waiting,))
+    assert (waiting.cancelled(), slots.in_use, slots.waiting) == (True, 1, 0)
+    slots.release("second")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repositories import git, needs_git
+from support.repositories import git, needs_git
 from talaria.core.version import describe, this_version
 
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from talaria.access.settings import WebhookSettings
-from talaria.channels.http import cluster_api, job_api
+from talaria.channels.http import cluster_api
 from talaria.channels.http import routes as route_tables
 from talaria.channels.http.response import STATUS
 from talaria.cli.main import VERBS
@@ -27,6 +27,7 @@ from talaria.core.events import EVENT_NAMES
 from talaria.models.known import Abilities, PriceSettings
 from talaria.models.parameters import DROPPED, NO_WAY, PARAMETERS
 from talaria.models.settings import PRESETS, ProviderSettings
+from talaria.operations.table import OPERATIONS
 from talaria.parts import PARTS
 from talaria.tools.mcp.settings import McpServer, McpSettings
 
@@ -61,9 +62,9 @@ def fenced(page: str, language: str) -> list[str]:
 
 
 def routes() -> set[str]:
-    """`GET /path` of the tables of routes, as it is written there."""
-    found = set()
-    for module in (route_tables, job_api, cluster_api):
+    """`GET /path` of the operations, and of the tables of routes as it is written there."""
+    found = {operation.route for operation in OPERATIONS}
+    for module in (route_tables, cluster_api):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.Dict):
                 for key, value in zip(node.keys, node.values, strict=True):

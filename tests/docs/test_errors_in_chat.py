@@ -18,7 +18,7 @@ SOURCE = Path(errors.__file__).parents[1]
 # Where a turn or a command can fail. The HTTP API's own errors are for programs, the program's for shells.
 PACKAGES = ("access", "agent", "commands", "models", "store", "turns")
 # Never told to people: they are for the model, for programs, or for the code around them.
-SILENT = {"ToolError", "StaleFence", "LeaseHeld", "SteerWaiting", "IllegalMove", "StoreLocked"}
+SILENT = {"ToolError", "StaleFence", "LeaseHeld", "NoSession", "SteerWaiting", "IllegalMove", "StoreLocked"}
 KINDS = {
     name
     for name, kind in vars(errors).items()

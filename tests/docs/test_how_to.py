@@ -11,9 +11,8 @@ from msgspec.structs import asdict
 
 import talaria
 from contracts.wire_suite import CALLS, TEXT, WireSuite, as_event
-from rig import start
-from talaria.app import open_gateway
-from talaria.channels.supervisor import open_channels
+from support.gateway import without_http
+from support.rig import start
 from talaria.cli.doctor import examine
 from talaria.cli.home_gateway import running_gateway
 from talaria.config.home import Home
@@ -25,6 +24,7 @@ from talaria.models.catalog import Catalog
 from talaria.models.known import Abilities, Prices
 from talaria.models.providers import Providers
 from talaria.models.wire import Wire
+from talaria.operations.access import InviteBody, invite_person
 from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
 from talaria.testing.model_server import ModelServer
@@ -70,8 +70,7 @@ async def test_a_channel_is_one_line_more_in_the_list(tmp_path: Path) -> None:
         loaded = load(tmp_path, environ, parts)
         assert (loaded.warnings, loaded.settings.of(pager).allowed) == ((), ("ada",))
         async with (
-            open_gateway(Home(tmp_path), loaded, environ, parts=parts) as gateway,
-            open_channels(gateway, parts),
+            without_http(tmp_path, environ=environ, parts=parts, channels=parts) as gateway,
             running_gateway(Home(tmp_path), environ) as client,
         ):
             assert client is not None
@@ -83,7 +82,7 @@ async def test_a_channel_is_one_line_more_in_the_list(tmp_path: Path) -> None:
             await network.incoming.put(("2", "eve", "hello"))
             person, text = await network.outgoing.get()
             assert (person, "pairing code" in text) == ("eve", True)
-            assert (await client.invite("pager")).channel == "pager"
+            assert (await client.carry_out(invite_person, InviteBody("pager"))).channel == "pager"
 
             file.write_text(table.replace('["ada"]', '["ada", "eve"]'))
             gateway.reloader.reload()

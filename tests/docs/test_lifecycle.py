@@ -9,7 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from incidents.nodes import ROOT, exists, node_ids
-from rig import LIMITS, chat
+from support.rig import LIMITS, chat
+from support.scripted_model import ScriptedModels
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import SystemClock
 from talaria.core.delivery import OUTBOX_MOVES
@@ -19,15 +20,14 @@ from talaria.core.ids import ChatKey, OwnerId, SessionId, SpecId, new_session_id
 from talaria.core.ledger import Accept, Commit, Fresh
 from talaria.core.messages import AssistantMessage, Text, UserMessage
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
-from talaria.core.store_ports import Store
 from talaria.core.turns import STEP_MOVES, TURN_MOVES, Inbound, Sender
 from talaria.models.limiter import BREAKER_MOVES
 from talaria.pool.policy import AgentState
 from talaria.pool.pool import Pool, Wanted
 from talaria.store.memory import MemoryStore
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
-from talaria.testing.scripted_model import ScriptedModels
 
 DOCUMENT = ROOT / "docs" / "lifecycle.md"
 NOWHERE = "[*]"  # where lives begin and end

@@ -11,10 +11,10 @@ import aiohttp
 import msgspec
 import pytest
 
-from channels.http.gateway import run_gateway
+from support.gateway import in_process
+from support.webhook_calls import SECRET, sign
 from talaria.core.ids import TurnId
 from talaria.testing.model_server import ModelServer
-from talaria.testing.webhook_calls import SECRET, sign
 
 PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
 EXAMPLES = re.findall(r"```toml\n(.*?)```.*?```json\n(.*?)```.*?```text\n(.*?)```", PAGE, re.DOTALL)
@@ -33,7 +33,7 @@ async def test_example_makes_the_message_that_the_page_shows(
     hook |= {"secret": SECRET, "deliver_to": ""}
     data = body.strip().encode()
     headers = sign(hook["signature"], data, event_id="1", at=time.time())
-    async with ModelServer() as model, run_gateway(tmp_path, model, tables={"webhooks": hooks}) as api:
+    async with ModelServer() as model, in_process(tmp_path, model, tables={"webhooks": hooks}) as api:
         async with aiohttp.ClientSession() as sender:
             url = f"{api.url}/hooks/{name}"
             async with sender.post(url, data=data, headers=headers) as answer:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from rig import inbound
-from talaria.app import open_gateway
-from talaria.channels.supervisor import open_channels
+from support.gateway import without_http
+from support.rig import inbound
 from talaria.cli.gateway_parts import parts_with_plugins
 from talaria.cli.home_gateway import running_gateway
 from talaria.config.home import Home
@@ -66,8 +65,7 @@ async def test_the_file_of_the_page_works_in_a_gateway(tmp_path: Path) -> None:
         loaded = load(tmp_path, ENVIRON, PARTS)
         parts = parts_with_plugins(home, loaded, ENVIRON, SecretRegistry())
         async with (
-            open_gateway(home, loaded, ENVIRON, parts=parts) as gateway,
-            open_channels(gateway, parts),
+            without_http(tmp_path, environ=ENVIRON, parts=parts, channels=parts) as gateway,
             running_gateway(home, ENVIRON) as client,
         ):
             assert client is not None

@@ -12,7 +12,6 @@ import pytest
 from talaria.access.people import People
 from talaria.core.errors import BadRequest, HeadMoved, LimitReached, NotFound
 from talaria.core.ids import ChatKey
-from talaria.core.job_port import JobStore
 from talaria.core.jobs import At, Cron, EditJob, JobPlan, JobState, Missed, SessionMode
 from talaria.core.ledger import Page
 from talaria.core.turns import Sender
@@ -22,6 +21,7 @@ from talaria.jobs.settings import JobSettings
 from talaria.jobs.views import JobView, RunView
 from talaria.jobs.words import UnclearSchedule
 from talaria.store.memory import MemoryStore
+from talaria.store.store import JobStore
 from talaria.testing.clock import FakeClock
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from contracts.model_suite import ModelSuite, Subject
+from support.scripted_model import ScriptedModel
+from support.waiting import until
 from talaria.core.models import TextDelta, ThoughtDelta
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.endpoint import Endpoint
@@ -16,7 +17,6 @@ from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.settings import ProviderSettings
 from talaria.models.wire import Wire
 from talaria.testing.model_server import ModelServer
-from talaria.testing.scripted_model import ScriptedModel
 
 
 class TestScriptedModel(ModelSuite):
@@ -25,8 +25,7 @@ class TestScriptedModel(ModelSuite):
         model = ScriptedModel()
 
         async def until_busy() -> None:
-            while not model.busy:
-                await asyncio.sleep(0)
+            await until(lambda: model.busy, pause=0)
 
         async def until_idle() -> None:
             assert model.busy == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from talaria.app import open_gateway
-from talaria.config.home import Home
-from talaria.config.load import Loaded, load
-from talaria.config.settings import Settings
+from support.gateway import without_http
+from talaria.config.load import load
 from talaria.core.errors import ModelRefused
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import (
@@ -30,13 +27,12 @@ from talaria.core.messages import (
 from talaria.core.models import Completion, ModelCall
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender, TurnState
-from talaria.gateway import Gateway
 from talaria.models.anthropic_messages import CACHE_MARK, AnthropicMessages
 from talaria.models.endpoint import Endpoint
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.providers import Providers
-from talaria.models.settings import ModelSettings, ProviderSettings
+from talaria.models.settings import ProviderSettings
 from talaria.models.wire import Wire
 from talaria.parts import PARTS
 from talaria.testing.model_server import ModelServer
@@ -176,14 +172,11 @@ async def test_a_turn_changes_hands_in_the_middle(chat: Chat) -> None:
 # -- a whole gateway
 
 
-@asynccontextmanager
-async def life(home: Path, url: str, api: Any, effort: Any = "none") -> AsyncIterator[Gateway]:
-    settings = Settings(
-        model=ModelSettings("acme", "scripted", effort),
-        providers={"acme": ProviderSettings(url, api, api_key="sk-test")},
-    )
-    async with open_gateway(Home(home), Loaded(settings, (), None), {}) as gateway:
-        yield gateway
+def speaking(wire: Wire, server: ModelServer, effort: str = "none") -> dict[str, Any]:
+    return {
+        "model": {"provider": "acme", "name": "scripted", "reasoning": effort},
+        "providers": {"acme": {"base_url": server.base_url, "api": wire.name, "api_key": "sk-test"}},
+    }
 
 
 class Body(msgspec.Struct):
@@ -203,7 +196,7 @@ async def test_a_gateway_runs_turns_with_tools_and_keeps_its_prefix(
     text += '[[think so]] [[call read_file {"path":"a.txt"}]]+[[call list_files {}]] [[reply done]]'
     key = ChatAddress("main", "test", "dm", "1").key()
     for _ in range(2):
-        async with life(tmp_path, server.base_url, wire.name, effort) as gateway:
+        async with without_http(tmp_path, server, tables=speaking(wire, server, effort)) as gateway:
             for _ in range(2):
                 said = Inbound(key, Sender("tester"), (Text(text),))
                 turn = await gateway.turns.wait(await gateway.turns.submit(said))
@@ -241,7 +234,7 @@ async def test_a_stateless_callers_tools_and_sampling_are_translated(
     call = StatelessCall(
         Sender("tester"), context, tools=tools, options=CallOptions(max_output=50, sampling=sampling)
     )
-    async with life(tmp_path, server.base_url, wire.name) as gateway:
+    async with without_http(tmp_path, server, tables=speaking(wire, server)) as gateway:
         receipt = await gateway.turns.call(call)
         assert (await gateway.turns.wait(receipt)).state is TurnState.DONE
         assert receipt.completion is not None

@@ -146,10 +146,11 @@ def test_any_list_is_read_or_refused_in_one_way(data: list[Any], models: Any) ->
         assert abilities.or_else(NOTHING_KNOWN) == abilities
 
 
-class Source:
+class Source(Providers):
     """Lists what it is told to, and counts."""
 
     def __init__(self, **answers: bytes | Exception) -> None:
+        super().__init__({}, {})
         self.answers = answers
         self.asked: list[str] = []
         self.url = "http://here"
@@ -158,7 +159,7 @@ class Source:
     def base_url(self, provider: str) -> str:
         return self.url
 
-    async def loaded(self, provider: str) -> LoadedModels | None:
+    async def loaded(self, provider: str, model: str = "") -> LoadedModels | None:
         return self.loads
 
     async def list_models(self, provider: str) -> bytes:
@@ -212,8 +213,11 @@ async def test_what_was_listed_stays_known_when_the_endpoint_fails_or_talks_nons
 
 async def test_what_was_listed_at_another_address_is_not_believed(tmp_path: Path) -> None:
     clock, source = FakeClock(), Source(openrouter=BODY)
-    await ModelLists(source, clock, ("openrouter",), tmp_path / "models.json").refresh()
+    model_lists = ModelLists(source, clock, ("openrouter",), tmp_path / "models.json")
+    await model_lists.refresh()
     source.url = "http://elsewhere"
+    model_lists.change()
+    assert model_lists.find(*NAME) is None
     later = ModelLists(source, clock, ("openrouter",), tmp_path / "models.json")
     assert later.find(*NAME) is None
     assert not list(later.names())

@@ -15,6 +15,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 
+from support.waiting import until
 from talaria.core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import Text, UserMessage
@@ -417,6 +418,5 @@ class TestCancellation:
         await endpoint.close()
         server.close()
         await server.wait_closed()
-        while not read:
-            await asyncio.sleep(0)
+        await until(lambda: read, pause=0)
         assert read[0] < 30_000_000

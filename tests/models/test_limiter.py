@@ -10,6 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from support import sim
+from support.waiting import until
 from talaria.core.backoff import Backoff
 from talaria.core.errors import EndpointResting, IllegalMove, ModelError, ModelRefused, ModelUnavailable
 from talaria.models.failures import ProviderErrors
@@ -22,7 +24,6 @@ from talaria.models.limiter import (
     FairSemaphore,
 )
 from talaria.observe.metrics import EndpointReading
-from talaria.testing import sim
 from talaria.testing.clock import FakeClock
 
 CLOSED, OPEN, HALF_OPEN = BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN
@@ -392,8 +393,7 @@ async def test_those_who_wait_for_a_permit_are_turned_away_when_the_breaker_open
             raise ModelUnavailable("broken")
 
     calls = [asyncio.create_task(call()) for _ in range(5)]
-    while limiter.reading().waiting < 4:
-        await asyncio.sleep(0)
+    await until(lambda: limiter.reading().waiting >= 4, pause=0)
     released.set()
     first, *rest = await asyncio.gather(*calls, return_exceptions=True)
     assert type(first) is ModelUnavailable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_programs import MODEL, Answers, llama_cpp, lm_studio, ollama, serving, vllm
+from support.model_programs import MODEL, Answers, llama_cpp, lm_studio, ollama, serving, vllm
 from talaria.models.catalog import Catalog
 from talaria.models.discovery import ModelLists
 from talaria.models.known import Abilities

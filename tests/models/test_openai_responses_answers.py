@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.wire_suite import as_event, read_with
-from talaria.core.errors import AnswerTooLarge, ModelError, ModelRefused, ModelUnavailable
+from talaria.core.errors import AnswerTooLarge, ModelRefused, ModelUnavailable
 from talaria.core.messages import TokenUsage, ToolCall
 from talaria.core.models import Completion, TextDelta, ThoughtDelta
 from talaria.models.openai_responses import OpenAIResponses
@@ -349,18 +349,15 @@ RECORDED = b"".join(
 
 
 @settings(max_examples=200)
-@given(st.sets(st.integers(0, 30)))
+@given(st.sets(st.integers(0, 12)))
 def test_lost_events_never_change_what_was_said(lost: set[int]) -> None:
     """All that the answer says at its end is said, once, whichever of the events before it came."""
     events = RECORDED.replace(b"\r\n", b"\n").split(b"\n\n")
     kept = [part + b"\n\n" for n, part in enumerate(events[:-2]) if n not in lost]
-    try:
-        said = read(*kept, events[-2] + b"\n\n")[0].message
-    except ModelError:
-        return
-    assert [call.name for call in said.tool_calls] == ["a"]
-    # Only what was shown already is not taken back.
-    assert said.text == SAID or (said.text == SAID[5:] and 6 in lost)
+    said = read(*kept, events[-2] + b"\n\n")[0].message
+    assert [(call.name, call.arguments) for call in said.tool_calls] == [("a", '{"x": "ü"}')]
+    # Text that was shown already is not taken back, so a lost first piece stays lost.
+    assert said.text == (SAID[5:] if {6, 7} & lost == {6} else SAID)
 
 
 def test_the_shape_of_an_item_is_bounded() -> None:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from support.web_site import WebSite, serving_site, web_answer
 from talaria.core.errors import ToolError
 from talaria.net.fetcher import FetchedPage, FetchLimits, check_url
-from web_site import WebSite, serving_site, web_answer
 
 
 @pytest.fixture

@@ -6,10 +6,18 @@ import asyncio
 
 import pytest
 
+from support.waiting import until
 from talaria.core.ids import SessionId
-from talaria.core.ports import HostAnswer, HostRequest
 from talaria.net.addresses import AddressRefused, parse_host
-from talaria.net.host_rules import SHIPPED_HOSTS, NetworkGate, is_listed, parse_rule, write_rule
+from talaria.net.host_rules import (
+    SHIPPED_HOSTS,
+    HostAnswer,
+    HostRequest,
+    NetworkGate,
+    is_listed,
+    parse_rule,
+    write_rule,
+)
 from talaria.net.settings import NetworkSettings
 
 SESSION = SessionId("ses_1")
@@ -81,18 +89,17 @@ def test_shipped_hosts_are_exact_names() -> None:
 @pytest.mark.parametrize(("commands", "expected"), [("off", False), ("open", True)])
 async def test_mode_decides_without_a_question(commands: str, expected: bool) -> None:
     person = Person()
-    gate = NetworkGate(lambda: NetworkSettings(commands=commands), person)  # type: ignore[arg-type]
+    gate = NetworkGate(lambda: NetworkSettings(commands=commands), person.ask)  # type: ignore[arg-type]
     assert (await gate.admit(request("unlisted.example"))).is_admitted is expected
     assert person.asked == []
 
 
 async def test_unlisted_host_is_a_question_and_connections_share_it() -> None:
     person = Person()
-    gate = NetworkGate(NetworkSettings, person)
+    gate = NetworkGate(NetworkSettings, person.ask)
     assert (await gate.admit(request("pypi.org"))).is_admitted
     waiting = [asyncio.create_task(gate.admit(request("unlisted.example"))) for _ in range(5)]
-    while not person.asked:
-        await asyncio.sleep(0)
+    await until(lambda: person.asked, pause=0)
     person.answer.set_result(HostAnswer(True))
     assert all(answer.is_admitted for answer in await asyncio.gather(*waiting))
     assert len(person.asked) == 1
@@ -100,10 +107,9 @@ async def test_unlisted_host_is_a_question_and_connections_share_it() -> None:
 
 async def test_connection_that_gives_up_does_not_end_the_question_of_another() -> None:
     person = Person()
-    gate = NetworkGate(NetworkSettings, person)
+    gate = NetworkGate(NetworkSettings, person.ask)
     first, second = (asyncio.create_task(gate.admit(request("unlisted.example"))) for _ in range(2))
-    while not person.asked:
-        await asyncio.sleep(0)
+    await until(lambda: person.asked, pause=0)
     first.cancel()
     person.answer.set_result(HostAnswer(True))
     assert (await second).is_admitted
@@ -111,7 +117,7 @@ async def test_connection_that_gives_up_does_not_end_the_question_of_another() -
 
 async def test_unanswered_question_refuses_and_holds_no_command_again() -> None:
     person = Person()
-    gate = NetworkGate(NetworkSettings, person, hold_seconds=0.01)
+    gate = NetworkGate(NetworkSettings, person.ask, hold_seconds=0.01)
     refused = await gate.admit(request("unlisted.example"))
     assert not refused.is_admitted
     assert "has not answered" in refused.reason
@@ -122,7 +128,7 @@ async def test_unanswered_question_refuses_and_holds_no_command_again() -> None:
 
 async def test_background_process_is_refused_at_once() -> None:
     person = Person()
-    gate = NetworkGate(NetworkSettings, person)
+    gate = NetworkGate(NetworkSettings, person.ask)
     assert not (await gate.admit(request("unlisted.example", is_background=True))).is_admitted
     assert len(person.asked) == 1
 

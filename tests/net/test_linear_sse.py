@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from complexity import assert_linear
+from support.complexity import assert_linear
 from talaria.net.sse import SseDataParser, SseOverflow, SseParser
 
 ENDLESS = 1 << 40

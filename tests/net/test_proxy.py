@@ -13,11 +13,11 @@ from typing import Literal
 import pytest
 
 from chaos.proxy_world import SESSION, ProxyWorld, open_world
-from talaria.core.ports import HostAnswer, HostRequest
+from support.waiting import until
 from talaria.net.addresses import Address
 from talaria.net.client_hello import HelloReader
 from talaria.net.dialer import Dialer
-from talaria.net.host_rules import NetworkGate
+from talaria.net.host_rules import HostAnswer, HostRequest, NetworkGate
 from talaria.net.proxy import ProxyBounds
 from talaria.net.settings import NetworkSettings
 
@@ -108,26 +108,24 @@ async def test_tunnel_passes_bytes_both_ways_and_half_a_close(tmp_path: Path) ->
 async def test_reader_that_does_not_read_holds_the_host_up_and_not_the_memory(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         sent = 0
-        stuck = asyncio.Event()
 
         async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             nonlocal sent
-            while True:
+            for _ in range(1024):
                 writer.write(b"x" * 65536)
                 sent += 65536
-                try:
-                    async with asyncio.timeout(0.3):
-                        await writer.drain()
-                except TimeoutError:
-                    stuck.set()
-                    return
+                await writer.drain()
 
         world.host.talk = flood
         _, writer = await world.connect()
         writer.write(f"CONNECT {world.target} HTTP/1.1\r\n\r\n".encode())
-        await stuck.wait()
-        assert sent < 32 << 20
+        before, still = 0, 0
+        while not sent or still < 200:  # all three sides run in this loop: it is idle once nothing moves
+            await asyncio.sleep(0)
+            before, still = sent, still + 1 if sent == before else 0
         writer.close()
+        await world.settle(1)
+        assert world.ended[0].received < 1 << 20
 
 
 _GET = b"GET http://pypi.org/ HTTP/1.1\r\n"
@@ -177,7 +175,7 @@ async def test_refusal_says_what_happened(
         head, _, body = answer.partition(b"\r\n\r\n")
         assert head.split()[1] == status
         assert text in body
-        assert text in head.splitlines()[0] or len(text) > 100
+        assert text in head.splitlines()[0]
         assert world.host.connections == 0
         assert (await world.settle(1))[0] in ("bad", "refused", "address")
 
@@ -203,7 +201,7 @@ async def test_person_decides_while_the_connection_is_held(tmp_path: Path) -> No
     def settings() -> NetworkSettings:
         return NetworkSettings(allow=())
 
-    async with open_world(tmp_path, gate=NetworkGate(settings, Person())) as world:
+    async with open_world(tmp_path, gate=NetworkGate(settings, Person().ask)) as world:
         request = f"GET http://{world.target}/ HTTP/1.1\r\n\r\n".encode()
         assert (await world.ask(request)).endswith(b"hello")
         assert b"Not in the background." in await world.ask(request, is_background=True)
@@ -377,8 +375,7 @@ async def test_second_request_on_a_connection_never_reaches_the_host(
 async def test_bound_of_connections_refuses_one_more(tmp_path: Path) -> None:
     async with open_world(tmp_path, ProxyBounds(connections=4, session_connections=2)) as world:
         held = [await world.connect() for _ in range(2)]
-        while world.proxy.open_connections.total() < 2:
-            await asyncio.sleep(0.001)
+        await until(lambda: world.proxy.open_connections.total() >= 2)
         assert (await world.ask(b"")).startswith(b"HTTP/1.1 503 ")
         for _, writer in held:
             writer.close()
@@ -478,9 +475,7 @@ async def test_lines_are_single_again_after_the_summary(
     async with open_world(tmp_path, ProxyBounds(log_lines=1, log_seconds=0.05)) as world:
         for _ in range(2):
             await world.ask(b"nonsense\r\n\r\n")
-        async with asyncio.timeout(60):
-            while len(_messages(caplog)) < 2:
-                await asyncio.sleep(0.001)
+        await until(lambda: len(_messages(caplog)) >= 2)
         await world.ask(b"nonsense\r\n\r\n")
         await world.settle(3)
         assert ["more connections" in each for each in _messages(caplog)] == [False, True, False]

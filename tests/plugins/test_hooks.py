@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,24 +12,27 @@ from typing import Any
 
 import pytest
 
-from rig import Rig, start
-from talaria.core.clock import SystemClock
+from support.rig import Rig, start
+from talaria.core.clock import Clock, SystemClock
 from talaria.core.hooks import HookRefusal, ModelFacts, ToolFacts
 from talaria.core.turns import TurnState
 from talaria.plugins.api import Plugin
 from talaria.plugins.running import HookRunner, PluginCalls, PluginHooks
 from talaria.store.memory import MemoryStore
+from talaria.testing.clock import FakeClock
 
 WORK = '[[call todo {"items": [{"text": "one"}]}]][[reply done]]'
 
 
 @asynccontextmanager
-async def hooked(folder: Path, *plugins: Plugin, seconds: float = 30.0) -> AsyncIterator[Rig]:
-    store = MemoryStore(SystemClock())
+async def hooked(
+    folder: Path, *plugins: Plugin, seconds: float = 30.0, clock: Clock | None = None
+) -> AsyncIterator[Rig]:
+    store = MemoryStore(clock or SystemClock())
     given = [PluginHooks(PluginCalls(each.name), each.brought.hooks) for each in plugins]
     async with (
         HookRunner(given, seconds).open() as hooks,
-        start(store, folder, hooks=hooks) as rig,
+        start(store, folder, hooks=hooks, clock=clock) as rig,
     ):
         yield rig
     await store.close()
@@ -178,20 +180,16 @@ async def test_no_hook_changes_a_byte_of_a_request(tmp_path: Path) -> None:
         getattr(meddler, f"on_{moment}")(meddle)
     bodies = []
     said = ["hello", WORK, "and again"]
-    async with hooked(tmp_path / "a", meddler) as rig:
+    async with hooked(tmp_path / "a", meddler, clock=FakeClock()) as rig:
         for text in said:
             assert (await rig.say(text)).state is TurnState.DONE
         bodies.append(list(rig.model.bodies))
-    store = MemoryStore(SystemClock())
-    async with start(store, tmp_path / "b") as rig:
+    store = MemoryStore(clock := FakeClock())
+    async with start(store, tmp_path / "b", clock=clock) as rig:
         for text in said:
             await rig.say(text)
         bodies.append(list(rig.model.bodies))
     await store.close()
-    with_hooks, without = ([_without_times(body) for body in each] for each in bodies)
+    with_hooks, without = bodies
     assert with_hooks == without and len(without) == 4
     assert not any(b"MEDDLED" in body for body in with_hooks)
-
-
-def _without_times(body: bytes) -> bytes:
-    return re.sub(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?", b"TIME", body)

@@ -15,13 +15,14 @@ from talaria.config.load import load
 from talaria.config.plugin_sources import find_plugins
 from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.extensions import PluginReport, PluginState
-from talaria.core.gateway_part import Parts, ToolPart
+from talaria.core.gateway_part import Parts
 from talaria.core.redaction import SecretRegistry
 from talaria.gateway import find_extensions
 from talaria.observe.loop_watch import Holder
 from talaria.parts import PARTS
 from talaria.plugins.loading import load_plugins
 from talaria.plugins.records import Quarantined, quarantine, read_records, release
+from talaria.tools.part import ToolPart
 
 GOOD = """\
 import os
@@ -72,6 +73,10 @@ FAULTS = {
     "i_hint": (
         "def f(x):\n    'F.'\ndef register(plugin):\n    plugin.tool(f)\n",
         "The parameter x of the tool f has no type hint",
+    ),
+    "j_class": (
+        "class Mine:\n    pass\ndef register(plugin):\n    plugin.add_tool(Mine())\n",
+        "Mine is not a Tool",
     ),
     "z_taken": (
         "def forecast(place: str) -> str:\n    'Another.'\n    return ''\n"
@@ -154,7 +159,7 @@ def test_faulty_plugins_are_named_and_left_out_and_the_rest_is_loaded(home: Home
     assert told["weather"].problem == 'plugins.weather.days is "many": expected a whole number.'
     assert told["weather"].hint == "Correct [plugins.weather] in config.toml."
     off = start(home, {"weather": {"enabled": False}})
-    assert off is PARTS or reports(off)["weather"].state is PluginState.OFF
+    assert reports(off)["weather"].state is PluginState.OFF
 
 
 def test_a_check_imports_nothing_of_the_folder_that_it_is_started_in(

@@ -8,9 +8,8 @@ from textwrap import dedent
 
 import pytest
 
-from rig import inbound
-from talaria.app import open_gateway
-from talaria.channels.supervisor import open_channels
+from support.gateway import without_http
+from support.rig import inbound
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.code_owners import CODE_OWNERS
@@ -102,10 +101,7 @@ async def test_parts_of_plugins_are_used_and_those_that_fail_are_replaced(tmp_pa
             parts = load_plugins(home, loaded.settings.plugins, environ, SecretRegistry())
             found = find_extensions(parts)
             assert found is not None
-            async with (
-                open_gateway(home, loaded, environ, parts=parts) as gateway,
-                open_channels(gateway, parts),
-            ):
+            async with without_http(tmp_path, environ=environ, parts=parts, channels=parts) as gateway:
                 reply = (await gateway.turns.wait(await gateway.turns.submit(inbound("hello")))).reply
                 assert reply == "You said: hello"
                 told = {report.name: report for report in found.reports()}

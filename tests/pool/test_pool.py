@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rig import chat
+from support.rig import chat
+from support.scripted_model import ScriptedModels
 from talaria.agent.warm import AgentBuilder
 from talaria.core.clock import SystemClock
 from talaria.core.entries import Entry, EntryBody, Revision, SpecSet
@@ -18,14 +19,13 @@ from talaria.core.ids import OwnerId, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Commit, Fresh
 from talaria.core.messages import AssistantMessage, Text, UserMessage
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
-from talaria.core.store_ports import Store
 from talaria.core.turns import Inbound, Sender
 from talaria.pool.policy import AgentState, PoolLimits
 from talaria.pool.pool import Pool, Wanted
 from talaria.store.memory import MemoryStore
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
-from talaria.testing.scripted_model import ScriptedModels
 
 ME = OwnerId("own_me")
 

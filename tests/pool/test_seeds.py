@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from pool_world import explore
 from soak.interleavings import POOL_SHARE, count_outcomes
+from support.pool_world import explore
 from talaria.pool.policy import AgentState
 from talaria.pool.pool import Pool, Wanted, _Slot
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from pool_machine import PoolMachine
+from support.pool_machine import PoolMachine
 
 # More than a thousand steps; `./dev soak` takes ten thousand.
 QUICK = settings(max_examples=60, stateful_step_count=50, deadline=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import sys
@@ -13,16 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from talaria.app import open_gateway
-from talaria.config.home import Home
-from talaria.config.load import load
+from support.gateway import without_http
+from support.waiting import until
 from talaria.core.clock import SystemClock
 from talaria.core.entries import Note
 from talaria.core.ids import ChatAddress, SessionId, new_owner_id
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
-from talaria.parts import PARTS
 from talaria.pool.policy import PoolLimits
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.model_server import ModelServer
@@ -38,13 +35,6 @@ if sys.platform != "linux":
 
 CHAT = ChatAddress("main", "test", "dm", "one").key()
 ADDRESS = "somewhere"
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that another task or program does."""
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def call(command: str, **more: object) -> str:
@@ -98,7 +88,7 @@ class House:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Life]:
         environ = {"TALARIA_CACHE": str(self.home / "cache")}
-        async with open_gateway(Home(self.home), load(self.home, {}, PARTS), environ) as gateway:
+        async with without_http(self.home, environ=environ) as gateway:
             await until(lambda: gateway.notes.is_open)
             yield Life(gateway, self.model, self.home)
 

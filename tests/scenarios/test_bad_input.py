@@ -35,7 +35,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class TwoHomes:
     """A running gateway, and a home whose gateway has stopped; both have answered a message."""
 
     folder: Path
@@ -124,7 +124,7 @@ def model_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def world(model_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(model_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHomes]:
     folder = tmp_path_factory.mktemp("bad-input")
     environ = {name: value for name, value in os.environ.items() if not name.upper().startswith("TALARIA_")}
     environ |= {
@@ -135,11 +135,11 @@ def world(model_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     }
     running, resting = folder / "running", folder / "resting"
     with serving(environ, resting) as address:
-        earlier = World(folder, environ, resting, resting, address, "")
+        earlier = TwoHomes(folder, environ, resting, resting, address, "")
         turn_id = json.loads(earlier.say(b'{"text": "hello"}').text)["id"]
     shutil.copytree(resting, running)
     with serving(environ, running) as address:
-        yield World(folder, environ, running, resting, address, turn_id)
+        yield TwoHomes(folder, environ, running, resting, address, turn_id)
 
 
 @contextmanager
@@ -161,7 +161,7 @@ class Case:
     """`what` says what happened and to which part of the input, `advice` what to do about it."""
 
     name: str
-    act: Callable[[World], Told]
+    act: Callable[[TwoHomes], Told]
     status: int
     what: str
     advice: str
@@ -182,10 +182,10 @@ CASES = [
         "config.toml line 2: pool.max_agent",
         "max_agents",
     ),
-    Case("port in use", World.take_port, 1, "is in use by ", "config set http.port 0` at every start"),
+    Case("port in use", TwoHomes.take_port, 1, "is in use by ", "config set http.port 0` at every start"),
     Case(
         "home is a file",
-        World.put_a_file_in_place_of_the_home,
+        TwoHomes.put_a_file_in_place_of_the_home,
         1,
         "file is a file, not a folder.",
         "Name a folder that you can write with --home or TALARIA_HOME.",
@@ -199,7 +199,7 @@ CASES = [
     ),
     Case(
         "database of a newer program",
-        World.upgrade_database,
+        TwoHomes.upgrade_database,
         1,
         "newer Talaria (schema 99",
         "Upgrade this program",
@@ -251,7 +251,7 @@ CASES = [
         lambda world: world.call("GET", "/api/sessions/nobody"),
         404,
         "There is no session nobody.",
-        "GET /api/sessions lists them.",
+        "`talaria sessions list` lists them.",
     ),
     Case(
         "unknown slash command",
@@ -271,7 +271,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.name))
-async def test_bad_input_is_explained_and_loses_nothing(case: Case, world: World) -> None:
+async def test_bad_input_is_explained_and_loses_nothing(case: Case, world: TwoHomes) -> None:
     told = case.act(world)
     assert told.status == case.status, told
     assert case.what in told.text

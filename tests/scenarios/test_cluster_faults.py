@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,31 +11,15 @@ import aiohttp
 import psycopg
 import pytest
 
-from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from store.cutting_proxy import CuttingProxy, cutting_proxy
+from support.gateway import real_process
+from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from support.waiting import until
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 
+SETTINGS = {"CLUSTER__LEASE": "3s", "CLUSTER_TOKEN": "one-token-for-all-gateways"}
 WRONG_CLOCK = (sys.executable, str(Path(__file__).with_name("wrong_clock.py")))
-LONG = "[[chunks 20]][[chunk-delay 0.1]][[reply a long answer]]"
-
-
-@asynccontextmanager
-async def gateway_on(
-    url: str, folder: Path, model: ModelServer, name: str, program: Sequence[str] = (sys.executable,)
-) -> AsyncIterator[GatewayProcess]:
-    home = folder / name
-    home.mkdir(mode=0o700)
-    settings = {
-        "STORE__URL": url,
-        "CLUSTER__LEASE": "1.5s",
-        "CLUSTER_TOKEN": "one-token-for-all-gateways",
-        "MODEL__PROVIDER": "scripted",
-        "PROVIDERS__SCRIPTED__BASE_URL": model.base_url,
-    }
-    async with GatewayProcess(home, folder / f"{name}.log", settings, program=program) as gateway:
-        await gateway.start()
-        yield gateway
 
 
 async def send(gateway: GatewayProcess, chat: str, text: str) -> str:
@@ -89,12 +71,14 @@ async def test_two_gateways_answer_all_over_faults_of_the_database_and_of_their_
     with cutting_proxy(postgres_database) as (proxy, url):
         async with (
             ModelServer(record=False) as model,
-            gateway_on(url, tmp_path, model, "one", WRONG_CLOCK) as one,
-            gateway_on(postgres_database, tmp_path, model, "two") as two,
+            real_process(
+                tmp_path, model, SETTINGS | {"STORE__URL": url}, name="one", program=WRONG_CLOCK
+            ) as one,
+            real_process(tmp_path, model, SETTINGS | {"STORE__URL": postgres_database}, name="two") as two,
         ):
             turns = await _slow(one, two, postgres_database)
-            turns += await _cut_off(one, two, proxy)
-            turns += await _gone(one, two, postgres)
+            turns += await _cut_off(one, two, proxy, model)
+            turns += await _gone(one, two, postgres, model)
     with psycopg.connect(postgres_database) as db:
         rows = db.execute(
             "SELECT t.id, t.state,"
@@ -112,8 +96,7 @@ async def _slow(one: GatewayProcess, two: GatewayProcess, url: str) -> list[str]
     async with await psycopg.AsyncConnection.connect(url) as other:
         await other.execute("LOCK TABLE turns IN ACCESS EXCLUSIVE MODE")
         waiting = asyncio.create_task(send(two, "a", "slowly"))
-        while not await _waits_for_a_lock(url):
-            await asyncio.sleep(0.02)
+        await until(lambda: _waits_for_a_lock(url))
         assert not waiting.done()
     second = await waiting
     assert await reply_to(one, second) == "You said: slowly"
@@ -126,25 +109,37 @@ async def _waits_for_a_lock(url: str) -> bool:
         return await found.fetchone() is not None
 
 
-async def _cut_off(one: GatewayProcess, two: GatewayProcess, proxy: CuttingProxy) -> list[str]:
+async def _hang(gateway: GatewayProcess, chat: str, model: ModelServer) -> str:
+    """Begin a turn whose first answer never comes. Its next attempt is answered."""
+    await model.until(lambda: not model.answering)
+    turn_id = await send(gateway, chat, f"[[first 1 hang]] {chat}")
+    await model.until(lambda: model.answering == 1)
+    return turn_id
+
+
+async def _cut_off(
+    one: GatewayProcess, two: GatewayProcess, proxy: CuttingProxy, model: ModelServer
+) -> list[str]:
     """The gateway that runs a turn loses the database; the other one answers, and the first comes back."""
-    long = await send(one, "a", LONG)
+    hung = await _hang(one, "a", model)
     proxy.lose()
     behind = await send(two, "a", "behind")
     await until_ready(one, is_ready=False)
-    assert await reply_to(two, long) == "a long answer"
+    assert await reply_to(two, hung) == "You said: a"
     assert await reply_to(two, behind) == "You said: behind"
     assert "cannot be reached" in str(await one.call("GET", "/api/status"))
     proxy.is_gone = False
     await until_ready(one, is_ready=True)
     back = await send(one, "a", "back")
     assert await reply_to(one, back) == "You said: back"
-    return [long, behind, back]
+    return [hung, behind, back]
 
 
-async def _gone(one: GatewayProcess, two: GatewayProcess, server: PostgresServer) -> list[str]:
+async def _gone(
+    one: GatewayProcess, two: GatewayProcess, server: PostgresServer, model: ModelServer
+) -> list[str]:
     """The database is gone for longer than the leases, in the middle of a turn."""
-    long = await send(one, "b", LONG)
+    hung = await _hang(one, "b", model)
     server.stop("immediate")
     try:
         for gateway in (one, two):
@@ -154,9 +149,10 @@ async def _gone(one: GatewayProcess, two: GatewayProcess, server: PostgresServer
             assert refused.value.status == 503
         while (await one.call("GET", "/api/status"))["cluster"]["is_out"] is not True:
             await asyncio.sleep(0.05)
+        await model.until(lambda: not model.answering)  # the lease of the turn is younger than the member's
     finally:
         server.start()  # in this thread: the server ends with the thread that started it
     behind = await send(two, "b", "behind")
-    assert await reply_to(one, long) == "a long answer"
+    assert await reply_to(one, hung) == "You said: b"
     assert await reply_to(one, behind) == "You said: behind"
-    return [long, behind]
+    return [hung, behind]

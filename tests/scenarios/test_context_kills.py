@@ -15,22 +15,19 @@ COUNT = 9
     "point", [pytest.param(Failpoint.SUMMARISED, marks=pytest.mark.long), Failpoint.COMPACTED]
 )
 async def test_a_compaction_that_is_killed_is_whole_or_not_there(point: Failpoint) -> None:
-    path = "/api/sessions/one"
     async with running_gateway() as (gateway, _):
         for number in range(COUNT):
-            said = await gateway.call("POST", f"{path}/messages", json={"text": f"{number} {LONG}"})
-            assert (await gateway.ended_turn(said["turn_id"]))["state"] == "done"
+            await gateway.say("one", f"{number} {LONG}")
         await gateway.kill()
         await gateway.spawn(f"{point}=1")
         assert await gateway.ready()
-        ticket = await gateway.call("POST", f"{path}/messages", json={"text": "/compact"})
+        turn_id = await gateway.begin("one", "/compact")
         assert await gateway.wait(30) is not None, "it was not killed"
         await gateway.start()
-        turn = await gateway.ended_turn(ticket["turn_id"])
+        turn = await gateway.ended_turn(turn_id)
         assert turn["state"] == "done", turn
-        said = await gateway.call("POST", f"{path}/messages", json={"text": "and now?"})
-        assert (await gateway.ended_turn(said["turn_id"]))["state"] == "done"
-        entries = (await gateway.call("GET", f"{path}/entries?limit=500"))["entries"]
+        await gateway.say("one", "and now?")
+        entries = (await gateway.call("GET", "/api/sessions/one/entries?limit=500"))["entries"]
         bodies = [entry["body"] for entry in entries]
         words = [body["parts"][0]["text"].split()[0] for body in bodies if body["type"] == "user"]
         assert words == [*map(str, range(COUNT)), "and"]

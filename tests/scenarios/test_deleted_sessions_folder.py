@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.waiting import until
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
 from talaria.workspace.sandbox.landlock import LandlockSandbox
@@ -22,15 +21,8 @@ if sys.platform != "linux":
     pytest.skip("sandboxes are for Linux", allow_module_level=True)
 
 
-async def _say(gateway: GatewayProcess, text: str) -> dict[str, Any]:
-    turn = await gateway.call("POST", "/api/sessions/one/messages", json={"text": text})
-    ended = await gateway.ended_turn(turn["turn_id"])
-    assert ended["state"] == "done", ended
-    return ended
-
-
 async def _call(gateway: GatewayProcess, tool: str, **arguments: object) -> str:
-    return str((await _say(gateway, f"[[call {tool} {json.dumps(arguments)}]]"))["reply"])
+    return str((await gateway.say("one", f"[[call {tool} {json.dumps(arguments)}]]"))["reply"])
 
 
 def _running(home: Path) -> list[str]:
@@ -61,7 +53,5 @@ async def test_open_sessions_continue_after_their_folder_was_deleted(sandbox: Sa
         await _call(gateway, "terminal", command="cd /usr; export KEPT=1")
         assert "/usr 1" in await _call(gateway, "terminal", command='echo "$PWD $KEPT"')
         assert {word for line in _running(gateway.home) for word in line.split("\0")} >= {"1000", "1001"}
-        await gateway.call("POST", f"/api/sessions/{(await _say(gateway, 'bye'))['session_id']}/end")
-        async with asyncio.timeout(60):
-            while _running(gateway.home):
-                await asyncio.sleep(0.01)
+        await gateway.call("POST", f"/api/sessions/{(await gateway.say('one', 'bye'))['session_id']}/end")
+        await until(lambda: not _running(gateway.home))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rig import start
+from support.rig import start
 from talaria.core.turns import TurnState
 from talaria.models.providers import WIRES, Providers
 from talaria.models.settings import FallbackSettings, ModelSettings, ProviderSettings

@@ -6,14 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from talaria.app import open_gateway
-from talaria.config.home import Home
-from talaria.config.load import Loaded
-from talaria.config.settings import Settings
+from support.gateway import without_http
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, TurnState
-from talaria.models.settings import ModelSettings, ProviderSettings
 from talaria.testing.model_server import ModelServer
 
 APIS = ("openai-chat", "anthropic-messages", "openai-responses", "openai-chat")
@@ -28,9 +24,9 @@ async def test_the_history_survives_a_change_of_wire_format(tmp_path: Path, apis
     sessions = set()
     async with ModelServer() as server:
         for number, api in enumerate(apis):
-            provider = ProviderSettings(server.base_url, api, api_key="sk-test")  # type: ignore[arg-type]
-            settings = Settings(model=ModelSettings("fake", "m"), providers={"fake": provider})
-            async with open_gateway(Home(tmp_path), Loaded(settings, (), None), {}) as gateway:
+            provider = {"base_url": server.base_url, "api": api, "api_key": "sk-test"}
+            tables = {"model": {"provider": "fake", "name": "m"}, "providers": {"fake": provider}}
+            async with without_http(tmp_path, server, tables=tables) as gateway:
                 said = Inbound(chat, Sender("tester"), (Text(f"{text} {number}"),))
                 turn = await gateway.turns.wait(await gateway.turns.submit(said))
                 assert (turn.state, turn.reply) == (TurnState.DONE, "noted"), turn

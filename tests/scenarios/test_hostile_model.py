@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rig import start
+from support.rig import start
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.turns import TurnState
 from talaria.core.units import Size

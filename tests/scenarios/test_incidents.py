@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from rig import LIMITS, Rig, start
+from support.faulty_store import FaultyStore
+from support.rig import LIMITS, Rig, start
+from support.scripted_model import ScriptedModels
+from support.waiting import until
 from talaria.agent.context import TurnContext
 from talaria.agent.settings import AgentSettings
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import SystemClock
-from talaria.core.entries import Entry
 from talaria.core.events import Done, Event
 from talaria.core.ids import ChatAddress, ChatKey, OwnerId, SessionId
 from talaria.core.ledger import Commit, TurnEnd
 from talaria.core.messages import AssistantMessage, Text
 from talaria.core.specs import PinnedSpec
-from talaria.core.tools import ToolContext
 from talaria.core.turns import TURN_MOVES, Inbound, Sender, TurnState
 from talaria.models.catalog import Catalog
 from talaria.models.settings import ModelSettings
@@ -38,10 +39,10 @@ from talaria.pool.policy import AgentState, AgentView, PoolLimits
 from talaria.pool.pool import Pool, Wanted
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.scripted_model import ScriptedModels
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.execution import ToolRunner
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool import Tool, ToolContext
 from talaria.tools.toolset import Family, ToolSet
 from talaria.turns.live import LiveTurn
 from talaria.workspace.workspaces import ChatWorkspaces
@@ -50,27 +51,13 @@ from tools.conftest import tool
 ELSEWHERE = OwnerId("own_elsewhere")
 
 
-class GatedStore(MemoryStore):
-    """A store that holds up who reads the log of one session, so that its agent stays under construction."""
-
-    def __init__(self) -> None:
-        super().__init__(SystemClock())
-        self.held_up: SessionId | None = None
-        self.is_open = asyncio.Event()
-
-    async def shown_log(self, session_id: SessionId) -> Sequence[Entry]:
-        if session_id == self.held_up:
-            await self.is_open.wait()
-        return await super().shown_log(session_id)
-
-
 @dataclasses.dataclass(frozen=True)
-class World:
+class IncidentRig:
     """A gateway whose clock and store the test holds in its hands."""
 
     rig: Rig
     clock: FakeClock
-    store: GatedStore
+    store: FaultyStore
 
     async def session(self, name: str) -> SessionId:
         """A session with one exchange, warm and idle; a second of its own has passed since."""
@@ -94,8 +81,7 @@ class World:
         return {agent.session_id: agent.state for agent in self.rig.pool.stats().agents}
 
     async def until_asked(self, calls: int) -> None:
-        while len(self.rig.model.bodies) < calls:
-            await asyncio.sleep(0)
+        await until(lambda: len(self.rig.model.bodies) >= calls, pause=0)
 
 
 @asynccontextmanager
@@ -104,12 +90,12 @@ async def world(
     cap: int = LIMITS.max_agents,
     idle_ttl: float = 100,
     tools: Callable[[ToolSet], ToolSet] = lambda tools: tools,
-) -> AsyncIterator[World]:
+) -> AsyncIterator[IncidentRig]:
     """Ends with the books checked: what was built was released or is held."""
-    clock, store = FakeClock(), GatedStore()
+    clock, store = FakeClock(), FaultyStore()
     limits = PoolLimits(cap, idle_ttl, 1 << 20)
     async with start(store, folder, clock=clock, limits=limits, tools=tools) as rig:
-        yield World(rig, clock, store)
+        yield IncidentRig(rig, clock, store)
         stats = rig.pool.stats()
         counters = stats.counters
         assert counters.builds + counters.rebuilds == counters.released + stats.size
@@ -236,7 +222,7 @@ async def test_each_turn_speaks_to_its_own_followers_over_one_agent(tmp_path: Pa
             for name in ("emit", "sink", "callback", "reasoning_config"):
                 with pytest.raises(AttributeError):
                     setattr(agent, name, told)
-    assert {"emit", "reasoning", "max_steps"} <= {field.name for field in dataclasses.fields(TurnContext)}
+    assert {"emit", "reasoning", "max_steps"} <= set(TurnContext.__struct_fields__)
 
 
 # -- bounds: rows 20 to 26
@@ -328,10 +314,9 @@ async def test_an_agent_under_construction_neither_blocks_eviction_nor_is_hit(
 ) -> None:
     async with world(tmp_path, cap=1) as here:
         a, b = await here.session("a"), await here.session("b")
-        here.store.held_up = a
+        here.store.held_log = a
         slow = asyncio.create_task(here.rig.say("[[history]]", "a"))
-        while not here.rig.pool.stats().building:
-            await asyncio.sleep(0)
+        await until(lambda: here.rig.pool.stats().building, pause=0)
         assert here.rig.pool.sweep() == 0, "nobody makes room for it before it is there"
         assert here.states() == {b: AgentState.IDLE, a: AgentState.BUILDING}
         c = await here.session("c")
@@ -339,7 +324,7 @@ async def test_an_agent_under_construction_neither_blocks_eviction_nor_is_hit(
         here.clock.advance(1000)
         assert here.rig.pool.sweep() == 1, "c was idle for too long; what is being built is nobody's prey"
         assert here.states() == {a: AgentState.BUILDING}
-        here.store.is_open.set()
+        here.store.gate.set()
         assert (await slow).reply == "4"
     assert not caplog.records, "the pool was never over its cap"
 
@@ -356,7 +341,7 @@ async def test_the_idle_sweep_passes_over_a_busy_agent(tmp_path: Path) -> None:
         assert here.rig.pool.sweep() == 0, "its time runs from the end of its lease"
 
 
-class Evictor:
+class Evictor(Tool):
     """A tool that tries all that could take the agent away from the turn that calls it."""
 
     def __init__(self) -> None:
@@ -550,15 +535,14 @@ async def test_an_entry_of_the_pool_has_one_shape_in_every_state(tmp_path: Path)
     async with world(tmp_path) as here:
         a, b, c = [await here.session(name) for name in "abc"]
         here.rig.pool.release(c)
-        here.store.held_up = c
+        here.store.held_log = c
         slow = asyncio.create_task(here.rig.say("hello", "c"))
-        while not here.rig.pool.stats().building:
-            await asyncio.sleep(0)
+        await until(lambda: here.rig.pool.stats().building, pause=0)
         async with here.rig.pool.lease(await here.wanted(b)):
             assert here.states() == {a: AgentState.IDLE, c: AgentState.BUILDING, b: AgentState.BUSY}
             shapes = {tuple(msgspec.structs.asdict(agent)) for agent in here.rig.pool.stats().agents}
             assert len(shapes) == 1
-        here.store.is_open.set()
+        here.store.gate.set()
         await slow
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from channels.http.gateway import run_gateway
+from support.gateway import in_process
 from talaria.testing.model_server import ModelServer
 
 
 async def test_job_is_shown_saved_once_run_and_removed(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         say = api.say
         assert "no jobs yet" in (await say("home", "/jobs"))["reply"]
         nothing = await say("home", "/jobs save")
@@ -34,7 +34,7 @@ async def test_job_is_shown_saved_once_run_and_removed(tmp_path: Path) -> None:
 
 
 async def test_unclear_words_are_asked_about_and_wrong_ones_explained(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         unclear = await api.say("home", "/jobs add water the flowers")
         assert "When should it run?" in unclear["reply"]
         wrong = await api.say("home", "/jobs fly")

@@ -10,13 +10,14 @@ from typing import Any
 import msgspec
 
 from bench.processes import model_server
-from prefixes import PrefixWatch
 from soak.virtual_gateway import open_virtual, say
+from support import mcp_server
+from support.prefixes import PrefixWatch
+from support.waiting import until
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.observe.health import GatewayPhase
-from talaria.testing import mcp_server
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
 from talaria.tools.mcp import pins
@@ -43,9 +44,7 @@ async def test_a_slow_server_delays_nobody_and_a_chat_uses_the_other_one(tmp_pat
             assert await ask("hello")
             assert gateway.health.readiness().phase is GatewayPhase.READY
             assert gateway.tool_runner.servers()["slow"].state == "starting"
-            async with asyncio.timeout(30):
-                while gateway.tool_runner.servers()["good"].state != "ready":
-                    await asyncio.sleep(0.005)
+            await until(lambda: gateway.tool_runner.servers()["good"].state == "ready")
             chat = ChatAddress("main", "soak", "dm", "other").key()  # a new session has the tools
             await ask('[[call mcp_good_echo {"text": "from the server"}]] go on')
             assert gateway.tool_runner.servers()["good"].calls == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -11,14 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from prefixes import PrefixWatch
-from talaria.app import open_gateway
-from talaria.config.home import Home
-from talaria.config.load import Loaded
-from talaria.config.settings import settings_type
-from talaria.core.gateway_part import Parts, ToolPart
+from support.gateway import without_http
+from support.prefixes import PrefixWatch
+from support.waiting import until
+from talaria.core.gateway_part import Parts
 from talaria.core.ids import JOBS_CHANNEL, ChatAddress, ChatKey
 from talaria.core.memory import MemoryPlace, TurnMemory
 from talaria.core.messages import File, Text
@@ -29,6 +24,7 @@ from talaria.gateway import Gateway
 from talaria.parts import PARTS
 from talaria.testing.keyword_memory import KeywordMemory
 from talaria.testing.model_server import ModelServer
+from talaria.tools.part import ToolPart
 from talaria.tools.settings import ToolSettings
 
 PAGE = ChatKey("agent:main:http:api:page")
@@ -38,7 +34,7 @@ GROUP = ChatKey("agent:main:telegram:group:-5")
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class MemoryGateway:
     home: Path
     server: ModelServer
     gateway: Gateway
@@ -79,18 +75,9 @@ async def life(
     tables: Mapping[str, Any] | None = None,
     secrets: SecretRegistry | None = None,
     parts: Parts = PARTS,
-) -> AsyncIterator[World]:
-    settings = msgspec.convert(
-        {
-            "model": {"provider": "scripted", "name": "scripted"},
-            "providers": {"scripted": {"base_url": server.base_url}},
-            **(tables or {}),
-        },
-        settings_type(parts),
-    )
-    loaded = Loaded(settings, (), None)
-    async with open_gateway(Home(home), loaded, {}, parts=parts, secrets=secrets) as gateway:
-        yield World(home, server, gateway)
+) -> AsyncIterator[MemoryGateway]:
+    async with without_http(home, server, tables=tables, parts=parts, secrets=secrets) as gateway:
+        yield MemoryGateway(home, server, gateway)
 
 
 async def test_a_new_session_begins_with_what_an_earlier_one_wrote_down(tmp_path: Path) -> None:
@@ -303,6 +290,22 @@ async def test_a_provider_that_follows_turns_is_asked_before_and_told_after(tmp_
         assert not any("by a job" in text for text in said), "nobody attended"
 
 
+class Counted(KeywordMemory):
+    asked = 0
+
+    async def prefetch(self, turn: TurnMemory) -> str:
+        self.asked += 1
+        return "nothing new"
+
+
+async def test_a_turn_with_several_model_calls_asks_the_provider_once(tmp_path: Path) -> None:
+    memory = Counted()
+    async with ModelServer() as server, life(tmp_path, server, parts=with_memory(memory)) as world:
+        before = len(server.bodies)
+        assert (await world.say(PAGE, "[[call recollect {}]][[reply fine]]")).reply == "fine"
+        assert (len(server.bodies) - before, memory.asked) == (2, 1)
+
+
 async def test_a_provider_in_trouble_keeps_no_turn_from_its_answer(tmp_path: Path) -> None:
     async with ModelServer() as server, life(tmp_path, server, parts=with_memory(Troubled())) as world:
         assert (await world.say(PAGE, "[[reply fine]]")).reply == "fine"
@@ -373,8 +376,7 @@ async def test_content_from_outside_writes_no_memory_without_an_approval(tmp_pat
         inbound = Inbound(PAGE, Sender("api", is_operator=True), (Text(add), sent))
         turns = world.gateway.turns
         live = await turns.submit(inbound)
-        while not live.open_questions():
-            await asyncio.sleep(0)
+        await until(live.open_questions, pause=0)
         (question,) = live.open_questions()
         assert "The page says so." in question.text and "Untrusted content" in question.text
         assert not (tmp_path / "memory").exists()

@@ -22,9 +22,8 @@ async def test_a_kill_in_the_middle_of_calls_costs_what_was_set_aside_and_nothin
     async with running_gateway(config=CONFIG) as (gateway, server):
         turns = []
         for chat in range(CHATS):
-            body = {"text": f"[[call list_files {{}}]][[first 1 hang]] {chat}"}
-            ticket = await gateway.call("POST", f"/api/sessions/chat-{chat}/messages", json=body)
-            turns.append(ticket["turn_id"])
+            text = f"[[call list_files {{}}]][[first 1 hang]] {chat}"
+            turns.append(await gateway.begin(f"chat-{chat}", text))
         await server.until(lambda: server.answering == CHATS and server.requests == 2 * CHATS)
         before = (await gateway.call("GET", "/api/status"))["spending"]
         assert Decimal(before["reserved_usd"]) > CHATS * Decimal("0.01")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rig import start
-from search_world import SearchWorld
+from support.rig import start
+from support.scripted_model import ScriptedModel
+from support.search_world import SearchWorld
 from talaria.core.clock import SystemClock
 from talaria.core.entries import Summary
 from talaria.core.messages import AssistantMessage, TokenUsage
@@ -19,7 +20,6 @@ from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.turns import TurnState
 from talaria.models.known import Abilities
 from talaria.store.memory import MemoryStore
-from talaria.testing.scripted_model import ScriptedModel
 
 PEOPLE = ("Ada", "Bela", "Carl", "Dora", "Edda", "Finn", "Gita", "Hugo", "Ines", "Jara", "Karl", "Lena")
 THINGS = (

@@ -10,8 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from scenarios.test_kill import check_kill
+from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 
 

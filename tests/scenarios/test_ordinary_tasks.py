@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.test_injections import World, a_sent_file, call, new_chat, open_world
+from scenarios.test_injections import WebGateway, a_sent_file, call, new_chat, open_world
+from support.web_site import web_answer
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
 from talaria.workspace.sandbox.proof import prove
-from web_site import web_answer
 
 MEMORY = call("memory", action="add", text="Prefers short answers.")
 WRITE = call("write_file", path="report.md", content="# Report")
@@ -70,7 +70,7 @@ TASKS: list[Task] = [
 ]
 
 
-async def ask(world: World, messages: tuple[str, ...]) -> bool:
+async def ask(world: WebGateway, messages: tuple[str, ...]) -> bool:
     """Return whether one of the messages asks a person."""
     world.key = new_chat()
     for text in messages:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from gateways import Gateways, running_gateways
-from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
-from scenarios.test_cluster import reply_of, send
+from scenarios.test_cluster import reply_of
 from store.cutting_proxy import CuttingProxy, cutting_proxy
+from support.gateways import Gateways, cluster
+from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from support.waiting import until
 from talaria.config.shared_files import MARK
 from talaria.testing.gateway_process import GatewayProcess
 
-SETTINGS = {
-    "TOOLS__ENABLED": "terminal,files",
-    "NETWORK__COMMANDS": "off",
-    "CLUSTER__TAKEOVER_AFTER": "3s",
-}
+SETTINGS = {"TOOLS__ENABLED": "terminal,files", "NETWORK__COMMANDS": "off"}
 TICKS = "while :; do date +%s%N >> ticks; sleep 0.1; done"
 
 
@@ -29,7 +25,7 @@ def call(tool: str, **arguments: object) -> str:
 
 
 async def say(gateway: GatewayProcess, chat: str, text: str) -> Any:
-    return await reply_of(gateway, await send(gateway, chat, text))
+    return await reply_of(gateway, await gateway.begin(chat, text))
 
 
 def ticks(folder: Path, chat: str) -> list[int]:
@@ -40,8 +36,7 @@ def ticks(folder: Path, chat: str) -> list[int]:
 
 async def ticking(folder: Path, chat: str) -> None:
     """Wait until a command has written."""
-    while not ticks(folder, chat):
-        await asyncio.sleep(0.01)
+    await until(lambda: ticks(folder, chat))
 
 
 def notes_of(world: Gateways, turn_id: str) -> list[str]:
@@ -63,22 +58,28 @@ async def test_a_chat_stays_where_its_files_and_processes_are(
     postgres_database: str,  # noqa: F811
 ) -> None:
     with cutting_proxy(postgres_database) as (proxy, url):
-        async with running_gateways(postgres_database, SETTINGS | {"STORE__URL": url}, SETTINGS) as world:
+        settings = (SETTINGS | {"STORE__URL": url}, SETTINGS)
+        async with cluster(postgres_database, *settings) as world:
             await check_restart(world)
             await check_loss(world)
             await check_lost_database(world, proxy)
 
 
 async def check_restart(world: Gateways) -> None:
-    """A message that the other gateway accepts meanwhile waits for the one that has the files."""
+    """A message that the other gateway accepts meanwhile waits for the one that has the files. It waits for
+    minutes, so a slow start is in time. The checks after this one need a shorter wait."""
     here, there = world.each
     await say(here, "stays", call("write_file", path="a.txt", content="kept by the first"))
     assert "kept by the first" in await say(there, "stays", call("terminal", command="cat a.txt"))
     await here.kill()
-    turn_id = await send(there, "stays", call("terminal", command="cat a.txt"))
+    turn_id = await there.begin("stays", call("terminal", command="cat a.txt"))
+    for gateway in world.each:
+        (gateway.home / "config.toml").write_text('[cluster]\ntakeover_after = "5s"\n')
     await here.start()
     assert "kept by the first" in await reply_of(there, turn_id)
     assert notes_of(world, turn_id) == []
+    await there.kill()
+    await there.start()
 
 
 async def check_loss(world: Gateways) -> None:
@@ -88,7 +89,7 @@ async def check_loss(world: Gateways) -> None:
     assert "Started" in await say(here, "lost", call("terminal", command=TICKS, background=True))
     await world.until("SELECT 1 FROM chats WHERE processes <> ''")
     await here.kill()
-    turn_id = await send(there, "lost", call("terminal", command="ls"))
+    turn_id = await there.begin("lost", call("terminal", command="ls"))
     assert "a.txt" not in await reply_of(there, turn_id)
     assert ticks(here.home, "lost")[-1] / 1e9 < begun_at(world, turn_id), "no process of both at a time"
     (note,) = notes_of(world, turn_id)
@@ -109,7 +110,7 @@ async def check_lost_database(world: Gateways, proxy: CuttingProxy) -> None:
     assert "Started" in await say(here, "cut", call("terminal", command=TICKS, background=True))
     await ticking(here.home, "cut")
     proxy.lose()
-    turn_id = await send(there, "cut", call("terminal", command=TICKS, background=True))
+    turn_id = await there.begin("cut", call("terminal", command=TICKS, background=True))
     assert "Started" in await reply_of(there, turn_id)
     assert len(notes_of(world, turn_id)) == 1
     await ticking(there.home, "cut")
@@ -124,10 +125,11 @@ async def check_lost_database(world: Gateways, proxy: CuttingProxy) -> None:
 async def test_with_shared_files_only_processes_tie_a_chat(postgres_database: str) -> None:  # noqa: F811
     with tempfile.TemporaryDirectory(prefix="talaria-shared-") as folder:
         settings = SETTINGS | {"STORE__FILES": folder}
-        async with running_gateways(postgres_database, settings, settings) as world:
+        async with cluster(postgres_database, settings, settings) as world:
             await check_cut_off(world, Path(folder))
-            for (figures,) in world.ask("SELECT figures FROM members"):  # which were renewed since the start
-                assert (Path(folder) / MARK).read_text().strip() in figures
+            members = world.ask("SELECT figures FROM members")  # which were renewed since the start
+            mark = (Path(folder) / MARK).read_text().strip()
+            assert [mark in figures for (figures,) in members] == [True, True]
             await check_move(world)
 
 
@@ -145,13 +147,14 @@ async def check_move(world: Gateways) -> None:
 async def check_cut_off(world: Gateways, folder: Path) -> None:
     """The command of a gateway that is stopped ends before another gateway goes on with the chat."""
     here, there = world.each
-    await send(here, "cut", call("terminal", command=TICKS))
+    await here.begin("cut", call("terminal", command=TICKS))
     await world.until("SELECT 1 FROM steps WHERE state = 'started'")
     await ticking(folder, "cut")
     here.send_signal(signal.SIGSTOP)
     try:
-        turn_id = await send(there, "cut", "/queue go on")
+        turn_id = await there.begin("cut", "/queue go on")
         assert "go on" in await reply_of(there, turn_id)
         assert ticks(folder, "cut")[-1] / 1e9 < begun_at(world, turn_id)
     finally:
         here.send_signal(signal.SIGCONT)
+    await world.until_ready(here)

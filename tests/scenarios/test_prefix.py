@@ -4,36 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
-from prefixes import PrefixWatch
-from talaria.app import open_gateway
-from talaria.config.home import Home
-from talaria.config.load import Loaded
-from talaria.config.settings import Settings
+from support.gateway import without_http
+from support.prefixes import PrefixWatch
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.gateway import Gateway
-from talaria.models.settings import ModelSettings, ProviderSettings
-from talaria.pool.settings import PoolSettings
 from talaria.testing.model_server import ModelServer
 
 SESSIONS, TURNS = 20, 10
-
-
-@asynccontextmanager
-async def life(home: Path, url: str) -> AsyncIterator[Gateway]:
-    """One life of a gateway whose pool is far too small, so that agents come and go."""
-    settings = Settings(
-        model=ModelSettings("scripted", "scripted"),
-        providers={"scripted": ProviderSettings(url)},
-        pool=PoolSettings(max_agents=3),
-    )
-    async with open_gateway(Home(home), Loaded(settings, (), None), {}) as gateway:
-        yield gateway
+SMALL_POOL = {"pool": {"max_agents": 3}}  # so that agents come and go
 
 
 async def speak(gateway: Gateway, turns: Iterable[int]) -> None:
@@ -58,10 +41,10 @@ def session_of(raw: bytes) -> str:
 
 async def test_no_request_breaks_the_prefix_of_the_one_before(tmp_path: Path) -> None:
     async with ModelServer() as server:
-        async with life(tmp_path, server.base_url) as gateway:
+        async with without_http(tmp_path, server, tables=SMALL_POOL) as gateway:
             await speak(gateway, range(TURNS // 2))
             assert gateway.pool.counters.evicted_cap > 0
-        async with life(tmp_path, server.base_url) as gateway:
+        async with without_http(tmp_path, server, tables=SMALL_POOL) as gateway:
             await speak(gateway, range(TURNS // 2, TURNS))
         watch = PrefixWatch(session_of)
         watch.see_all(server.bodies)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from clients import installation
-from proved_sandbox import proved
+from support.proved_sandbox import proved
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 
 PACKAGES = "mcp-node", "mcp-python"
@@ -67,9 +67,7 @@ async def call(gateway: GatewayProcess, tool: str, **arguments: object) -> str:
     """Let the model call the tool, in a chat of the server, and return the whole result."""
     chat = tool.split("_")[1]
     text = f"[[call {tool} {json.dumps(arguments)}]]"
-    turn = await gateway.call("POST", f"/api/sessions/{chat}/messages", json={"text": text})
-    ended = await gateway.ended_turn(turn["turn_id"])
-    assert ended["state"] == "done", ended
+    await gateway.say(chat, text)
     page = await gateway.call("GET", f"/api/sessions/{chat}/entries?limit=100")
     results = [entry["body"] for entry in page["entries"] if entry["body"]["type"] == "tool_results"]
     (result,) = results[-1]["results"]

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from support.gateway import without_http
+from support.waiting import until
 from talaria.access.authorizer import Actor, Authorized, Authorizer, ChatKind, Ingress
-from talaria.app import open_gateway
 from talaria.config.decoder import is_marked
-from talaria.config.home import Home
-from talaria.config.load import load
 from talaria.config.settings import Settings
 from talaria.core.errors import NotFound
 from talaria.core.ids import ChatAddress
@@ -22,7 +21,6 @@ from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.gateway import Gateway
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL, FetchStage, WeightsCache, find_weights
-from talaria.parts import PARTS
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
@@ -30,7 +28,7 @@ from talaria.testing.model_server import ModelServer
 CHAT = ChatAddress("main", "test", "dm", "one").key()
 
 
-class World:
+class ReloadedGateway:
     def __init__(self, home: Path, gateway: Gateway, first: ModelServer, second: ModelServer) -> None:
         self.home = home
         self.gateway = gateway
@@ -55,12 +53,12 @@ def config(server: ModelServer, more: str = "", name: str = "m") -> str:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path) -> AsyncIterator[ReloadedGateway]:
     environ = {"TALARIA_CACHE": str(tmp_path / "cache")}  # without the models that this user has
     async with ModelServer() as first, ModelServer() as second:
         (tmp_path / "config.toml").write_text(config(first))
-        async with open_gateway(Home(tmp_path), load(tmp_path, {}, PARTS), environ) as gateway:
-            yield World(tmp_path, gateway, first, second)
+        async with without_http(tmp_path, environ=environ) as gateway:
+            yield ReloadedGateway(tmp_path, gateway, first, second)
 
 
 # Each changes its key and says what shows that it counts.
@@ -90,14 +88,14 @@ CHANGES: dict[tuple[str, ...], tuple[str, Callable[[Gateway], object], object]] 
 
 
 @pytest.mark.parametrize("key", CHANGES, ids=".".join)
-async def test_a_change_counts_at_once(world: World, key: tuple[str, ...]) -> None:
+async def test_a_change_counts_at_once(world: ReloadedGateway, key: tuple[str, ...]) -> None:
     assert is_marked(Settings, key, Mark.LIVE)
     more, look, expected = CHANGES[key]
     world.write(more)
     assert look(world.gateway) == expected
 
 
-async def test_the_default_model_is_another_for_new_sessions_only(world: World) -> None:
+async def test_the_default_model_is_another_for_new_sessions_only(world: ReloadedGateway) -> None:
     await world.say("one")
     world.write("", name="other")
     await world.say("two")
@@ -107,7 +105,9 @@ async def test_the_default_model_is_another_for_new_sessions_only(world: World) 
     assert models == [b"m", b"m", b"other"]
 
 
-async def test_another_address_counts_for_the_next_turn_and_leaves_the_running_one(world: World) -> None:
+async def test_another_address_counts_for_the_next_turn_and_leaves_the_running_one(
+    world: ReloadedGateway,
+) -> None:
     running = asyncio.create_task(world.say("[[delay 0.3]][[reply from the first]]"))
     await world.first.until(lambda: world.first.requests == 1)
     world.write("", server=world.second)
@@ -117,7 +117,7 @@ async def test_another_address_counts_for_the_next_turn_and_leaves_the_running_o
 
 
 async def test_a_provider_named_local_takes_the_place_of_the_built_in_model_and_gives_it_back(
-    world: World,
+    world: ReloadedGateway,
 ) -> None:
     resolve = world.gateway.catalog.resolve
     assert str(resolve("local")) == f"local/{DEFAULT_MODEL}"
@@ -141,7 +141,7 @@ async def test_the_built_in_model_is_fetched_as_soon_as_it_is_the_default(tmp_pa
     weights, cache = find_weights(DEFAULT_MODEL), WeightsCache.find(environ)
     async with ModelServer() as server:
         (tmp_path / "config.toml").write_text(config(server))
-        async with open_gateway(Home(tmp_path), load(tmp_path, {}, PARTS), environ) as gateway:
+        async with without_http(tmp_path, environ=environ) as gateway:
             downloads = gateway.local.downloads
             await asyncio.sleep(0)
             assert (downloads.is_any, downloads.progress) == (False, None)
@@ -149,15 +149,16 @@ async def test_the_built_in_model_is_fetched_as_soon_as_it_is_the_default(tmp_pa
                 (tmp_path / "config.toml").write_text('[model]\nprovider = "local"\n')
                 gateway.reloader.reload()
                 assert downloads.is_coming("local", DEFAULT_MODEL)
-                while downloads.progress is None or downloads.progress.stage is not FetchStage.WAITING:
-                    await asyncio.sleep(0)
+                await until(
+                    lambda: downloads.progress and downloads.progress.stage is FetchStage.WAITING, pause=0
+                )
                 with cache.path(weights).open("wb") as file:
                     file.truncate(weights.size)
             assert await downloads.arrival(lambda loading: None)
             assert gateway.local.refusal(DEFAULT_MODEL) is None
 
 
-async def test_prices_count_from_the_next_call_on(world: World) -> None:
+async def test_prices_count_from_the_next_call_on(world: ReloadedGateway) -> None:
     await world.say("one")
     world.write('[prices."mine/m"]\ninput = 1000\noutput = 1000\n')
     await world.say("two")
@@ -177,7 +178,7 @@ async def test_people_are_let_in_and_out_by_the_configuration() -> None:
     assert not isinstance(await authorizer.check(actor, Ingress.MESSAGE), Authorized)
 
 
-async def test_the_prompt_is_another_for_new_sessions_only(world: World) -> None:
+async def test_the_prompt_is_another_for_new_sessions_only(world: ReloadedGateway) -> None:
     await world.say("one")
     world.write('[agent]\nprompt = "Speak like a pirate."\n')
     await world.say("two")

@@ -12,7 +12,7 @@ import pytest
 
 from talaria.core.clock import SystemClock
 from talaria.store.sqlite.store import SqliteStore
-from talaria.testing.gateway_process import GatewayProcess, running_gateway
+from talaria.testing.gateway_process import running_gateway
 
 MANY = 20  # starts; the pause after them is as long as it can be
 
@@ -27,17 +27,12 @@ async def count_unclean_starts(home: Path) -> int:
         return len(msgspec.json.decode(await store.cursor("restarts") or "[]", type=list[float]))
 
 
-async def send(gateway: GatewayProcess, text: str) -> str:
-    ticket = await gateway.call("POST", "/api/sessions/one/messages", json={"text": text})
-    return str(ticket["turn_id"])
-
-
 async def test_during_the_pause_messages_are_accepted_and_a_signal_ends_it() -> None:
     async with running_gateway({"SHUTDOWN__RESTART_PAUSE": "10m"}) as (gateway, _):
         await gateway.kill()
         await note_unclean_starts(gateway.home)
         await gateway.start()
-        sent = [await send(gateway, "before the kill")]
+        sent = [await gateway.begin("one", "before the kill")]
         assert await gateway.call("GET", "/healthz") == {"live": True, "phase": "starting"}
         with pytest.raises(aiohttp.ClientResponseError) as refused:
             await gateway.call("GET", "/readyz")
@@ -49,10 +44,8 @@ async def test_during_the_pause_messages_are_accepted_and_a_signal_ends_it() -> 
         await gateway.kill()
         assert await count_unclean_starts(gateway.home) == MANY, "a kill in the pause was counted"
         await gateway.start()
-        sent.append(await send(gateway, "before the signal"))
-        assert (await gateway.call("POST", "/api/sessions/two/messages?wait=30", json={"text": "/status"}))[
-            "reply"
-        ]
+        sent.append(await gateway.begin("one", "before the signal"))
+        assert (await gateway.say("two", "/status"))["reply"]
         await gateway.kill(signal.SIGTERM)
         assert await gateway.wait() == 0
         await gateway.start()

@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+import pytest
+
 from store.cutting_proxy import CuttingProxy, cutting_proxy
+from support.gateway import real_process
+from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 from talaria.testing.telegram_server import TelegramServer
@@ -22,12 +25,8 @@ ADA = 7
 async def gateway(
     folder: Path, name: str, url: str, model: ModelServer, telegram: TelegramServer
 ) -> AsyncIterator[GatewayProcess]:
-    home = folder / name
-    home.mkdir(mode=0o700)
     settings = {
         "CLUSTER_TOKEN": "a-token-of-the-cluster",
-        "MODEL__PROVIDER": "scripted",
-        "PROVIDERS__SCRIPTED__BASE_URL": model.base_url,
         "LOG__LEVEL": "info",
         "STORE__URL": url,
         "CLUSTER__LEASE": "3s",
@@ -35,8 +34,7 @@ async def gateway(
         "CHANNELS__TELEGRAM__API_URL": telegram.url,
         "CHANNELS__TELEGRAM__ALLOWED": str(ADA),
     }
-    async with GatewayProcess(home, folder / f"{name}.log", settings) as process:
-        await process.start()
+    async with real_process(folder, model, settings, name=name) as process:
         yield process
 
 
@@ -71,6 +69,7 @@ class Case:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.timeout(300)
 async def test_one_gateway_polls_and_another_goes_on_when_it_is_cut_off_or_killed_or_drains(
     postgres_database: str,  # noqa: F811
     tmp_path: Path,

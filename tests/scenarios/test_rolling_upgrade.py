@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import psycopg
 import pytest
 
 import talaria
-from postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from support.gateway import real_process
+from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from talaria.core.errors import StoreError
 from talaria.store.copying import copy_store
 from talaria.store.postgres import schema
@@ -43,26 +44,15 @@ def make_program(folder: Path, migrations: Mapping[str, str]) -> Path:
     return folder
 
 
-@asynccontextmanager
-async def gateway_on(
+def gateway_on(
     url: str, folder: Path, model: ModelServer, name: str, source: Path | None = None
-) -> AsyncIterator[GatewayProcess]:
-    home = folder / name
-    home.mkdir(mode=0o700, exist_ok=True)
-    settings = {
-        "STORE__URL": url,
-        "CLUSTER__LEASE": "2s",
-        "CLUSTER_TOKEN": "one-token-for-all-gateways",
-        "MODEL__PROVIDER": "scripted",
-        "PROVIDERS__SCRIPTED__BASE_URL": model.base_url,
-    }
-    async with GatewayProcess(home, folder / f"{name}.log", settings, source=source) as gateway:
-        yield gateway
+) -> AbstractAsyncContextManager[GatewayProcess]:
+    settings = {"STORE__URL": url, "CLUSTER__LEASE": "2s", "CLUSTER_TOKEN": "one-token-for-all-gateways"}
+    return real_process(folder, model, settings, name=name, starts=False, source=source)
 
 
 async def say(gateway: GatewayProcess, chat: str, text: str) -> str:
-    turn = await gateway.call("POST", f"/api/sessions/{chat}/messages?wait=30", json={"text": text})
-    return str(turn["reply"])
+    return str((await gateway.say(chat, text))["reply"])
 
 
 def read_row(url: str, sql: str) -> tuple[object, ...]:

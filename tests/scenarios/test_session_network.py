@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.waiting import until
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 from talaria.workspace.network_holder import NetworkHolder, find_holder
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
@@ -21,10 +22,7 @@ if sys.platform != "linux":
 
 async def _run(gateway: GatewayProcess, command: str, **more: object) -> dict[str, Any]:
     text = f"[[call terminal {json.dumps({'command': command, **more})}]]"
-    turn = await gateway.call("POST", "/api/sessions/one/messages", json={"text": text})
-    ended = await gateway.ended_turn(turn["turn_id"])
-    assert ended["state"] == "done", ended
-    return ended
+    return await gateway.say("one", text)
 
 
 def _lives(holder: NetworkHolder) -> bool:
@@ -57,14 +55,10 @@ async def test_a_network_outlives_a_kill_with_its_process_and_ends_with_its_sess
         await gateway.start()
         (folder,) = (gateway.home / "files").glob("*")
         (folder / "go").touch()
-        async with asyncio.timeout(60):
-            while not (folder / "done").exists():
-                await asyncio.sleep(0.01)
+        await until((folder / "done").exists)
         assert (folder / "done").read_text() == "hello"
         await gateway.call("POST", f"/api/sessions/{started['session_id']}/end")
-        async with asyncio.timeout(60):
-            while _lives(holder) or record.parent.exists():
-                await asyncio.sleep(0.01)
+        await until(lambda: not (_lives(holder) or record.parent.exists()))
         holder.forget()
         assert (await gateway.call("GET", "/api/status"))["network"]["sessions"] == 0
     server.close()

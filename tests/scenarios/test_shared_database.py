@@ -10,15 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from talaria.app import open_gateway
-from talaria.config.home import Home
-from talaria.config.load import load
+from support.gateway import without_http
 from talaria.core.errors import StoreError, StoreLocked
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
 from talaria.gateway import Gateway
-from talaria.parts import PARTS
 from talaria.store.settings import find_database, shown_url, usable_url
 from talaria.testing.model_server import ModelServer
 
@@ -34,8 +31,7 @@ async def serving(home: Path, model: ModelServer, url: str, *, serves: bool = Tr
         "TALARIA_STORE__URL": url,
         "TALARIA_SHUTDOWN__DEADLINE": "100ms",
     }
-    loaded = load(home, environ, PARTS)
-    async with open_gateway(Home(home), loaded, environ, serves=serves) as gateway:
+    async with without_http(home, environ=environ, serves=serves) as gateway:
         yield gateway
 
 

@@ -169,9 +169,10 @@ from pathlib import Path
 
 home = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "tmpfs", str(home)], check=True)
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    port = free.getsockname()[1]
+place = socket.socket()  # keeps the port: see tests/support/ports.py
+place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+place.bind(("127.0.0.1", 0))
+port = place.getsockname()[1]
 environ = {**os.environ, "TALARIA_HOME": str(home), "TALARIA_HTTP__PORT": str(port)}
 
 def start():

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from prefixes import PrefixWatch
-from proved_sandbox import proved
-from scenarios.test_memory import OTHER, PAGE, World, life
+from scenarios.test_memory import OTHER, PAGE, MemoryGateway, life
 from skills.skill_makers import add_skill, make_skill
+from support.prefixes import PrefixWatch
+from support.proved_sandbox import proved
 from talaria.core.ids import SessionId
 from talaria.core.shells import ShellCommand
 from talaria.skills.library import SkillLibrary
@@ -24,7 +24,7 @@ from talaria.workspace.workspaces import ChatWorkspaces
 READ = '[[call skill {"name":"greet"}]][[reply read]]'
 
 
-def tools_of(world: World) -> list[str]:
+def tools_of(world: MemoryGateway) -> list[str]:
     return [tool["function"]["name"] for tool in json.loads(world.server.bodies[-1]).get("tools", ())]
 
 

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from rig import Rig, start
+from support.rig import Rig, start
 from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatAddress, SessionId
 from talaria.core.messages import Text
-from talaria.core.tools import ToolContext
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Wanted
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeSession, FakeWorkspace, FakeWorkspaces, ReleaseBehaviour
+from talaria.tools.tool import Tool, ToolContext
 from talaria.workspace.folder import chat_folder
 from tools.conftest import tool
 
@@ -34,7 +34,7 @@ LIMITS = PoolLimits(max_agents=2, idle_ttl=100, max_bytes=1 << 20)
 
 
 @dataclass(frozen=True)
-class World:
+class WorkspaceRig:
     rig: Rig
     clock: FakeClock
     workspaces: FakeWorkspaces
@@ -61,11 +61,11 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[World]:
+async def world(folder: Path) -> AsyncIterator[WorkspaceRig]:
     clock, workspaces = FakeClock(), FakeWorkspaces(partial(chat_folder, folder))
     store = MemoryStore(SystemClock())
     async with start(store, folder, clock=clock, limits=LIMITS, workspaces=workspaces) as rig:
-        yield World(rig, clock, workspaces)
+        yield WorkspaceRig(rig, clock, workspaces)
         workspaces.behaviour = lambda: ReleaseBehaviour.AT_ONCE
         await clock.play(RELEASE_SECONDS + 2)
 
@@ -76,21 +76,21 @@ def is_untouched(session: FakeSession) -> bool:
     return shell and processes and session.page == "https://example.org/basket"
 
 
-async def by_cap(here: World) -> None:
+async def by_cap(here: WorkspaceRig) -> None:
     for name in ("x", "y"):
         await here.rig.say("hello", name)
 
 
-async def by_idle(here: World) -> None:
+async def by_idle(here: WorkspaceRig) -> None:
     here.clock.advance(101)
     here.rig.pool.sweep()
 
 
-async def by_shutdown(here: World) -> None:
+async def by_shutdown(here: WorkspaceRig) -> None:
     await here.rig.pool.drain()
 
 
-async def by_another_model(here: World) -> None:
+async def by_another_model(here: WorkspaceRig) -> None:
     await here.rig.say("/model fast", "a")
     await here.rig.say("and now?", "a")
 
@@ -186,7 +186,7 @@ async def test_a_new_session_of_the_chat_has_its_files_and_another_shell(tmp_pat
         assert (session.cwd, session.processes) == ("/src/project", []), "the session before has ended"
 
 
-class Look:
+class Look(Tool):
     """A tool that tells where it works."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from channels.http.gateway import Api, run_gateway
+from support.gateway import Api, in_process
 from talaria.core.jobs import EditJob, JobState
 from talaria.jobs.settings import HeartbeatSettings
 from talaria.jobs.zones import find_zone
@@ -26,7 +26,7 @@ from talaria.testing.model_server import ModelServer
 
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    async with ModelServer() as model, run_gateway(tmp_path / "home", model) as api:
+    async with ModelServer() as model, in_process(tmp_path / "home", model) as api:
         yield api
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from talaria.access.approvals import Decider
-from talaria.app import open_gateway
-from talaria.config.home import Home
-from talaria.config.load import load
+from support.fake_outlet import FakeOutlet
+from support.gateway import without_http
+from support.waiting import until
+from talaria.access.approvals import Decider, NotEntitled
 from talaria.core.entries import Announcement
 from talaria.core.ids import ChatAddress, ChatKey, SessionId, jobs_within, new_job_id
 from talaria.core.jobs import (
@@ -39,8 +38,6 @@ from talaria.core.messages import Text
 from talaria.core.people import OWNER
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
-from talaria.parts import PARTS
-from talaria.testing.fake_outlet import FakeOutlet
 from talaria.testing.model_server import ModelServer
 
 CHAT = ChatAddress("main", "test", "dm", "one").key()
@@ -48,12 +45,6 @@ OTHER = ChatAddress("main", "http", "api", "other").key()
 ADDRESS = "there"
 SENDER = Sender("tester")
 EVERY = Every(86_400, 0.0)
-
-
-async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(30):
-        while not await condition():
-            await asyncio.sleep(0.005)
 
 
 def call(name: str, **arguments: Any) -> str:
@@ -172,9 +163,7 @@ async def life(home: Path, model: ModelServer, *settings: str) -> AsyncIterator[
         )
     )
     outlet = FakeOutlet()
-    async with open_gateway(
-        Home(home), load(home, {}, PARTS), {"TALARIA_CACHE": str(home / "cache")}
-    ) as gateway:
+    async with without_http(home, environ={"TALARIA_CACHE": str(home / "cache")}) as gateway:
         gateway.delivery.attach("test", outlet)
         yield Jobs(gateway, model, outlet)
 
@@ -461,7 +450,7 @@ async def test_another_person_cannot_decide_for_a_job(tmp_path: Path, model: Mod
         slot = await jobs.bound(await jobs.begin(job), TurnState.WAITING)
         (item,) = (await jobs.gateway.store.open_questions(Page(), "")).items
         for decider in (Decider("other", CHAT), Decider("tester", OTHER)):
-            with pytest.raises(Exception, match="Only tester or an operator"):
+            with pytest.raises(NotEntitled, match="Only tester or an operator"):
                 await jobs.gateway.turns.decisions.decide_as(decider, item.question.id, "approve")
         assert slot.turn_id is not None
         await jobs.gateway.turns.cancel(await jobs.gateway.turns.find(slot.turn_id))

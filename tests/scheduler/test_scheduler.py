@@ -17,6 +17,7 @@ from talaria.core.jobs import (
     AddJob,
     ClaimedSlot,
     Cron,
+    EditJob,
     Every,
     Job,
     JobOrigin,
@@ -64,7 +65,7 @@ class LedgerRunner:
         self._store.jobs.bell.ring()
 
 
-class World:
+class SchedulerRig:
     def __init__(self, now: float) -> None:
         self.clock = FakeClock(now)
         self.store = MemoryStore(self.clock)
@@ -76,7 +77,7 @@ class World:
     def scheduler(self) -> Scheduler:
         return Scheduler(
             self.store.jobs,
-            self.runner,
+            self.runner.start,
             self.clock,
             OwnerId("own_me"),
             settings=self._read_settings,
@@ -109,11 +110,11 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World(NINE - 1800)
+def world() -> SchedulerRig:
+    return SchedulerRig(NINE - 1800)
 
 
-async def test_a_job_runs_at_its_instants(world: World) -> None:
+async def test_a_job_runs_at_its_instants(world: SchedulerRig) -> None:
     async with world.running():
         job = await world.add()
         await world.clock.play(3 * HOUR)
@@ -121,7 +122,7 @@ async def test_a_job_runs_at_its_instants(world: World) -> None:
     assert await world.states(job) == [(0, "done"), (1, "done"), (2, "done")]
 
 
-async def test_a_slot_is_claimed_before_it_is_dispatched(world: World) -> None:
+async def test_a_slot_is_claimed_before_it_is_dispatched(world: SchedulerRig) -> None:
     seen: list[str] = []
     world.runner.before_accept = lambda claimed: seen.append(claimed.slot.state.value)
     async with world.running():
@@ -130,7 +131,7 @@ async def test_a_slot_is_claimed_before_it_is_dispatched(world: World) -> None:
     assert seen == ["running"]
 
 
-async def test_what_was_missed_is_caught_up_at_start(world: World) -> None:
+async def test_what_was_missed_is_caught_up_at_start(world: SchedulerRig) -> None:
     job = await world.add()
     world.clock.advance(4 * HOUR)
     async with world.running():
@@ -139,7 +140,7 @@ async def test_what_was_missed_is_caught_up_at_start(world: World) -> None:
     assert await world.states(job) == [(0, "skipped"), (1, "skipped"), (2, "skipped"), (3, "done")]
 
 
-async def test_missed_slots_that_are_planned_in_several_batches_all_run(world: World) -> None:
+async def test_missed_slots_that_are_planned_in_several_batches_all_run(world: SchedulerRig) -> None:
     await world.add(Every(20, NINE), missed=Missed.ALL)
     world.clock.advance(7 * HOUR)
     world.batch_seconds = 1.0
@@ -149,7 +150,7 @@ async def test_missed_slots_that_are_planned_in_several_batches_all_run(world: W
     assert world.runner.ran[:1170] == [NINE + 20 * number for number in range(1, 1171)]
 
 
-async def test_all_missed_slots_run_in_their_order(world: World) -> None:
+async def test_all_missed_slots_run_in_their_order(world: SchedulerRig) -> None:
     await world.add(missed=Missed.ALL)
     world.clock.advance(3 * HOUR)
     async with world.running():
@@ -157,7 +158,7 @@ async def test_all_missed_slots_run_in_their_order(world: World) -> None:
     assert world.runner.ran == [NINE, NINE + HOUR, NINE + 2 * HOUR]
 
 
-async def test_a_clock_that_jumps_forward_is_noticed(world: World) -> None:
+async def test_a_clock_that_jumps_forward_is_noticed(world: SchedulerRig) -> None:
     async with world.running():
         await world.add()
         await world.clock.settle()
@@ -166,7 +167,7 @@ async def test_a_clock_that_jumps_forward_is_noticed(world: World) -> None:
     assert world.runner.ran == [NINE + HOUR]
 
 
-async def test_a_clock_that_is_set_back_neither_repeats_nor_loses_a_slot(world: World) -> None:
+async def test_a_clock_that_is_set_back_neither_repeats_nor_loses_a_slot(world: SchedulerRig) -> None:
     async with world.running():
         job = await world.add()
         await world.clock.play(HOUR)
@@ -176,7 +177,7 @@ async def test_a_clock_that_is_set_back_neither_repeats_nor_loses_a_slot(world: 
     assert [state for _, state in await world.states(job)] == ["done"] * 3
 
 
-async def test_slots_that_a_wrong_clock_skipped_run_when_they_come(world: World) -> None:
+async def test_slots_that_a_wrong_clock_skipped_run_when_they_come(world: SchedulerRig) -> None:
     async with world.running():
         job = await world.add(Cron("0 9 * * *"))
         await world.clock.settle()
@@ -192,14 +193,14 @@ async def test_slots_that_a_wrong_clock_skipped_run_when_they_come(world: World)
     assert len(await world.states(job)) == 4
 
 
-async def test_two_schedulers_run_a_slot_once(world: World) -> None:
+async def test_two_schedulers_run_a_slot_once(world: SchedulerRig) -> None:
     async with world.running(), world.running():
         await world.add()
         await world.clock.play(3 * HOUR)
     assert world.runner.ran == [NINE, NINE + HOUR, NINE + 2 * HOUR]
 
 
-async def test_a_run_that_takes_long_to_begin_keeps_its_claim(world: World) -> None:
+async def test_a_run_that_takes_long_to_begin_keeps_its_claim(world: SchedulerRig) -> None:
     world.runner.hold = asyncio.Event()
     async with world.running(), world.running():
         job = await world.add()
@@ -210,7 +211,7 @@ async def test_a_run_that_takes_long_to_begin_keeps_its_claim(world: World) -> N
     assert world.runner.ran == [NINE]
 
 
-async def test_a_run_that_has_not_begun_is_given_back_at_shutdown(world: World) -> None:
+async def test_a_run_that_has_not_begun_is_given_back_at_shutdown(world: SchedulerRig) -> None:
     world.runner.hold = asyncio.Event()
     job = await world.add()
     async with world.running():
@@ -222,7 +223,7 @@ async def test_a_run_that_has_not_begun_is_given_back_at_shutdown(world: World) 
     assert world.runner.ran == [NINE]
 
 
-async def test_a_run_that_cannot_begin_fails_with_the_reason(world: World) -> None:
+async def test_a_run_that_cannot_begin_fails_with_the_reason(world: SchedulerRig) -> None:
     def refuse(claimed: ClaimedSlot) -> None:
         raise ToolError("The chat is gone.")
 
@@ -234,7 +235,7 @@ async def test_a_run_that_cannot_begin_fails_with_the_reason(world: World) -> No
     assert (slot.state, slot.reason) == ("failed", "The chat is gone.")
 
 
-async def test_work_that_can_wait_waits_while_the_loop_lags(world: World) -> None:
+async def test_work_that_can_wait_waits_while_the_loop_lags(world: SchedulerRig) -> None:
     world.sheds = True
     async with world.running():
         await world.add()
@@ -246,7 +247,7 @@ async def test_work_that_can_wait_waits_while_the_loop_lags(world: World) -> Non
         assert world.runner.ran == [NINE]
 
 
-async def test_idle_jobs_are_not_looked_at(world: World) -> None:
+async def test_idle_jobs_are_not_looked_at(world: SchedulerRig) -> None:
     """A scheduler with hundreds of jobs for next year asks the store a few times an hour, for one time."""
     year = next_instant(Cron("0 0 1 1 *"), BERLIN, NINE)
     assert year is not None
@@ -270,7 +271,7 @@ async def test_idle_jobs_are_not_looked_at(world: World) -> None:
     assert asked.count("advance") == 0
 
 
-async def test_all_jobs_follow_when_the_rules_of_zones_change(world: World) -> None:
+async def test_all_jobs_follow_when_the_rules_of_zones_change(world: SchedulerRig) -> None:
     world.store.jobs.bell.ring()
     job = await world.add(Cron("0 12 * * *"))
     await world.add(Every(3600, NINE))
@@ -282,7 +283,27 @@ async def test_all_jobs_follow_when_the_rules_of_zones_change(world: World) -> N
     assert await replan_all(world.store.jobs, world.clock, utc) == 0
 
 
-async def test_a_job_whose_zone_this_machine_lacks_is_paused_and_holds_up_no_other(world: World) -> None:
+async def test_a_job_that_is_edited_while_the_rules_change_keeps_the_edit(world: SchedulerRig) -> None:
+    jobs, utc = world.store.jobs, ZoneInfo("UTC")
+    edited = await world.add(Cron("0 12 * * *"))
+    other = await world.add(Cron("0 12 * * *"))
+
+    class EditedMeanwhile:
+        listing = jobs.listing
+
+        async def edit(self, edit: EditJob) -> Job:
+            if edit.id == edited.id:
+                await jobs.edit(msgspec.structs.replace(edit, next_at=NINE + HOUR))
+            return await jobs.edit(edit)
+
+    assert await replan_all(EditedMeanwhile(), world.clock, utc) == 1  # type: ignore[arg-type]
+    found = [await jobs.find(job.id) for job in (edited, other)]
+    assert [job and job.next_at for job in found] == [NINE + HOUR, NINE + 4 * HOUR]
+
+
+async def test_a_job_whose_zone_this_machine_lacks_is_paused_and_holds_up_no_other(
+    world: SchedulerRig,
+) -> None:
     lost = await world.add(zone="Mars/Olympus")
     async with world.running():
         job = await world.add()

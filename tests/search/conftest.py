@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_orders import HandClock
-from search_world import SearchWorld
+from contracts.store_orders import new_clock
+from support.search_world import SearchWorld
 from talaria.store.memory import MemoryStore
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[SearchWorld]:
-    clock = HandClock()
+    clock = new_clock()
     store = MemoryStore(clock)
     world = SearchWorld(store, tmp_path, clock)
     yield world

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from contracts.store_orders import START, HandClock
-from search_world import AWAY, HOME, SearchWorld, said
+from contracts.store_orders import START
+from support.search_world import AWAY, HOME, SearchWorld, said
 from talaria.core.errors import BadRequest
 from talaria.core.findings import Level
 from talaria.core.gateway_part import Examination, NoSettings
@@ -18,7 +18,7 @@ from talaria.core.ids import SessionId
 from talaria.core.ledger import BranchPoint
 from talaria.core.messages import AssistantMessage, ToolCall, ToolResult, ToolResults
 from talaria.core.people import EVERYTHING, Reach
-from talaria.core.search_port import IndexReading
+from talaria.search.hits import IndexReading
 from talaria.search.index import LogIndex
 from talaria.search.side_file import VERSION, open_side_file
 from talaria.services.indexing import SEARCH_INDEX
@@ -197,10 +197,10 @@ def _spoil_tail(world: SearchWorld) -> None:
 
 async def _fill(world: SearchWorld) -> None:
     """Index a hundred sessions, with a minute between them."""
-    assert isinstance(world.clock, HandClock)
+    assert isinstance(world.clock, FakeClock)
     for n in range(100):
         await world.talk(said(f"walrus {' '.join(f'w{n}x{m}' for m in range(200))}"), AssistantMessage("yes"))
-        world.clock.forward(60.0)
+        world.clock.advance(60.0)
     assert await world.index.catch_up(60.0)
 
 

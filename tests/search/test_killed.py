@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_orders import HandClock
-from search_world import HOME, SearchWorld, said
+from contracts.store_orders import new_clock
+from support.search_world import HOME, SearchWorld, said
 from talaria.core.failpoints import Failpoint
 from talaria.core.messages import AssistantMessage
 from talaria.core.people import EVERYTHING
@@ -40,7 +40,7 @@ asyncio.run(fill(Path(sys.argv[1]), sys.argv[2]))
     "plan", [f"{Failpoint.INDEXING}=1", f"{Failpoint.INDEXING}=3", f"{Failpoint.INDEXED}=2"]
 )
 async def test_a_kill_while_it_is_filled_loses_and_doubles_nothing(tmp_path: Path, plan: str) -> None:
-    clock = HandClock()
+    clock = new_clock()
     async with await SqliteStore.open(tmp_path / "talaria.db", clock) as store:
         world = SearchWorld(store, tmp_path, clock)
         session = await world.talk(*(said(f"walrus number{n} " + "padding " * 60) for n in range(ENTRIES)))

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talaria.search.excerpts import excerpt
+from talaria.search.ranking import pick
 from talaria.search.words import Traits, analyse, placed_terms, terms
 
 
@@ -59,3 +60,10 @@ def test_an_excerpt_is_one_short_line(text: str, wanted: list[str]) -> None:
 def test_an_excerpt_shows_the_place_with_the_most_words() -> None:
     text = "dog " + "nothing here " * 100 + "the brown dog barked at the cat " + "nothing here " * 100
     assert "brown dog barked at the cat" in excerpt(text, terms("which brown dog barked"))
+
+
+@pytest.mark.parametrize(("other", "picked"), [(7.1, [1, 9]), (6.9, [1, 2])])
+def test_hit_next_to_a_better_one_is_picked_only_if_it_is_much_better_than_others(
+    other: float, picked: list[int]
+) -> None:
+    assert pick({1: 9.0, 2: 9.0, 9: other}, 2) == picked

@@ -10,16 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from talaria.app import open_gateway
+from support.gateway import without_http
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import StoreScope, find_engine
-from talaria.core.store_ports import StoreEngine
 from talaria.gateway import Gateway, ServicePart
 from talaria.parts import PARTS
-from talaria.store.part import SQLITE
+from talaria.store.part import SQLITE, StoreScope, find_engine
 from talaria.store.settings import StoreSettings
+from talaria.store.store import Store
 
 
 class BellSettings(msgspec.Struct, frozen=True):
@@ -40,7 +39,7 @@ async def test_a_service_brings_its_table_and_is_open_as_long_as_the_gateway(tmp
     parts = (*PARTS, bell)
     loaded = load(tmp_path, {}, parts)
     assert any("did you mean" in warning.lower() and "tone" in warning for warning in loaded.warnings)
-    async with open_gateway(Home(tmp_path), loaded, {}, parts=parts):
+    async with without_http(tmp_path, parts=parts):
         assert heard == ["open high, accepting True"]
     assert heard[1:] == ["closed"]
 
@@ -49,17 +48,16 @@ async def test_the_gateway_opens_the_first_engine_that_serves_the_url(tmp_path: 
     opened: list[Path] = []
 
     @asynccontextmanager
-    async def open_noting(scope: StoreScope, settings: StoreSettings) -> AsyncIterator[StoreEngine]:
+    async def open_noting(scope: StoreScope, settings: StoreSettings) -> AsyncIterator[Store]:
         opened.append(scope.default_path)
         async with SQLITE.open(scope, settings) as store:
             yield store
 
     deaf = replace(SQLITE, name="deaf", serves=lambda url: False)
     noting = replace(SQLITE, name="noting", open=open_noting)
-    home = Home(tmp_path)
-    async with open_gateway(home, load(tmp_path, {}, PARTS), {}, parts=(deaf, noting, *PARTS)) as gateway:
+    async with without_http(tmp_path, parts=(deaf, noting, *PARTS)) as gateway:
         assert (await gateway.store.stats()).schema > 0
-    assert opened == [home.database]
+    assert opened == [Home(tmp_path).database]
 
 
 def test_a_url_that_no_engine_serves_is_refused_in_words() -> None:

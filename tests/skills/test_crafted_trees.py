@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repositories import git, needs_git
+from support.repositories import git, needs_git
 from talaria.skills.front_matter import SkillError
 from talaria.skills.repositories import Repository, fetched
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from repositories import git, needs_git
 from skills.skill_makers import make_skill
+from support.repositories import git, needs_git
 from talaria.skills.front_matter import SkillError
 from talaria.skills.repositories import Repository, fetched, parse_source, spoken_address
 from talaria.skills.skill_folder import find_skills, read_skill

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_orders import HandClock
-from postgres_server import emptied_database, postgres, postgres_database, postgres_url  # noqa: F401 - fixtures
+from contracts.store_orders import new_clock
+from support.postgres_server import emptied_database, postgres, postgres_database, postgres_url  # noqa: F401 - fixtures
 from talaria.store.memory import MemoryStore
 from talaria.store.postgres.store import PostgresStore
 from talaria.store.sqlite.store import SqliteStore
+from talaria.testing.clock import FakeClock
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> FakeClock:
+    return new_clock()
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 # The store in memory runs the same SQL: the soak repeats the suites on it, `test_contract` has a short form.
 @pytest.fixture(params=["file", "postgres", pytest.param("memory", marks=pytest.mark.long)])
 async def store(
-    request: pytest.FixtureRequest, path: Path, clock: HandClock
+    request: pytest.FixtureRequest, path: Path, clock: FakeClock
 ) -> AsyncIterator[MemoryStore | SqliteStore | PostgresStore]:
     store = await open_store(request, path, clock)
     yield store
@@ -36,7 +37,7 @@ async def store(
 
 
 async def open_store(
-    request: pytest.FixtureRequest, path: Path, clock: HandClock
+    request: pytest.FixtureRequest, path: Path, clock: FakeClock
 ) -> MemoryStore | SqliteStore | PostgresStore:
     match request.param:
         case "memory":

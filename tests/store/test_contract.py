@@ -14,7 +14,6 @@ from contracts.store_cluster_suite import StoreClusterSuite
 from contracts.store_compaction_suite import StoreCompactionSuite
 from contracts.store_deletion_suite import StoreDeletionSuite
 from contracts.store_delivery_suite import StoreDeliverySuite
-from contracts.store_orders import HandClock
 from contracts.store_places_suite import StorePlacesSuite
 from contracts.store_questions_suite import StoreQuestionsSuite
 from contracts.store_recall_suite import StoreRecallSuite
@@ -24,9 +23,10 @@ from contracts.store_sending_suite import StoreSendingSuite
 from contracts.store_suite import StoreSuite
 from contracts.store_taint_suite import StoreTaintSuite
 from contracts.token_suite import TokenSuite
-from talaria.core.store_ports import Pairings, Tokens
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
+from talaria.store.store import Pairings, Tokens
+from talaria.testing.clock import FakeClock
 
 
 class TestStoreContract(
@@ -57,7 +57,7 @@ class TestMemoryContract(
     """The short form: leases, commits, replies, forgetting, clusters. The soak runs all suites on it."""
 
     @pytest.fixture
-    async def store(self, clock: HandClock) -> AsyncIterator[MemoryStore]:
+    async def store(self, clock: FakeClock) -> AsyncIterator[MemoryStore]:
         store = MemoryStore(clock)
         yield store
         await store.close()

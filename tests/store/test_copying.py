@@ -11,7 +11,6 @@ import pytest
 from contracts.store_orders import (
     ME,
     OTHER_CHAT,
-    HandClock,
     accepting,
     answered,
     begun,
@@ -20,18 +19,18 @@ from contracts.store_orders import (
     pinned,
     said,
 )
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
-from talaria.core.gateway_part import StorePart, StoreScope
 from talaria.core.ledger import Begin
 from talaria.core.messages import AssistantMessage
 from talaria.store.copying import PAGE, CopyResult, StoreCopy, copied_tables, copy_store
-from talaria.store.part import POSTGRES, SQLITE
+from talaria.store.part import POSTGRES, SQLITE, StorePart, StoreScope
 from talaria.store.postgres.store import PostgresStore
 from talaria.store.settings import UNFINISHED_COPY, StoreSettings
 from talaria.store.sql.executor import Transaction
 from talaria.store.sqlite.store import SqliteStore
+from talaria.testing.clock import FakeClock
 
 LATER = 5_000_000.0  # all leases have run out
 
@@ -46,7 +45,7 @@ async def _fill(store: SqliteStore) -> None:
 
 
 async def test_a_store_is_copied_to_postgresql_and_back(
-    path: Path, clock: HandClock, postgres_url: str, tmp_path: Path
+    path: Path, clock: FakeClock, postgres_url: str, tmp_path: Path
 ) -> None:
     back_path = tmp_path / "back.db"
     async with await SqliteStore.open(path, clock) as file:
@@ -62,7 +61,7 @@ async def test_a_store_is_copied_to_postgresql_and_back(
             for table in copied_tables():
                 assert await _rows(back, table) == await _rows(file, table)
             # The copy is a store that goes on: numbers are not given twice.
-            clock.forward(LATER)
+            clock.advance(LATER)
             accepted = await server.accept(accepting())
             await server.begin(Begin(accepted.turn.id, ME, 30.0, said("on")))
 
@@ -74,7 +73,7 @@ async def _rows(store: SqliteStore, table: Any) -> list[Any]:
 
 
 async def test_an_interrupted_copy_is_begun_again_and_follows_its_source(
-    path: Path, clock: HandClock, postgres_url: str
+    path: Path, clock: FakeClock, postgres_url: str
 ) -> None:
     async with (
         await SqliteStore.open(path, clock) as file,
@@ -100,7 +99,7 @@ async def test_an_interrupted_copy_is_begun_again_and_follows_its_source(
 
 
 async def test_a_copy_whose_files_could_not_be_placed_cannot_be_used(
-    path: Path, clock: HandClock, postgres_url: str
+    path: Path, clock: FakeClock, postgres_url: str
 ) -> None:
     async with (
         await SqliteStore.open(path, clock) as file,
@@ -120,7 +119,7 @@ async def test_a_copy_whose_files_could_not_be_placed_cannot_be_used(
 
 
 async def test_a_copy_is_refused_while_a_gateway_works(
-    path: Path, clock: HandClock, postgres_url: str
+    path: Path, clock: FakeClock, postgres_url: str
 ) -> None:
     async with await SqliteStore.open(path, clock) as file:
         await begun(file)
@@ -129,7 +128,7 @@ async def test_a_copy_is_refused_while_a_gateway_works(
                 await StoreCopy(file.threads, server.threads).run(clock.now())
 
 
-async def test_a_row_that_differs_is_found(path: Path, clock: HandClock, postgres_url: str) -> None:
+async def test_a_row_that_differs_is_found(path: Path, clock: FakeClock, postgres_url: str) -> None:
     async with (
         await SqliteStore.open(path, clock) as file,
         await PostgresStore.open(postgres_url, clock) as server,
@@ -146,7 +145,7 @@ async def test_a_row_that_differs_is_found(path: Path, clock: HandClock, postgre
 
 
 async def test_zero_characters_are_replaced_and_told_of(
-    path: Path, clock: HandClock, postgres_url: str
+    path: Path, clock: FakeClock, postgres_url: str
 ) -> None:
     async with (
         await SqliteStore.open(path, clock) as file,
@@ -158,7 +157,7 @@ async def test_zero_characters_are_replaced_and_told_of(
 
 
 async def test_a_copy_goes_on_although_unique_values_have_moved(
-    path: Path, clock: HandClock, postgres_url: str
+    path: Path, clock: FakeClock, postgres_url: str
 ) -> None:
     async with (
         await SqliteStore.open(path, clock) as file,
@@ -185,7 +184,7 @@ async def test_a_copy_goes_on_although_unique_values_have_moved(
 
 
 async def test_a_target_with_anything_in_it_is_left_alone(
-    path: Path, clock: HandClock, postgres_url: str
+    path: Path, clock: FakeClock, postgres_url: str
 ) -> None:
     async with (
         await SqliteStore.open(path, clock) as file,

@@ -12,6 +12,7 @@ from talaria.store.sqlite.database import copy_database, open_reader
 from talaria.store.sqlite.rescue import FileIdentity, Loss, copy_into
 
 
+@pytest.mark.broken_database
 def test_each_file_that_is_lost_is_found(tmp_path: Path) -> None:
     path = tmp_path / "talaria.db"
     path.write_text("1")
@@ -53,6 +54,7 @@ def test_a_copy_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("should_stop", "words"), [(True, "The copy was not finished"), (False, "")])
+@pytest.mark.broken_database
 def test_a_copy_that_the_end_of_the_store_stops_says_so(
     tmp_path: Path, should_stop: bool, words: str
 ) -> None:
@@ -64,6 +66,7 @@ def test_a_copy_that_the_end_of_the_store_stops_says_so(
     assert ("not finished" in error.value.user_text) is should_stop
 
 
+@pytest.mark.broken_database
 def test_a_reader_keeps_temporary_tables_in_memory_and_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "talaria.db"
     made = sqlite3.connect(path)

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_orders import HandClock, accepting
-from database_guard import DatabaseGuard
+from contracts.store_orders import accepting
+from support.database_guard import DatabaseGuard
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.store import SqliteStore
+from talaria.testing.clock import FakeClock
 
 
 @pytest.mark.parametrize("ending", ["", "-wal", "-shm"])
 async def test_opening_a_live_database_by_other_means_fails_the_test(
-    path: Path, clock: HandClock, database_guard: DatabaseGuard, ending: str
+    path: Path, clock: FakeClock, database_guard: DatabaseGuard, ending: str
 ) -> None:
     async with await SqliteStore.open(path, clock) as store:
         await store.accept(accepting())
@@ -27,7 +28,7 @@ async def test_opening_a_live_database_by_other_means_fails_the_test(
 
 @pytest.mark.skipif(driver.__name__.startswith("sqlite3"), reason="the store runs on Python's own SQLite")
 async def test_a_second_sqlite_on_a_live_database_fails_the_test(
-    path: Path, clock: HandClock, database_guard: DatabaseGuard
+    path: Path, clock: FakeClock, database_guard: DatabaseGuard
 ) -> None:
     async with await SqliteStore.open(path, clock):
         with pytest.raises(PermissionError):
@@ -36,7 +37,7 @@ async def test_a_second_sqlite_on_a_live_database_fails_the_test(
     database_guard.faults.clear()
 
 
-async def test_a_closed_database_may_be_read(path: Path, clock: HandClock) -> None:
+async def test_a_closed_database_may_be_read(path: Path, clock: FakeClock) -> None:
     async with await SqliteStore.open(path, clock):
         pass
     assert path.read_bytes()

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_orders import HandClock, accepting, answered
+from contracts.store_orders import accepting, answered
 from talaria.core.errors import StoreError, StoreGone
 from talaria.core.ids import TurnId
 from talaria.store.sqlite.rescue import find_rescued, restore_command
 from talaria.store.sqlite.store import SqliteStore
+from talaria.testing.clock import FakeClock
 
 
 async def refused(store: SqliteStore) -> StoreGone:
@@ -29,13 +30,13 @@ async def refused(store: SqliteStore) -> StoreGone:
     return caught.value
 
 
-async def known(path: Path, clock: HandClock, *turns: TurnId) -> list[bool]:
+async def known(path: Path, clock: FakeClock, *turns: TurnId) -> list[bool]:
     async with await SqliteStore.open(path, clock) as store:
         return [await store.turn_record(turn) is not None for turn in turns]
 
 
 async def test_a_deleted_database_confirms_nothing_more_and_its_content_is_saved(
-    path: Path, clock: HandClock
+    path: Path, clock: FakeClock
 ) -> None:
     async with await SqliteStore.open(path, clock) as store:
         settled = await answered(store, accepting())
@@ -51,7 +52,7 @@ async def test_a_deleted_database_confirms_nothing_more_and_its_content_is_saved
     assert await known(rescued, clock, settled.turn.id, last.turn.id) == [True, True]
 
 
-async def test_a_start_without_the_database_points_at_the_saved_content(path: Path, clock: HandClock) -> None:
+async def test_a_start_without_the_database_points_at_the_saved_content(path: Path, clock: FakeClock) -> None:
     async with await SqliteStore.open(path, clock) as store:
         turn = await answered(store, accepting())
         path.unlink()
@@ -65,7 +66,7 @@ async def test_a_start_without_the_database_points_at_the_saved_content(path: Pa
     assert list(find_rescued(path)) == []
 
 
-async def test_a_replaced_database_is_not_taken_for_the_open_one(path: Path, clock: HandClock) -> None:
+async def test_a_replaced_database_is_not_taken_for_the_open_one(path: Path, clock: FakeClock) -> None:
     other = path.with_name("other.db")
     async with await SqliteStore.open(other, clock) as store:
         theirs = await answered(store, accepting())
@@ -82,7 +83,7 @@ async def test_a_replaced_database_is_not_taken_for_the_open_one(path: Path, clo
 
 
 @pytest.mark.parametrize("suffix", ["-wal", "-shm"])
-async def test_a_deleted_log_is_moved_to_the_database(path: Path, clock: HandClock, suffix: str) -> None:
+async def test_a_deleted_log_is_moved_to_the_database(path: Path, clock: FakeClock, suffix: str) -> None:
     async with await SqliteStore.open(path, clock) as store:
         turn = await answered(store, accepting())
         path.with_name(path.name + suffix).unlink()
@@ -93,7 +94,7 @@ async def test_a_deleted_log_is_moved_to_the_database(path: Path, clock: HandClo
     assert await known(path, clock, turn.turn.id) == [True]
 
 
-async def test_a_loss_is_found_without_a_message_and_at_the_end(path: Path, clock: HandClock) -> None:
+async def test_a_loss_is_found_without_a_message_and_at_the_end(path: Path, clock: FakeClock) -> None:
     async with await SqliteStore.open(path, clock) as store:
         turn = await answered(store, accepting())
         path.unlink()
@@ -103,7 +104,7 @@ async def test_a_loss_is_found_without_a_message_and_at_the_end(path: Path, cloc
     assert await known(rescued, clock, turn.turn.id) == [True]
 
 
-async def test_content_that_cannot_be_saved_yet_is_saved_later(path: Path, clock: HandClock) -> None:
+async def test_content_that_cannot_be_saved_yet_is_saved_later(path: Path, clock: FakeClock) -> None:
     home = path.parent
     async with await SqliteStore.open(path, clock) as store:
         turn = await answered(store, accepting())

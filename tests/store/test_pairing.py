@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from contracts.pairing_suite import ANN, CODE, LIMITS, code, guess, stranger
-from contracts.store_orders import HandClock
 from talaria.core.access import (
     ApprovePairing,
     CodesLocked,
@@ -24,9 +23,10 @@ from talaria.core.access import (
 from talaria.core.errors import StoreError
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.store import SqliteStore
+from talaria.testing.clock import FakeClock
 
 
-async def test_limits_and_codes_hold_over_a_restart(path: Path, clock: HandClock) -> None:
+async def test_limits_and_codes_hold_over_a_restart(path: Path, clock: FakeClock) -> None:
     async with await SqliteStore.open(path, clock) as store:
         for number in range(LIMITS.per_channel):
             await store.pairings.ask(RequestPairing(stranger(number), code(number)))
@@ -41,14 +41,14 @@ async def test_limits_and_codes_hold_over_a_restart(path: Path, clock: HandClock
         assert isinstance(await store.pairings.approve(ApprovePairing(code(0))), CodesLocked)
         assert isinstance(await store.pairings.redeem(RedeemInvitation(ANN, CODE)), CodesLocked)
         assert isinstance(await store.pairings.redeem(RedeemInvitation(stranger(0), CODE)), Paired)
-        clock.forward(LIMITS.pause_seconds)
+        clock.advance(LIMITS.pause_seconds)
         assert isinstance(await store.pairings.approve(ApprovePairing(code(1))), Paired)
     async with await SqliteStore.open(path, clock) as store:
         assert await store.pairings.is_paired("telegram", stranger(0).user_id)
         assert await store.pairings.is_paired("telegram", stranger(1).user_id)
 
 
-async def test_two_stores_on_one_file_pair_one_and_see_each_other(path: Path, clock: HandClock) -> None:
+async def test_two_stores_on_one_file_pair_one_and_see_each_other(path: Path, clock: FakeClock) -> None:
     async with await SqliteStore.open(path, clock) as here, await SqliteStore.open(path, clock) as there:
         await here.pairings.ask(RequestPairing(ANN, CODE))
         answers = await asyncio.gather(
@@ -61,14 +61,14 @@ async def test_two_stores_on_one_file_pair_one_and_see_each_other(path: Path, cl
         assert not await here.pairings.is_paired("telegram", ANN.user_id)
 
 
-async def test_guessers_leave_few_rows(path: Path, clock: HandClock) -> None:
+async def test_guessers_leave_few_rows(path: Path, clock: FakeClock) -> None:
     async with await SqliteStore.open(path, clock) as store:
         for round_number in range(3):
             for number in range(300):
                 await store.pairings.redeem(
                     RedeemInvitation(stranger(1000 * round_number + number), guess(number))
                 )
-            clock.forward(LIMITS.pause_seconds)
+            clock.advance(LIMITS.pause_seconds)
     connection = driver.connect(str(path))
     try:
         (rows,) = connection.execute("SELECT count(*) FROM wrong_codes").fetchone()
@@ -77,7 +77,7 @@ async def test_guessers_leave_few_rows(path: Path, clock: HandClock) -> None:
     assert rows <= LIMITS.per_channel + 1
 
 
-async def test_an_order_that_fails_counts_nothing(path: Path, clock: HandClock) -> None:
+async def test_an_order_that_fails_counts_nothing(path: Path, clock: FakeClock) -> None:
     """One code for two people cannot be: the second request is refused whole."""
     async with await SqliteStore.open(path, clock) as store:
         assert isinstance(await store.pairings.ask(RequestPairing(ANN, CODE)), RequestOpened)

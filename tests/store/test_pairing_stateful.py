@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contracts.pairing_suite import CODE, code, guess
-from contracts.store_orders import HandClock
+from contracts.store_orders import new_clock
 from talaria.core.access import (
     ApprovePairing,
     CodeHash,
@@ -24,8 +24,9 @@ from talaria.core.access import (
     RequestPairing,
     WrongCode,
 )
-from talaria.core.store_ports import Pairings
 from talaria.store.memory import MemoryStore
+from talaria.store.store import Pairings
+from talaria.testing.clock import FakeClock
 
 TIGHT = PairingLimits(
     code_seconds=50,
@@ -80,7 +81,7 @@ async def carry_out(pairings: Pairings, deed: Deed) -> object:
 class Book:
     """What the answers so far let one know: who may be paired by which code, and who is."""
 
-    def __init__(self, clock: HandClock) -> None:
+    def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
         self.paired: dict[tuple[str, str], Paired] = {}
         self.invitations: dict[str, tuple[CodeHash, float]] = {}
@@ -116,12 +117,12 @@ class Book:
 
 
 async def live(orders: Sequence[Deed]) -> None:
-    clock = HandClock()
+    clock = new_clock()
     pairings, book = MemoryStore(clock).pairings, Book(clock)
     given_out: dict[CodeHash, Person] = {}
     for number, order in enumerate(orders):
         deed = spelled_out(order, number, tuple(given_out))
-        clock.forward(deed if isinstance(deed, float) else 0.0)
+        clock.advance(deed if isinstance(deed, float) else 0.0)
         open_now = {each.person for each in (await pairings.listing()).requests}
         codes = {code: person for code, person in given_out.items() if person in open_now}
         answer = await carry_out(pairings, deed)

@@ -10,13 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from contracts.cluster_orders import HERE, THERE, THIRD, at, both_join, member
-from contracts.store_orders import LEASE, ME, RIVAL, HandClock, ending, said
+from contracts.store_orders import LEASE, ME, RIVAL, ending, said
 from store.test_postgres_races import at_once, kinds
+from support.waiting import until
 from talaria.core.cluster import Adopted
 from talaria.core.ids import ChatKey, OwnerId, TurnId
 from talaria.core.ledger import Accepted, Begin, Binding, TurnEnd
 from talaria.core.turns import TurnState
 from talaria.store.postgres.store import PostgresStore
+from talaria.testing.clock import FakeClock
 
 Stores = tuple[PostgresStore, PostgresStore]
 WAITING = """
@@ -27,7 +29,7 @@ CHATS = [ChatKey(f"agent:main:http:api:{n}") for n in range(8)]
 
 
 @pytest.fixture
-async def stores(postgres_url: str, clock: HandClock) -> AsyncIterator[Stores]:
+async def stores(postgres_url: str, clock: FakeClock) -> AsyncIterator[Stores]:
     """Two gateways of a cluster."""
     async with (
         await PostgresStore.open(postgres_url, clock, connections=6) as one,
@@ -73,14 +75,14 @@ async def test_first_messages_at_two_members_give_a_chat_one_of_them(
     assert len(await turns_of(stores[0], ME, RIVAL)) == 2 * len(CHATS)
 
 
-async def test_an_idle_chat_goes_to_one_of_two_members(stores: Stores, clock: HandClock) -> None:
+async def test_an_idle_chat_goes_to_one_of_two_members(stores: Stores, clock: FakeClock) -> None:
     third = replace(THIRD, warm_seconds=1.0)
     await stores[0].cluster.join(member(third.owner, third.place), 10 * LEASE)
     for chat in CHATS:
         turn = await stores[0].accept(at(third, chat=chat))
         assert turn.began is not None
         await stores[0].commit(ending(turn, turn.began))
-    clock.forward(5)
+    clock.advance(5)
     hasty = (replace(HERE, warm_seconds=1.0), replace(THERE, warm_seconds=1.0))
     orders = [
         store.accept(at(here, chat=chat)) for chat in CHATS for store, here in zip(stores, hasty, strict=True)
@@ -89,19 +91,19 @@ async def test_an_idle_chat_goes_to_one_of_two_members(stores: Stores, clock: Ha
     assert len(await turns_of(stores[0], ME, RIVAL)) == 2 * len(CHATS)
 
 
-async def orphan(stores: Stores, clock: HandClock) -> list[TurnId]:
+async def orphan(stores: Stores, clock: FakeClock) -> list[TurnId]:
     """Let a member die that has two turns of each chat, which are not of its current session."""
     await stores[0].cluster.join(member(THIRD.owner, THIRD.place), LEASE / 2)
     accepted = [await stores[0].accept(at(THIRD, chat=chat)) for chat in CHATS for _ in range(2)]
     for chat in CHATS:
         last = await stores[0].accept(at(THIRD, chat=chat, binding=Binding.NEW, begins=None))
         await stores[0].settle(last.turn.id, TurnEnd(TurnState.CANCELLED))
-    clock.forward(LEASE)
+    clock.advance(LEASE)
     await both_join(stores[0])
     return [turn.turn.id for turn in accepted]
 
 
-async def test_each_turn_of_a_dead_member_is_adopted_once(stores: Stores, clock: HandClock) -> None:
+async def test_each_turn_of_a_dead_member_is_adopted_once(stores: Stores, clock: FakeClock) -> None:
     orphans = await orphan(stores, clock)
     calls = [stores[n % 2].cluster.adopt((HERE, THERE)[n % 2]) for n in range(6)]
     found: list[Adopted] = list(await asyncio.gather(*calls))
@@ -110,7 +112,7 @@ async def test_each_turn_of_a_dead_member_is_adopted_once(stores: Stores, clock:
 
 
 async def test_a_message_and_an_adoption_at_once_leave_a_chat_with_one_member(
-    stores: Stores, clock: HandClock
+    stores: Stores, clock: FakeClock
 ) -> None:
     orphans = await orphan(stores, clock)
     messages = [stores[1].accept(at(THERE, chat=chat)) for chat in CHATS]
@@ -121,7 +123,7 @@ async def test_a_message_and_an_adoption_at_once_leave_a_chat_with_one_member(
 
 
 async def test_a_chat_that_two_orders_are_about_to_move_is_moved_by_the_first(
-    stores: Stores, clock: HandClock, postgres_url: str
+    stores: Stores, clock: FakeClock, postgres_url: str
 ) -> None:
     """Both have read the chat's row, and wait to change it."""
     await orphan(stores, clock)
@@ -129,14 +131,13 @@ async def test_a_chat_that_two_orders_are_about_to_move_is_moved_by_the_first(
         holder.execute("SELECT 1 FROM chats WHERE chat_key = %s FOR UPDATE", (CHATS[0],))
         adopting = asyncio.create_task(stores[0].cluster.adopt(HERE))
         accepting = asyncio.create_task(stores[1].accept(at(THERE, chat=CHATS[0])))
-        while watch.execute(WAITING).fetchone() != (2,):
-            await asyncio.sleep(0)
+        await until(lambda: watch.execute(WAITING).fetchone() == (2,), pause=0)
         holder.rollback()
         await asyncio.gather(adopting, accepting)
     await turns_of(stores[0], ME, RIVAL)
 
 
-async def test_a_turn_is_begun_or_adopted_by_another(stores: Stores, clock: HandClock) -> None:
+async def test_a_turn_is_begun_or_adopted_by_another(stores: Stores, clock: FakeClock) -> None:
     orphans = await orphan(stores, clock)
     begins = [stores[0].begin(Begin(turn, THIRD.owner, LEASE, said("x"))) for turn in orphans[::2]]
     found, adopted = await asyncio.gather(at_once(*begins), stores[1].cluster.adopt(THERE))
@@ -157,7 +158,7 @@ async def test_a_role_goes_to_one_member(stores: Stores) -> None:
 
 
 async def test_messages_for_a_place_whose_next_process_joins_are_found_by_it(
-    stores: Stores, clock: HandClock
+    stores: Stores, clock: FakeClock
 ) -> None:
     """A turn for the process before would be adopted by anybody, late."""
     one, two = stores
@@ -169,7 +170,7 @@ async def test_messages_for_a_place_whose_next_process_joins_are_found_by_it(
             await one.cluster.place_chat(chat, THERE.place)
             assert first.began is not None
             await two.commit(ending(first, first.began))
-        clock.forward(LEASE)
+        clock.advance(LEASE)
         await one.cluster.join(member(ME, HERE.place), LEASE)
         after = OwnerId(f"own_there_{n}")
         accepts = asyncio.gather(*(one.accept(at(HERE, chat=chat)) for chat in CHATS))

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from contracts.store_orders import ME, HandClock
-from postgres_server import PostgresServer
+from contracts.store_orders import ME
 from store.cutting_proxy import Cut, CuttingProxy, cutting_proxy
+from support.postgres_server import PostgresServer
+from support.waiting import until
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
 from talaria.store.postgres.connections import open_pipe
@@ -18,6 +19,7 @@ from talaria.store.postgres.pipeline import ConnectionCut
 from talaria.store.postgres.server_clock import ServerClock
 from talaria.store.postgres.store import PostgresStore
 from talaria.store.sql.executor import Connection, Transaction
+from talaria.testing.clock import FakeClock
 
 ADD_ONE = """
 INSERT INTO cursors (name, value) VALUES ('n', '1')
@@ -36,7 +38,7 @@ def read_count(db: Connection) -> int:
 
 
 @pytest.fixture
-async def proxied(postgres_url: str, clock: HandClock) -> AsyncIterator[tuple[CuttingProxy, PostgresStore]]:
+async def proxied(postgres_url: str, clock: FakeClock) -> AsyncIterator[tuple[CuttingProxy, PostgresStore]]:
     with cutting_proxy(postgres_url) as (proxy, url):
         async with await PostgresStore.open(url, clock, connections=2) as store:
             await store.probe()
@@ -85,7 +87,7 @@ async def test_an_order_is_run_again_if_it_was_cut_off_before_its_commit(
 
 
 async def test_sessions_that_the_server_ends_lose_nothing_and_double_nothing(
-    postgres_url: str, clock: HandClock
+    postgres_url: str, clock: FakeClock
 ) -> None:
     async with await PostgresStore.open(postgres_url, clock, connections=4) as store:
         with psycopg.connect(postgres_url, autocommit=True) as admin:
@@ -132,7 +134,7 @@ async def test_a_database_that_is_gone_is_told_of_and_comes_back(
 
 
 async def test_the_outcome_of_a_commit_is_waited_for_while_the_database_is_gone(
-    postgres_url: str, clock: HandClock
+    postgres_url: str, clock: FakeClock
 ) -> None:
     with cutting_proxy(postgres_url) as (proxy, url):
         async with await PostgresStore.open(url, clock, connections=1) as store:
@@ -142,8 +144,7 @@ async def test_the_outcome_of_a_commit_is_waited_for_while_the_database_is_gone(
                 proxy.cut, proxy.is_gone = Cut.AFTER, True
 
             writing = asyncio.ensure_future(store.threads.write(order))
-            while proxy.refused < 5:
-                await asyncio.sleep(0.001)
+            await until(lambda: proxy.refused >= 5)
             store.threads.writers.queue_seconds = 0.0
             waiting = [store.threads.write(add_one) for _ in range(3)]
             await store.look()
@@ -168,8 +169,7 @@ async def test_a_store_that_closes_does_not_wait_for_a_database_that_is_gone(
         proxy.cut, proxy.is_gone = Cut.AFTER, True
 
     writing = asyncio.ensure_future(store.threads.write(order))
-    while proxy.refused < 1:
-        await asyncio.sleep(0)
+    await until(lambda: proxy.refused >= 1, pause=0)
     if is_abandoned:
         store.abandon()
     else:
@@ -179,7 +179,7 @@ async def test_a_store_that_closes_does_not_wait_for_a_database_that_is_gone(
 
 
 async def test_an_order_that_waits_too_long_for_a_connection_is_refused(
-    postgres_url: str, clock: HandClock
+    postgres_url: str, clock: FakeClock
 ) -> None:
     async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
         store.threads.writers.queue_seconds = 0.05
@@ -197,7 +197,7 @@ async def test_an_order_that_waits_too_long_for_a_connection_is_refused(
         assert await store.threads.read(read_count) == 0
 
 
-async def test_leases_are_renewed_beside_a_full_pool(postgres_url: str, clock: HandClock) -> None:
+async def test_leases_are_renewed_beside_a_full_pool(postgres_url: str, clock: FakeClock) -> None:
     async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
         with psycopg.connect(postgres_url) as other:
             other.execute("SELECT pg_advisory_xact_lock(7)")
@@ -243,7 +243,7 @@ def test_a_slow_answer_does_not_move_the_clock() -> None:
 
 
 async def test_a_zero_character_does_not_keep_a_reply_from_being_stored(
-    postgres_url: str, clock: HandClock
+    postgres_url: str, clock: FakeClock
 ) -> None:
     async with await PostgresStore.open(postgres_url, clock) as store:
         await store.set_cursor("name", "a\0b")
@@ -251,7 +251,7 @@ async def test_a_zero_character_does_not_keep_a_reply_from_being_stored(
 
 
 async def test_a_gateway_that_is_stopped_in_an_order_keeps_no_locks(
-    postgres_url: str, clock: HandClock
+    postgres_url: str, clock: FakeClock
 ) -> None:
     """The server ends its session; what it had not committed is done again when it goes on."""
     async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
@@ -272,7 +272,7 @@ async def test_a_gateway_that_is_stopped_in_an_order_keeps_no_locks(
 
 
 async def test_a_fail_over_that_loses_commits_stops_no_connection(
-    postgres_url: str, clock: HandClock
+    postgres_url: str, clock: FakeClock
 ) -> None:
     async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
         for _ in range(2):
@@ -286,7 +286,7 @@ async def test_a_fail_over_that_loses_commits_stops_no_connection(
 
 
 async def test_a_server_that_only_reads_by_now_is_left_for_the_one_that_writes(
-    postgres_url: str, clock: HandClock
+    postgres_url: str, clock: FakeClock
 ) -> None:
     async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
         servers: list[int] = []
@@ -303,7 +303,7 @@ async def test_a_server_that_only_reads_by_now_is_left_for_the_one_that_writes(
 
 
 async def test_a_server_without_free_connections_delays_orders_and_refuses_none(
-    postgres: PostgresServer, postgres_database: str, clock: HandClock
+    postgres: PostgresServer, postgres_database: str, clock: FakeClock
 ) -> None:
     postgres.execute("CREATE ROLE guest LOGIN CONNECTION LIMIT 3")
     with psycopg.connect(postgres_database, autocommit=True) as owner:
@@ -338,7 +338,7 @@ async def test_a_lease_that_cannot_be_renewed_in_time_is_told_of_in_time(
     assert await store.threads.read(read_count) == 1
 
 
-async def test_the_status_is_told_while_queries_hang(postgres_url: str, clock: HandClock) -> None:
+async def test_the_status_is_told_while_queries_hang(postgres_url: str, clock: FakeClock) -> None:
     async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
         await store.stats()
         store.stats_seconds = 0.01
@@ -348,7 +348,7 @@ async def test_the_status_is_told_while_queries_hang(postgres_url: str, clock: H
 
 
 async def test_an_orders_time_is_the_one_at_which_it_got_its_locks(
-    postgres_url: str, clock: HandClock
+    postgres_url: str, clock: FakeClock
 ) -> None:
     """Otherwise a lease would be shorter, and a change older, than all that was committed meanwhile."""
     async with await PostgresStore.open(postgres_url, clock, connections=1) as store:
@@ -364,7 +364,7 @@ async def test_an_orders_time_is_the_one_at_which_it_got_its_locks(
             waits = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
             while await store.threads.read(lambda db: db.execute(waits).fetchone()) is None:
                 await asyncio.sleep(0)
-            clock.forward(9.0)
+            clock.advance(9.0)
         assert await writing == clock.now()
 
 

@@ -16,7 +16,6 @@ from contracts.store_orders import (
     ME,
     OTHER_CHAT,
     RIVAL,
-    HandClock,
     accepting,
     approved,
     begun,
@@ -35,13 +34,14 @@ from talaria.core.messages import AssistantMessage
 from talaria.core.spending import Cap, Reserve, Scope, SpendingQuery
 from talaria.core.turns import Sender
 from talaria.store.postgres.store import PostgresStore
+from talaria.testing.clock import FakeClock
 
 T = TypeVar("T")
 Stores = tuple[PostgresStore, PostgresStore]
 
 
 @pytest.fixture
-async def stores(postgres_url: str, clock: HandClock) -> AsyncIterator[Stores]:
+async def stores(postgres_url: str, clock: FakeClock) -> AsyncIterator[Stores]:
     """Two gateways on one database."""
     async with (
         await PostgresStore.open(postgres_url, clock, connections=6) as one,
@@ -95,18 +95,18 @@ async def test_a_log_has_no_gap_and_no_number_twice(stores: Stores) -> None:
     assert [entry.seq for entry in log] == list(range(1, 26))
 
 
-async def test_a_lost_lease_commits_nothing_however_close(stores: Stores, clock: HandClock) -> None:
+async def test_a_lost_lease_commits_nothing_however_close(stores: Stores, clock: FakeClock) -> None:
     """The holder commits at the moment in which another takes the lease: one order comes first."""
     for n in range(6):
         turn, lease = await begun(stores[0], accepting(chat=ChatKey(f"agent:main:http:api:{n}")))
-        clock.forward(LEASE + 1)
+        clock.advance(LEASE + 1)
         late = stores[0].commit(ending(turn, lease, AssistantMessage("old")))
         again = stores[1].begin(Begin(turn.turn.id, RIVAL, LEASE, said("x")))
         found = await at_once(late, again)
         assert kinds(found) in ({"StaleFence": 1, "Began": 1}, {"Committed": 1, "IllegalMove": 1})
 
 
-async def test_reservations_at_once_stay_under_the_cap(stores: Stores, clock: HandClock) -> None:
+async def test_reservations_at_once_stay_under_the_cap(stores: Stores, clock: FakeClock) -> None:
     turns = [await begun(stores[0], accepting(chat=ChatKey(f"agent:main:http:api:{n}"))) for n in range(12)]
     for caps in ((Cap(Scope.DAY, 50),), (Cap(Scope.USER, 90),), (Cap(Scope.DAY, 90), Cap(Scope.USER, 130))):
         orders = [
@@ -145,13 +145,13 @@ async def test_a_reply_is_claimed_and_split_once(stores: Stores) -> None:
     assert sum(isinstance(each, OutboxRow) for each in claims) == 1
 
 
-async def test_no_turn_is_left_without_its_session(stores: Stores, clock: HandClock) -> None:
+async def test_no_turn_is_left_without_its_session(stores: Stores, clock: FakeClock) -> None:
     """Sessions are deleted, ended and pruned while messages for them come in."""
     for n in range(6):
         chat = ChatKey(f"agent:main:http:api:{n}")
         turn, lease = await begun(stores[0], accepting(chat=chat, spec=pinned()))
         await stores[0].commit(ending(turn, lease, AssistantMessage("hi")))
-        clock.forward(10)
+        clock.advance(10)
         found = await at_once(
             stores[0].accept(accepting(chat=chat)),
             stores[1].delete_session(turn.turn.session_id, 0.0),
@@ -181,7 +181,7 @@ async def test_a_person_has_no_more_jobs_than_allowed(stores: Stores) -> None:
     assert kinds(found) == {"Job": 3, "LimitReached": 9}
 
 
-async def test_a_slot_is_claimed_once_and_no_more_run_than_may(stores: Stores, clock: HandClock) -> None:
+async def test_a_slot_is_claimed_once_and_no_more_run_than_may(stores: Stores, clock: FakeClock) -> None:
     jobs = [await stores[0].jobs.add(_job(f"job_{n}", next_at=clock.now())) for n in range(9)]
     now = clock.now()
     moves = [AdvanceJob(job.id, job.version, now, now + 60, (NewSlot(now, now),)) for job in jobs]

@@ -13,9 +13,9 @@ import msgspec
 import psycopg
 import pytest
 
-from postgres_server import PostgresServer, running_server
 from store.cutting_proxy import cutting_proxy
 from store.sql_statements import STATEMENTS
+from support.postgres_server import PostgresServer, running_server
 from talaria.core.clock import SystemClock
 from talaria.core.cluster import Member
 from talaria.core.errors import ForeignDatabase, StoreError

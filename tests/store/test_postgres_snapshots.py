@@ -14,7 +14,6 @@ import pytest
 
 from contracts.store_orders import (
     OTHER_CHAT,
-    HandClock,
     accepting,
     answered,
     begun,
@@ -22,7 +21,7 @@ from contracts.store_orders import (
     pinned,
     record_of,
 )
-from postgres_server import PostgresServer
+from support.postgres_server import PostgresServer
 from talaria.core.errors import StoreError
 from talaria.store.copying import CopiedTable, copied_tables
 from talaria.store.postgres.connections import open_pipe
@@ -32,6 +31,7 @@ from talaria.store.postgres.store import PostgresStore
 from talaria.store.settings import UNFINISHED_COPY
 from talaria.store.sql.executor import Executor
 from talaria.store.sqlite.store import SqliteStore
+from talaria.testing.clock import FakeClock
 
 
 async def _fill(store: PostgresStore) -> None:
@@ -53,7 +53,7 @@ def _left(folder: Path) -> list[str]:
 
 
 async def test_a_snapshot_has_every_row_of_every_table_also_while_a_turn_runs(
-    path: Path, clock: HandClock, postgres_url: str
+    path: Path, clock: FakeClock, postgres_url: str
 ) -> None:
     async with await PostgresStore.open(postgres_url, clock) as server:
         await _fill(server)
@@ -69,7 +69,7 @@ async def test_a_snapshot_has_every_row_of_every_table_also_while_a_turn_runs(
 
 
 async def test_writes_during_a_snapshot_are_not_in_it(
-    path: Path, clock: HandClock, postgres_url: str
+    path: Path, clock: FakeClock, postgres_url: str
 ) -> None:
     """Each write changes a table that was copied already and one that was not."""
     async with await PostgresStore.open(postgres_url, clock) as server:
@@ -93,7 +93,7 @@ async def test_writes_during_a_snapshot_are_not_in_it(
 
 
 async def test_a_snapshot_under_load_is_a_whole_store(
-    path: Path, clock: HandClock, postgres_url: str
+    path: Path, clock: FakeClock, postgres_url: str
 ) -> None:
     async with await PostgresStore.open(postgres_url, clock) as server:
         await _fill(server)
@@ -113,7 +113,7 @@ async def test_a_snapshot_under_load_is_a_whole_store(
 
 
 async def test_a_snapshot_from_a_newer_schema_is_refused(
-    path: Path, clock: HandClock, postgres_database: str
+    path: Path, clock: FakeClock, postgres_database: str
 ) -> None:
     async with await PostgresStore.open(postgres_database, clock) as server:
         with psycopg.connect(postgres_database) as other:
@@ -125,7 +125,7 @@ async def test_a_snapshot_from_a_newer_schema_is_refused(
 
 
 async def test_a_lost_server_ends_a_snapshot_and_leaves_no_file(
-    path: Path, clock: HandClock, postgres_url: str, postgres: PostgresServer
+    path: Path, clock: FakeClock, postgres_url: str, postgres: PostgresServer
 ) -> None:
     async with await PostgresStore.open(postgres_url, clock) as server:
         await _fill(server)
@@ -143,7 +143,7 @@ async def test_a_lost_server_ends_a_snapshot_and_leaves_no_file(
 
 
 async def test_a_full_disk_ends_a_snapshot_with_the_reason_and_leaves_no_file(
-    path: Path, clock: HandClock, postgres_url: str
+    path: Path, clock: FakeClock, postgres_url: str
 ) -> None:
     async with await PostgresStore.open(postgres_url, clock) as server:
         await _fill(server)
@@ -165,7 +165,7 @@ def _largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-async def test_a_store_that_closes_ends_its_snapshot(path: Path, clock: HandClock, postgres_url: str) -> None:
+async def test_a_store_that_closes_ends_its_snapshot(path: Path, clock: FakeClock, postgres_url: str) -> None:
     async with await PostgresStore.open(postgres_url, clock) as server:
         await _fill(server)
         copying = asyncio.create_task(server.snapshot(path))
@@ -176,7 +176,7 @@ async def test_a_store_that_closes_ends_its_snapshot(path: Path, clock: HandCloc
 
 
 async def test_a_snapshot_that_is_cancelled_leaves_no_file_and_no_connection(
-    path: Path, clock: HandClock, postgres_url: str, postgres: PostgresServer
+    path: Path, clock: FakeClock, postgres_url: str, postgres: PostgresServer
 ) -> None:
     async with await PostgresStore.open(postgres_url, clock) as server:
         await _fill(server)

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from contracts.store_orders import HandClock
 from store.test_stateful import Ledger
 from talaria.core.clock import Clock
 from talaria.store.postgres.connections import open_pipe
 from talaria.store.postgres.link import PostgresLink
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sqlite.database import open_memory
+from talaria.testing.clock import FakeClock
 
 T = TypeVar("T")
 TABLES = [
@@ -40,7 +40,7 @@ class InlinePostgres:
     async def read(self, query: Callable[[Connection], T]) -> T:
         return self._reader.read(query)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._writer.close()
         self._reader.close()
 
@@ -49,7 +49,7 @@ class PostgresLedger(Ledger):
     url: ClassVar[str] = ""
     empty: ClassVar[Callable[[], object]]
 
-    def make_executor(self, clock: HandClock) -> Any:
+    def make_executor(self, clock: FakeClock) -> Any:
         type(self).empty()
         return InlinePostgres(self.url, clock)
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from contracts.cluster_orders import HERE, THERE, member
-from contracts.store_orders import LEASE, ME, HandClock, accepting, ending, said, step
+from contracts.store_orders import LEASE, ME, accepting, ending, said, step
 from talaria.core.cluster import Here
 from talaria.core.ledger import Accepted, Began, Begin, Commit, UsageWrite
 from talaria.core.messages import AssistantMessage, TokenUsage
@@ -18,6 +18,7 @@ from talaria.core.turns import StepKind, StepState
 from talaria.store.postgres.connections import open_pipe
 from talaria.store.postgres.link import PostgresLink
 from talaria.store.sql import cluster, orders
+from talaria.testing.clock import FakeClock
 
 T = TypeVar("T")
 USED = UsageWrite(1, "p", "m", TokenUsage(10, output=5), 7, "u")
@@ -69,7 +70,7 @@ TAKEN = {
 
 
 @pytest.fixture
-def counted(postgres_url: str, clock: HandClock) -> Iterator[Counted]:
+def counted(postgres_url: str, clock: FakeClock) -> Iterator[Counted]:
     link = PostgresLink(lambda: open_pipe(postgres_url), clock)
     link.write(lambda tx: None)
     yield Counted(link)
@@ -77,7 +78,7 @@ def counted(postgres_url: str, clock: HandClock) -> Iterator[Counted]:
 
 
 def test_a_member_of_a_cluster_takes_no_more_for_a_chat_that_it_has(
-    counted: Counted, clock: HandClock
+    counted: Counted, clock: FakeClock
 ) -> None:
     counted.join(HERE, THERE)
     first = counted.accept("first message of a chat", begins=True, here=HERE)

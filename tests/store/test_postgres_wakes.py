@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from contracts.store_orders import ME, HandClock
+from contracts.store_orders import ME
 from talaria.core.cluster import Wake
 from talaria.core.errors import StoreError
 from talaria.store.postgres.pipeline import Pipe
 from talaria.store.postgres.store import PostgresStore
 from talaria.store.postgres.wakes import PostgresWakes
+from talaria.testing.clock import FakeClock
 
 Stores = tuple[PostgresStore, PostgresStore]
 CUT_ALL = """
@@ -23,7 +24,7 @@ WHERE datname = current_database() AND application_name = 'talaria'
 
 
 @pytest.fixture
-async def stores(postgres_url: str, clock: HandClock) -> AsyncIterator[Stores]:
+async def stores(postgres_url: str, clock: FakeClock) -> AsyncIterator[Stores]:
     async with (
         await PostgresStore.open(postgres_url, clock, connections=2) as one,
         await PostgresStore.open(postgres_url, clock, connections=2) as two,

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from contracts.store_orders import ME, OTHER_CHAT, HandClock, accepting, answered, begun, record_of
+from contracts.store_orders import ME, OTHER_CHAT, accepting, answered, begun, record_of
 from talaria.core.errors import NotFound, StoreDamaged, StoreError
 from talaria.core.ids import TurnId
 from talaria.core.ledger import BLAMED, Integrity, TurnEnd, blamed_turns
@@ -47,7 +47,7 @@ def known(store: SqliteStore) -> str:
     return store.integrity.value
 
 
-async def filled(path: Path, clock: HandClock) -> SqliteStore:
+async def filled(path: Path, clock: FakeClock) -> SqliteStore:
     """A closed database of a few hundred pages."""
     async with await SqliteStore.open(path, clock) as store:
         for _ in range(40):
@@ -80,7 +80,7 @@ def test_a_killed_owner_is_remembered_until_someone_looked(tmp_path: Path) -> No
         assert not lock.follows_crash
 
 
-async def test_a_whole_suspect_opens(path: Path, clock: HandClock) -> None:
+async def test_a_whole_suspect_opens(path: Path, clock: FakeClock) -> None:
     await filled(path, clock)
     async with await SqliteStore.open(path, clock, is_suspect=True) as store:
         assert known(store) == Integrity.WHOLE
@@ -89,7 +89,8 @@ async def test_a_whole_suspect_opens(path: Path, clock: HandClock) -> None:
         assert known(store) == Integrity.CLEAN_END
 
 
-async def test_a_damaged_suspect_is_refused_and_left_as_it_is(path: Path, clock: HandClock) -> None:
+@pytest.mark.broken_database
+async def test_a_damaged_suspect_is_refused_and_left_as_it_is(path: Path, clock: FakeClock) -> None:
     await filled(path, clock)
     damage(path)
     before = path.read_bytes()
@@ -101,7 +102,8 @@ async def test_a_damaged_suspect_is_refused_and_left_as_it_is(path: Path, clock:
     assert path.read_bytes() == before
 
 
-async def test_a_damaged_database_is_found_before_its_rows_are_counted(path: Path, clock: HandClock) -> None:
+@pytest.mark.broken_database
+async def test_a_damaged_database_is_found_before_its_rows_are_counted(path: Path, clock: FakeClock) -> None:
     await filled(path, clock)
     assert inspect_database(path).unsettled == 0
     damage(path)
@@ -110,7 +112,7 @@ async def test_a_damaged_database_is_found_before_its_rows_are_counted(path: Pat
 
 
 async def test_a_large_suspect_opens_at_once_and_is_looked_at_beside_the_work(
-    tmp_path: Path, path: Path, clock: HandClock
+    tmp_path: Path, path: Path, clock: FakeClock
 ) -> None:
     await filled(path, clock)
     (tmp_path / LOCK_NAME).write_text("4711\n")
@@ -123,8 +125,9 @@ async def test_a_large_suspect_opens_at_once_and_is_looked_at_beside_the_work(
         assert not lock.follows_crash
 
 
+@pytest.mark.broken_database
 async def test_damage_found_beside_the_work_stops_writing_but_not_reading(
-    tmp_path: Path, path: Path, clock: HandClock
+    tmp_path: Path, path: Path, clock: FakeClock
 ) -> None:
     async with await SqliteStore.open(path, clock) as store:
         first = await answered(store, accepting())
@@ -147,7 +150,8 @@ async def test_damage_found_beside_the_work_stops_writing_but_not_reading(
         assert lock.follows_crash, "the next start looks again"
 
 
-async def test_damage_that_a_reader_meets_stops_writing(path: Path, clock: HandClock) -> None:
+@pytest.mark.broken_database
+async def test_damage_that_a_reader_meets_stops_writing(path: Path, clock: FakeClock) -> None:
     await filled(path, clock)
     async with await SqliteStore.open(path, clock) as store:
         turn = await store.accept(accepting())
@@ -161,7 +165,7 @@ async def test_damage_that_a_reader_meets_stops_writing(path: Path, clock: HandC
             await store.accept(accepting())
 
 
-async def test_once_damage_is_known_no_order_reaches_the_file(path: Path, clock: HandClock) -> None:
+async def test_once_damage_is_known_no_order_reaches_the_file(path: Path, clock: FakeClock) -> None:
     reached: list[str] = []
 
     def note(order: str, tx: Transaction) -> None:
@@ -184,7 +188,7 @@ async def test_once_damage_is_known_no_order_reaches_the_file(path: Path, clock:
 class Limited(AbstractAsyncContextManager[SqliteStore]):
     """A store whose disk the test fills, makes read-only and mends, by SQLite's own limits."""
 
-    def __init__(self, path: Path, clock: HandClock) -> None:
+    def __init__(self, path: Path, clock: FakeClock) -> None:
         self._path = path
         self._clock = clock
         self._limits: list[str] = []
@@ -223,7 +227,7 @@ class _Limited:
         return self._cursor.execute(*statement)
 
 
-async def test_a_full_disk_is_named_and_over_when_there_is_room(path: Path, clock: HandClock) -> None:
+async def test_a_full_disk_is_named_and_over_when_there_is_room(path: Path, clock: FakeClock) -> None:
     limited = Limited(path, clock)
     async with limited as store:
         limited.limit("max_page_count = 60")
@@ -240,7 +244,7 @@ async def test_a_full_disk_is_named_and_over_when_there_is_room(path: Path, cloc
 
 
 async def test_a_read_only_disk_is_named_and_over_when_it_can_be_written(
-    path: Path, clock: HandClock
+    path: Path, clock: FakeClock
 ) -> None:
     limited = Limited(path, clock)
     async with limited as store:
@@ -260,7 +264,7 @@ async def test_a_read_only_disk_is_named_and_over_when_it_can_be_written(
 
 
 async def test_the_watch_finds_out_by_itself_that_the_disk_is_well_again(
-    tmp_path: Path, path: Path, clock: HandClock
+    tmp_path: Path, path: Path, clock: FakeClock
 ) -> None:
     limited = Limited(path, clock)
     async with limited as store:
@@ -296,7 +300,7 @@ async def test_the_watch_tells_looks_and_probes_at_its_own_pace(tmp_path: Path, 
         await asyncio.gather(watching, return_exceptions=True)
 
 
-async def test_a_batch_of_refusals_does_not_end_the_trouble(path: Path, clock: HandClock) -> None:
+async def test_a_batch_of_refusals_does_not_end_the_trouble(path: Path, clock: FakeClock) -> None:
     limited = Limited(path, clock)
     async with limited as store:
         limited.limit("max_page_count = 60")
@@ -311,7 +315,7 @@ async def test_a_batch_of_refusals_does_not_end_the_trouble(path: Path, clock: H
 
 
 async def test_a_disk_that_hangs_is_named_while_it_hangs_and_slow_until_a_write_is_quick(
-    tmp_path: Path, path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "talaria.store")
     async with await SqliteStore.open(path, clock) as store:
@@ -326,7 +330,7 @@ async def test_a_disk_that_hangs_is_named_while_it_hangs_and_slow_until_a_write_
         write = store._threads.write(hang, is_durable=True)
         await entered.wait()
         assert can_write(store), "a write may take a moment"
-        clock.forward(SLOW_SECONDS + 0.5)
+        clock.advance(SLOW_SECONDS + 0.5)
         assert "does not answer" in (watch.trouble() or "")
         assert "does not answer" in (await store.stats()).trouble
         await watch._tell()
@@ -341,7 +345,7 @@ async def test_a_disk_that_hangs_is_named_while_it_hangs_and_slow_until_a_write_
 
 
 async def test_counts_from_a_disk_that_hangs_are_the_last_ones_and_are_not_waited_for(
-    path: Path, clock: HandClock
+    path: Path, clock: FakeClock
 ) -> None:
     async with await SqliteStore.open(path, clock) as store:
         await store.accept(accepting())
@@ -358,7 +362,7 @@ async def test_counts_from_a_disk_that_hangs_are_the_last_ones_and_are_not_waite
         reads = [store._threads.read(lambda db: thawed.wait(30)) for _ in range(8)]
         write = store._threads.write(hang, is_durable=True)
         await writing.wait()
-        clock.forward(SLOW_SECONDS + 0.5)
+        clock.advance(SLOW_SECONDS + 0.5)
         try:
             stats = await store.stats()
             await asyncio.sleep(0)
@@ -403,7 +407,7 @@ def test_a_failure_without_a_name_is_looked_into_and_leaves_no_file(tmp_path: Pa
     assert find_fault(tmp_path / "nowhere") is DiskFault.OTHER
 
 
-async def test_a_closed_store_refuses_in_words(path: Path, clock: HandClock) -> None:
+async def test_a_closed_store_refuses_in_words(path: Path, clock: FakeClock) -> None:
     for store in (MemoryStore(clock), await SqliteStore.open(path, clock)):
         await store.close()
         for use in (lambda: store.accept(accepting()), store.stats):  # noqa: B023 - used at once
@@ -411,7 +415,7 @@ async def test_a_closed_store_refuses_in_words(path: Path, clock: HandClock) -> 
                 await use()
 
 
-async def test_a_store_in_memory_tells_failures_like_one_on_disk(clock: HandClock) -> None:
+async def test_a_store_in_memory_tells_failures_like_one_on_disk(clock: FakeClock) -> None:
     inline = InlineExecutor(clock)
     with pytest.raises(StoreError, match="The database failed"):
         await inline.write(lambda tx: tx.execute("SELECT FROM"))
@@ -423,10 +427,10 @@ async def test_a_store_in_memory_tells_failures_like_one_on_disk(clock: HandCloc
 
     with pytest.raises(NotFound):
         await inline.read(missing)
-    inline.close()
+    await inline.close()
 
 
-async def test_a_thread_is_told_when_the_database_does_not_answer(path: Path, clock: HandClock) -> None:
+async def test_a_thread_is_told_when_the_database_does_not_answer(path: Path, clock: FakeClock) -> None:
     async with await SqliteStore.open(path, clock) as store:
         busy, go_on = threading.Event(), threading.Event()
 
@@ -482,6 +486,7 @@ def test_a_lock_that_cannot_be_written_still_remembers_a_killed_owner(tmp_path: 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.broken_database
 async def test_an_old_schema_is_told_without_counts(path: Path) -> None:
     connection = driver.connect(path)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -491,7 +496,7 @@ async def test_an_old_schema_is_told_without_counts(path: Path) -> None:
 
 
 async def test_the_blamed_turns_are_remembered_and_the_others_are_forgiven(
-    path: Path, clock: HandClock
+    path: Path, clock: FakeClock
 ) -> None:
     async with await SqliteStore.open(path, clock) as store:
         blamed, _ = await begun(store)

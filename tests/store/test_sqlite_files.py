@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_orders import CHAT, LEASE, ME, RIVAL, HandClock, accepting, begun, ending, record_of
+from contracts.store_orders import CHAT, LEASE, ME, RIVAL, accepting, begun, ending, record_of
 from talaria.core.errors import LeaseHeld, StoreError, StoreLocked
 from talaria.core.ids import TurnId
 from talaria.store.home_lock import HomeLock
 from talaria.store.sqlite.driver import driver, is_single_process_only
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
+from talaria.testing.clock import FakeClock
 
 
-async def refusal(path: Path, clock: HandClock) -> StoreError:
+async def refusal(path: Path, clock: FakeClock) -> StoreError:
     with pytest.raises(StoreError) as caught:
         await SqliteStore.open(path, clock)
     assert caught.value.hint
@@ -40,7 +41,7 @@ def spawn(script: str, *arguments: object) -> subprocess.Popen[str]:
 # -- opening
 
 
-async def test_reopened_store_has_what_was_written(path: Path, clock: HandClock) -> None:
+async def test_reopened_store_has_what_was_written(path: Path, clock: FakeClock) -> None:
     async with await SqliteStore.open(path, clock) as store:
         turn, lease = await begun(store)
         await store.commit(ending(turn, lease, reply="kept"))
@@ -52,14 +53,14 @@ async def test_reopened_store_has_what_was_written(path: Path, clock: HandClock)
         assert await store.hold(turn.turn.session_id, ME, LEASE) > lease.fence
 
 
-async def test_file_is_its_owners_only(path: Path, clock: HandClock) -> None:
+async def test_file_is_its_owners_only(path: Path, clock: FakeClock) -> None:
     async with await SqliteStore.open(path, clock) as store:
         await store.accept(accepting())
         modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
         assert modes == {"talaria.db": 0o600, "talaria.db-wal": 0o600, "talaria.db-shm": 0o600}
 
 
-async def test_path_with_odd_characters_is_fine(tmp_path: Path, clock: HandClock) -> None:
+async def test_path_with_odd_characters_is_fine(tmp_path: Path, clock: FakeClock) -> None:
     path = tmp_path / "a home? 100% #1 ü" / "talaria.db"
     path.parent.mkdir()
     async with await SqliteStore.open(path, clock) as store:
@@ -67,7 +68,7 @@ async def test_path_with_odd_characters_is_fine(tmp_path: Path, clock: HandClock
     assert path.exists()
 
 
-async def test_stats_name_the_engine_and_the_sizes(path: Path, clock: HandClock) -> None:
+async def test_stats_name_the_engine_and_the_sizes(path: Path, clock: FakeClock) -> None:
     async with await SqliteStore.open(path, clock) as store:
         await store.accept(accepting())
         stats = await store.stats()
@@ -80,18 +81,20 @@ def test_engine_says_when_only_one_process_is_safe() -> None:
     assert is_single_process_only is (driver.sqlite_version_info < (3, 51, 3))
 
 
-async def test_missing_folder_is_refused(tmp_path: Path, clock: HandClock) -> None:
+async def test_missing_folder_is_refused(tmp_path: Path, clock: FakeClock) -> None:
     await refusal(tmp_path / "nowhere" / "talaria.db", clock)
 
 
-async def test_file_that_is_no_database_is_refused_and_kept(path: Path, clock: HandClock) -> None:
+@pytest.mark.broken_database
+async def test_file_that_is_no_database_is_refused_and_kept(path: Path, clock: FakeClock) -> None:
     path.write_bytes(b"these are notes, not a database\n" * 100)
     error = await refusal(path, clock)
     assert "not a database" in error.user_text
     assert path.read_bytes().startswith(b"these are notes")
 
 
-async def test_database_of_another_program_is_refused_and_kept(path: Path, clock: HandClock) -> None:
+@pytest.mark.broken_database
+async def test_database_of_another_program_is_refused_and_kept(path: Path, clock: FakeClock) -> None:
     with driver.connect(path) as connection:
         connection.execute("CREATE TABLE theirs (x)")
     connection.close()
@@ -101,7 +104,8 @@ async def test_database_of_another_program_is_refused_and_kept(path: Path, clock
     assert path.read_bytes() == before
 
 
-async def test_database_of_a_newer_program_is_refused_and_kept(path: Path, clock: HandClock) -> None:
+@pytest.mark.broken_database
+async def test_database_of_a_newer_program_is_refused_and_kept(path: Path, clock: FakeClock) -> None:
     await (await SqliteStore.open(path, clock)).close()
     with driver.connect(path) as connection:
         connection.execute(f"PRAGMA user_version = {latest_version() + 1}")
@@ -113,7 +117,7 @@ async def test_database_of_a_newer_program_is_refused_and_kept(path: Path, clock
     assert path.read_bytes() == before
 
 
-async def test_two_stores_on_one_file_are_fenced(path: Path, clock: HandClock) -> None:
+async def test_two_stores_on_one_file_are_fenced(path: Path, clock: FakeClock) -> None:
     async with await SqliteStore.open(path, clock) as one, await SqliteStore.open(path, clock) as two:
         turn, lease = await begun(one, owner=ME)
         with pytest.raises(LeaseHeld):
@@ -187,7 +191,7 @@ asyncio.run(main())
 """
 
 
-async def test_acknowledged_turns_outlive_a_kill(path: Path, clock: HandClock) -> None:
+async def test_acknowledged_turns_outlive_a_kill(path: Path, clock: FakeClock) -> None:
     with spawn(CRASHING, path) as child:
         assert child.stdout is not None
         acknowledged = [child.stdout.readline().strip() for _ in range(200)]
@@ -217,11 +221,11 @@ def watch(event, arguments):
 
 sys.addaudithook(watch)
 
-from contracts.store_orders import HandClock, begun, ending
+from contracts.store_orders import begun, ending, new_clock
 from talaria.store.sqlite.store import SqliteStore
 
 async def main():
-    async with await SqliteStore.open(path, HandClock()) as store:
+    async with await SqliteStore.open(path, new_clock()) as store:
         turn, lease = await begun(store)
         await store.commit(ending(turn, lease))
         await store.stats()

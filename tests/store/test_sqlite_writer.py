@@ -16,7 +16,6 @@ from contracts.store_orders import (
     LEASE,
     ME,
     OTHER_CHAT,
-    HandClock,
     accepting,
     approved,
     asking,
@@ -34,12 +33,13 @@ from talaria.core.ledger import Accepted, Begin, Commit, TurnEnd
 from talaria.core.turns import StepState, TurnState
 from talaria.store.memory import InlineExecutor
 from talaria.store.sql.executor import Transaction
-from talaria.store.sql.store import SqlStore
 from talaria.store.sqlite.database import open_reader, open_writer
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.sqlite.threads import Readers
 from talaria.store.sqlite.writer import MAX_BATCH, Writer
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ async def turns_of_the_loop() -> None:
 
 
 @pytest.fixture
-async def writer(path: Path, clock: HandClock) -> AsyncIterator[Writer]:
+async def writer(path: Path, clock: FakeClock) -> AsyncIterator[Writer]:
     writer = await Writer.start(partial(open_writer, path), clock)
     yield writer
     if not writer.is_stopped:
@@ -82,7 +82,7 @@ async def writer(path: Path, clock: HandClock) -> AsyncIterator[Writer]:
 
 
 @pytest.fixture
-async def store(path: Path, clock: HandClock, writer: Writer) -> AsyncIterator[SqliteStore]:
+async def store(path: Path, clock: FakeClock, writer: Writer) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(path, clock, writer, Readers(partial(open_reader, path)))
     yield store
     await store.close()
@@ -179,7 +179,7 @@ async def test_batch_is_durable_if_any_order_asks(writer: Writer) -> None:
 class Noted(InlineExecutor):
     """Notes of each order whether it must reach the platter before it is answered."""
 
-    def __init__(self, clock: HandClock) -> None:
+    def __init__(self, clock: FakeClock) -> None:
         super().__init__(clock)
         self.durable: list[bool] = []
 
@@ -188,9 +188,9 @@ class Noted(InlineExecutor):
         return await super().write(order, is_durable=is_durable)
 
 
-async def test_orders_that_promise_durability_ask_for_it(clock: HandClock) -> None:
+async def test_orders_that_promise_durability_ask_for_it(clock: FakeClock) -> None:
     noted = Noted(clock)
-    store = SqlStore(noted, clock)
+    store = Store(noted, clock)
     turn = await store.accept(accepting(address="room"))
     lease = await store.begin(Begin(turn.turn.id, ME, LEASE))
     await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id))
@@ -241,7 +241,7 @@ async def test_a_thread_and_the_loop_in_one_batch_each_get_their_own_result(writ
         await refused
 
 
-async def test_full_disk_fails_the_whole_batch_and_only_that(path: Path, clock: HandClock) -> None:
+async def test_full_disk_fails_the_whole_batch_and_only_that(path: Path, clock: FakeClock) -> None:
     def connect() -> driver.Connection:
         connection = open_writer(path)
         connection.execute("PRAGMA max_page_count = 80")
@@ -323,7 +323,7 @@ async def test_cancelled_reader_goes_at_once(store: SqliteStore) -> None:
 
 
 async def test_close_finishes_what_was_taken(
-    store: SqliteStore, writer: Writer, path: Path, clock: HandClock
+    store: SqliteStore, writer: Writer, path: Path, clock: FakeClock
 ) -> None:
     orders = [accepting() for _ in range(40)]
     tasks = [asyncio.create_task(store.accept(order)) for order in orders]

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from contracts.store_orders import LEASE, HandClock, accepting, pinned, said, step
+from contracts.store_orders import LEASE, accepting, new_clock, pinned, said, step
 from talaria.core.delivery import DeliveryResult, OutboxRow, OutboxState
 from talaria.core.entries import EntryBody, Revision, SpecSet, TitleSet
 from talaria.core.errors import IdempotencyConflict, StaleFence, TalariaError
@@ -36,7 +36,8 @@ from talaria.core.titles import first_words
 from talaria.core.turns import StepKind, StepState, Turn, TurnState
 from talaria.store.memory import InlineExecutor
 from talaria.store.sql.executor import Connection
-from talaria.store.sql.store import SqlStore
+from talaria.store.store import Store
+from talaria.testing.clock import FakeClock
 
 T = TypeVar("T")
 CHATS = [ChatKey(f"agent:main:http:api:{name}") for name in ("a", "b")]
@@ -88,16 +89,16 @@ class Ledger(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = HandClock()
+        self.clock = new_clock()
         self.inline = self.make_executor(self.clock)
-        self.store = SqlStore(self.inline, self.clock)
+        self.store = Store(self.inline, self.clock)
         self.turns: list[TurnId] = []
         self.sessions: list[SessionId] = []
         self.leases: dict[SessionId, Lease] = {}
         self.known: dict[TurnId, Turn] = {}
         self.asked: list[Question] = []  # undecided
 
-    def make_executor(self, clock: HandClock) -> Any:
+    def make_executor(self, clock: FakeClock) -> Any:
         return InlineExecutor(clock)
 
     def all_rows(self, db: Connection) -> Any:
@@ -105,7 +106,7 @@ class Ledger(RuleBasedStateMachine):
         return {name: db.execute(f"SELECT * FROM {name}").fetchall() for name in names}
 
     def teardown(self) -> None:
-        self.inline.close()
+        at_once(self.inline.close())
 
     def order(self, work: Coroutine[Any, Any, T]) -> T | TalariaError:
         """What comes of it; a refusal must have changed nothing."""
@@ -197,6 +198,7 @@ class Ledger(RuleBasedStateMachine):
             if accepted.began is not None and starter is not None:
                 self.took(accepted.turn.session_id, starter, accepted.began.fence, again=True)
         self.turns.append(order.turn_id)
+        assert order.fresh is not None
         self.sessions.append(order.fresh.session_id)
 
     @rule(pick=picks, owner=owners, speaks=st.booleans(), is_forgiven=st.booleans())
@@ -361,7 +363,7 @@ class Ledger(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1.0, 10.0, LEASE, 100.0]))
     def time_passes(self, seconds: float) -> None:
-        self.clock.forward(seconds)
+        self.clock.advance(seconds)
 
     # -- what holds after each of them
 

@@ -21,11 +21,10 @@ from talaria.core.delivery import DeliveryDelayed, DeliveryRefused, DeliveryUnkn
 from talaria.core.errors import StoreError, ToolError
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
-from talaria.core.ports import TurnFeed
-from talaria.core.store_ports import Store
-from talaria.core.tools import Risk, Tool, ToolContext, ToolSource
+from talaria.core.tools import Risk
 from talaria.core.turns import Inbound
 from talaria.gateway import Gateway
+from talaria.store.store import Store
 from talaria.testing.changing_tools import ChangingSource
 from talaria.testing.clock import FakeClock
 from talaria.testing.contracts import (
@@ -36,7 +35,9 @@ from talaria.testing.contracts import (
     ToolSuite,
     open_channel,
 )
+from talaria.tools.tool import Tool, ToolContext, ToolSource
 from talaria.tools.typed_function import typed_tool
+from talaria.turns.outlet import ShownTurn
 
 
 async def note(text: Annotated[str, "A line."], context: ToolContext) -> str:
@@ -130,7 +131,7 @@ class PigeonChannel:
             raise DeliveryUnknown("The pigeon did not return.")
         return str(len(self._loft.shown))
 
-    async def show(self, view: TurnFeed) -> None:
+    async def show(self, view: ShownTurn) -> None:
         pass
 
 

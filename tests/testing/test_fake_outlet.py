@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from support.fake_outlet import FakeOutlet, OutletFault
 from talaria.testing.contracts import OutletSuite, SendTrouble
-from talaria.testing.fake_outlet import FakeOutlet, OutletFault
 
 _FAULTS = {
     SendTrouble.LATER: OutletFault.DELAY,

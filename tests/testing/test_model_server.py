@@ -107,6 +107,17 @@ async def test_latency_delays_every_answer(http: aiohttp.ClientSession) -> None:
             await task
 
 
+async def test_waiting_for_an_unfinished_answer_ignores_answers_that_are_sent_at_once(
+    http: aiohttp.ClientSession,
+) -> None:
+    async with ModelServer() as server:
+        waiting = asyncio.create_task(server.until(lambda: server.answering > 0))
+        await asyncio.sleep(0)
+        await post(http, server, {"model": "m", "messages": [USER]})
+        assert not waiting.done()
+        waiting.cancel()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_the_command_says_where_it_is_and_ends_cleanly(number: signal.Signals) -> None:
     command = ["-m", "talaria.testing.model_server", "--port", "0"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prefixes import PrefixWatch
+from support.prefixes import PrefixWatch
 
 
 def watch(*bodies: bytes) -> PrefixWatch:

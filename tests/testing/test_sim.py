@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
+from support.sim import LeftBehind, SimClock, SimulationError, Stuck, run
+from support.slow_store import SlowStore
 from talaria.core.errors import StoreError
 from talaria.core.ids import SessionId
 from talaria.store.memory import MemoryStore
-from talaria.testing.sim import LeftBehind, SimClock, SimulationError, Stuck, run
-from talaria.testing.slow_store import SlowStore
 
 SEEDS = 200
 

@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.trusts import FakeTrust
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.events import Event
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.limits import Limits
 from talaria.core.messages import Content, ToolCall, ToolResult
 from talaria.core.redaction import SecretRegistry
-from talaria.core.tools import CallScope, SessionTrust, ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.approvals import CallGate
@@ -23,9 +24,9 @@ from talaria.tools.builtin import builtin_tools
 from talaria.tools.execution import BoundTools
 from talaria.tools.function import FunctionTool, parameters
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool import CallScope, SessionTrust, ToolContext
 from talaria.tools.toolset import ToolSet
 from talaria.tools.workers import ToolWorkers
-from trusts import FakeTrust
 
 SETTINGS = ToolSettings()
 

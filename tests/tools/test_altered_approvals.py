@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from altered_approvals import OF_GRANTS, ROWS, SCENES, alter, untouched
+from support.altered_approvals import OF_GRANTS, ROWS, SCENES, alter, untouched
 from talaria.core.questions import Span
 
 WAYS = len(SCENES) + len(ROWS) + 1 + len(OF_GRANTS)

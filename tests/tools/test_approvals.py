@@ -13,19 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rig import start
+from support.rig import start
 from talaria.core.clock import SystemClock
 from talaria.core.events import QuestionAsked
 from talaria.core.ids import QuestionId, TurnId
 from talaria.core.messages import ToolCall, ToolOutcome
 from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionDraft, QuestionKind
-from talaria.core.tools import Risk, ToolContext, ToolSpec
+from talaria.core.tools import Risk, ToolSpec
 from talaria.store.memory import MemoryStore
 from talaria.tools.approvals import describe, find_question
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.execution import BoundTools
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool import Tool, ToolContext
 from talaria.tools.toolset import ToolSet
 from tools.conftest import bound
 
@@ -35,7 +36,7 @@ QUESTION = parameters({"question": text("What to ask.")}, required=["question"])
 COMMAND = parameters({"command": text("What to run.")}, required=["command"])
 
 
-class Shell:
+class Shell(Tool):
     """A tool that a person must approve. It notes what it ran."""
 
     def __init__(self, risk: Risk = Risk.HIGH) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from pictures import jpeg, png
+from support.pictures import jpeg, png
 from talaria.core.errors import ConfigError, ToolError
 from talaria.core.events import Event, ToolOutput
 from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
 from talaria.core.messages import Content, File, Image, Part, Text, ToolCall, ToolOutcome, ToolResult
 from talaria.core.questions import Decision, Question, QuestionKind
 from talaria.core.specs import AgentSpec
-from talaria.core.tools import CallScope, ToolContext, ToolSource, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.testing.changing_tools import ChangingSource
@@ -27,6 +27,7 @@ from talaria.tools.builtin import builtin_tools
 from talaria.tools.execution import OUTPUT_CUT, ToolRunner
 from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool import CallScope, ToolContext, ToolSource
 from talaria.tools.toolset import Family, ToolSet
 from talaria.workspace.pictures import picture_part
 from tools.conftest import ToolCaller, bound, tool

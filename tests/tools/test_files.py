@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pictures import gif, jpeg, png, webp
+from support.pictures import gif, jpeg, png, webp
 from talaria.core.errors import ToolError
 from talaria.core.messages import Text
 from talaria.tools.files import find_passage

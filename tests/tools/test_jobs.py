@@ -11,25 +11,25 @@ import pytest
 from contracts.store_orders import accepting, begun
 from talaria.access.people import People
 from talaria.core.errors import ToolError
-from talaria.core.gateway_part import ToolScope
 from talaria.core.ids import ChatKey, QuestionId
 from talaria.core.ledger import Binding, Commit, Page, StepWrite
 from talaria.core.limits import Limits
 from talaria.core.questions import APPROVE, Decision, Question, QuestionKind
-from talaria.core.tools import CallScope, ToolContext
 from talaria.core.turns import Sender, StepKind, StepState
 from talaria.jobs.settings import JobSettings
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.jobs import JOBS, JobsTool
+from talaria.tools.part import ToolScope
+from talaria.tools.tool import CallScope, ToolContext
 from talaria.tools.workers import ToolWorkers
 
 CHAT = ChatKey("agent:main:http:api:home")
 ADD = {"action": "add", "text": "tell me the news", "when": "every weekday at 9"}
 
 
-class World:
+class JobTools:
     def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
         self.store = MemoryStore(self.clock)
@@ -70,14 +70,14 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> JobTools:
+    return JobTools(tmp_path)
 
 
 AGREED = Decision(APPROVE, "api", 0.0)
 
 
-def test_the_question_shows_the_text_the_times_and_the_check(world: World) -> None:
+def test_the_question_shows_the_text_the_times_and_the_check(world: JobTools) -> None:
     draft = world.tool.question(ADD | {"check": "./new-mail", "to": "none"})
     assert draft is not None
     assert draft.kind is QuestionKind.APPROVAL
@@ -90,7 +90,7 @@ def test_the_question_shows_the_text_the_times_and_the_check(world: World) -> No
 
 
 @pytest.mark.parametrize("action", ["add", "edit"])
-def test_line_breaks_in_a_job_add_no_line_to_the_question(world: World, action: str) -> None:
+def test_line_breaks_in_a_job_add_no_line_to_the_question(world: JobTools, action: str) -> None:
     fake = {"text": "x\nWhen: never", "check": "a\nResults go to: nobody", "job": "n\nNext: today"}
     draft = world.tool.question(ADD | fake | {"action": action})
     assert draft is not None
@@ -99,7 +99,7 @@ def test_line_breaks_in_a_job_add_no_line_to_the_question(world: World, action: 
     assert any("x\\u000aWhen: never" in line for line in lines)
 
 
-def test_calls_that_save_nothing_are_not_asked_about(world: World) -> None:
+def test_calls_that_save_nothing_are_not_asked_about(world: JobTools) -> None:
     for action in ("list", "show", "history", "pause", "resume", "remove", "run"):
         assert world.tool.question({"action": action, "job": "news"}) is None
     assert world.tool.only_reads({"action": "list"})
@@ -116,20 +116,20 @@ def test_calls_that_save_nothing_are_not_asked_about(world: World) -> None:
     ],
 )
 def test_what_is_wrong_or_unclear_goes_back_to_the_model(
-    world: World, arguments: dict[str, str], told: str
+    world: JobTools, arguments: dict[str, str], told: str
 ) -> None:
     with pytest.raises(ToolError, match=told) as caught:
         world.tool.question(arguments)
     assert caught.value.hint
 
 
-async def test_nothing_is_saved_without_a_decision(world: World) -> None:
+async def test_nothing_is_saved_without_a_decision(world: JobTools) -> None:
     with pytest.raises(ToolError, match="Nobody has confirmed it"):
         await world.run(ADD)
     assert (await world.store.jobs.listing(Page())).items == ()
 
 
-async def test_what_was_shown_is_saved(world: World) -> None:
+async def test_what_was_shown_is_saved(world: JobTools) -> None:
     shown_at = world.clock.now()
     result = await world.run(
         {"action": "add", "text": "remind me in ten minutes to stretch"}, decision=AGREED
@@ -141,7 +141,7 @@ async def test_what_was_shown_is_saved(world: World) -> None:
     assert (job.origin.owner, job.origin.chat_key) == ("owner", CHAT)
 
 
-async def test_the_model_makes_reminders_and_quiet_jobs(world: World) -> None:
+async def test_the_model_makes_reminders_and_quiet_jobs(world: JobTools) -> None:
     add: dict[str, Any] = {"action": "add", "text": "Call Ada.", "when": "every day at 9"}
     draft = world.tool.question(add | {"remind": True})
     assert draft is not None
@@ -156,7 +156,7 @@ async def test_the_model_makes_reminders_and_quiet_jobs(world: World) -> None:
         world.tool.question(add | {"remind": True, "model": "m"})
 
 
-async def test_jobs_are_listed_changed_run_and_removed(world: World) -> None:
+async def test_jobs_are_listed_changed_run_and_removed(world: JobTools) -> None:
     assert await world.run({"action": "list"}) == "There are no jobs."
     await world.run(ADD | {"name": "news"}, decision=AGREED)
     assert "'news': cron 0 9 * * 1-5, next" in await world.run({"action": "list"})
@@ -173,7 +173,7 @@ async def test_jobs_are_listed_changed_run_and_removed(world: World) -> None:
         await world.run({"action": "show"})
 
 
-async def test_a_job_can_wait_for_a_background_process(world: World) -> None:
+async def test_a_job_can_wait_for_a_background_process(world: JobTools) -> None:
     await world.run({"action": "add", "text": "look at its output", "after": "p1"}, decision=AGREED)
     (job,) = (await world.store.jobs.listing(Page())).items
     assert await world.store.jobs.awaiting(10) == [job]

@@ -12,11 +12,11 @@ from talaria.core.events import Event, ToolOutput
 from talaria.core.loop_share import LoopShare
 from talaria.core.messages import Content, File, Text, ToolCall, ToolOutcome
 from talaria.core.redaction import Secret, SecretRegistry
-from talaria.core.tools import ToolContext
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.command_output import CommandOutput
 from talaria.tools.function import parameters
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool import ToolContext
 from talaria.tools.toolset import ToolSet
 from tools.conftest import bound, context, tool
 

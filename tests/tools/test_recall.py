@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.store_orders import HandClock
-from search_world import AWAY, SearchWorld, said
+from contracts.store_orders import new_clock
+from support.search_world import AWAY, SearchWorld, said
 from talaria.core.entries import Hidden, Summary
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId
@@ -30,7 +30,7 @@ PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[SearchWorld]:
-    clock = HandClock()
+    clock = new_clock()
     store = MemoryStore(clock)
     world = SearchWorld(store, tmp_path, clock)
     yield world

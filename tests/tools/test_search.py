@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from support.waiting import until
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId
-from talaria.core.tools import CallScope
 from talaria.tools.matcher import _serve, compile_plain, excerpt, find_hits, is_plain
 from talaria.tools.search import _Report, _search_plain, search
+from talaria.tools.tool import CallScope
 from talaria.tools.workers import ToolWorkers, TurnResources
 from talaria.workspace.folder import Folder, FolderPath
 from tools.conftest import ToolCaller, context
@@ -98,8 +99,7 @@ async def test_a_cancelled_search_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "bait.txt").write_text("a" * 5000 + "!")
     before = children()
     burning = asyncio.create_task(search(context(tmp_path), "(a+)+$", ".", deadline_seconds=30))
-    while children() == before:
-        await asyncio.sleep(0)
+    await until(lambda: children() != before, pause=0)
     burning.cancel()
     with pytest.raises(asyncio.CancelledError):
         await burning

@@ -13,13 +13,14 @@ import pytest
 
 import talaria.tools
 import talaria.workspace
-from rig import Rig, start
+from support.rig import Rig, start
 from talaria.core.clock import SystemClock
 from talaria.core.events import ToolFinished
 from talaria.core.limits import LimitSettings
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.store.memory import MemoryStore
 from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
+from talaria.tools.tool import ToolContext
 
 
 @asynccontextmanager

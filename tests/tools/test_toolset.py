@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from talaria.core.errors import ConfigError
-from talaria.core.tools import Findable, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.testing.changing_tools import ChangingSource
 from talaria.tools.function import FunctionTool
+from talaria.tools.tool import Findable
 from talaria.tools.toolset import MOST_OF_ORIGIN, Family, ToolSet, resolve
 from tools.conftest import tool
 

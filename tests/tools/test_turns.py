@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from rig import Rig, start
+from support.rig import Rig, start
 from talaria.core.clock import SystemClock
 from talaria.core.events import Event, ToolFinished, ToolOutput, ToolStarted
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.store.memory import MemoryStore
 from talaria.testing.changing_tools import ChangingSource
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.function import Arguments, FunctionTool, Handler, parameters
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool import ToolContext
 
 SETTINGS = ToolSettings()
 

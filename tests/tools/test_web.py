@@ -10,11 +10,13 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from pictures import png
+from support.pictures import png
+from support.search_server import SearchServer
+from support.trusts import FakeTrust
+from support.web_site import WebSite, serving_site, web_answer
 from talaria.access.egress import MAX_LINKS
 from talaria.core.gateway_part import Examination
 from talaria.core.messages import Image, ToolCall, ToolOutcome, ToolResult
-from talaria.testing.search_server import SearchServer
 from talaria.tools.page_process import PageProcess
 from talaria.tools.page_reader import read_all, read_page
 from talaria.tools.search_providers import open_search
@@ -23,8 +25,6 @@ from talaria.tools.toolset import ToolSet
 from talaria.tools.web import web_tools
 from talaria.tools.web_checks import examine_web
 from tools.conftest import bound
-from trusts import FakeTrust
-from web_site import WebSite, serving_site, web_answer
 
 SENTENCE = "The gateway keeps a log of every message, and the log is the only truth that it goes by. "
 ARTICLE = f"""<!doctype html><html><head><title>Keeping

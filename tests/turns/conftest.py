@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from rig import Rig, start
+from support.rig import Rig, start
 from talaria.core.clock import SystemClock
-from talaria.core.store_ports import Store
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
+from talaria.store.store import Store
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -1,17 +1,22 @@
-"""A model on its way that arrives when the test says so: the `PendingModels` port without a network."""
+"""A model on its way that arrives when the test says so, without a network."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
+from talaria.core.clock import SystemClock
 from talaria.core.events import ModelLoading
+from talaria.models.local.downloads import WeightsDownloads
+from talaria.models.local.weights import WeightsCache
 
 
-class FakeArrivals:
+class FakeArrivals(WeightsDownloads):
     """`model` (provider/name) is on its way from the beginning until `arrive`."""
 
     def __init__(self, model: str) -> None:
+        super().__init__(WeightsCache(Path("/nowhere")), {}, SystemClock())
         self._model = model
         self._is_coming = True
         self._is_leaving = False

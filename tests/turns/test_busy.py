@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rig import Rig, chat, inbound, start
+from support.rig import Rig, chat, inbound, start
+from support.scripted_model import ScriptedModel
+from support.waiting import until
 from talaria.commands.slash import parse_command
 from talaria.core.ids import OwnerId, QuestionId, SessionId, TurnId
 from talaria.core.messages import AssistantMessage, UserMessage
 from talaria.core.questions import Decision, Question, QuestionKind
-from talaria.core.store_ports import Store
 from talaria.core.turns import RunOrder, Turn, TurnState
 from talaria.store.memory import MemoryStore
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
-from talaria.testing.scripted_model import ScriptedModel
 from talaria.turns.intake import choose_busy
 from talaria.turns.recovery import ran_before
 from talaria.turns.settings import Busy
@@ -87,8 +88,7 @@ async def test_steer_that_comes_with_the_last_answer_becomes_another_step(
     model = ScriptedModel(clock=clock)
     async with start(store, tmp_path, busy=Busy.STEER, model=model) as rig:
         host = await rig.submit("[[delay 5]]one")
-        while not rig.model.bodies:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.bodies, pause=0)
         steer = await rig.submit("two")
         clock.advance(5)
         assert (await rig.turns.wait(host)).reply == "You said: two"
@@ -168,8 +168,7 @@ async def test_crash_loses_neither_the_turn_nor_what_steers_it(
 async def test_interrupting_message_stops_the_turn_and_is_next(store: Store, tmp_path: Path) -> None:
     async with start(store, tmp_path, busy=Busy.INTERRUPT) as rig:
         first = await rig.submit("[[hang]]")
-        while not rig.model.bodies:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.bodies, pause=0)
         second = await rig.submit("hello")
         assert (await rig.turns.wait(first)).state is TurnState.CANCELLED
         assert (await rig.turns.wait(second)).reply == "You said: hello"
@@ -179,8 +178,7 @@ async def _late(rig: Rig, clock: FakeClock, text: str) -> None:
     watch = asyncio.create_task(rig.turns.watch())
     try:
         receipt = await rig.submit(text)
-        while not rig.model.bodies:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.bodies, pause=0)
         for _ in range(3):
             await clock.settle(50)
             clock.advance(30)
@@ -208,8 +206,7 @@ async def test_a_run_has_its_own_time_limit(store: Store, tmp_path: Path) -> Non
         watch = asyncio.create_task(rig.turns.watch())
         order = replace(inbound("[[hang]]"), run=RunOrder(deadline=60.0))
         run, usual = await rig.turns.submit(order), await rig.submit("[[hang]]", "two")
-        while len(rig.model.bodies) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(rig.model.bodies) >= 2, pause=0)
         for _ in range(40):
             await clock.settle(20)
             clock.advance(5)
@@ -229,13 +226,11 @@ async def test_the_time_limit_of_a_run_counts_over_restarts(tmp_path: Path) -> N
     async with start(store, tmp_path, clock=clock) as rig:
         order = replace(inbound("[[hang]]"), run=RunOrder(deadline=60.0))
         run, usual = await rig.turns.submit(order), await rig.submit("[[hang]]", "two")
-        while len(rig.model.bodies) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(rig.model.bodies) >= 2, pause=0)
         clock.advance(50)
     async with start(store, tmp_path, clock=clock, turn_seconds=60) as rig:
         watch = asyncio.create_task(rig.turns.watch())
-        while len(rig.model.bodies) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(rig.model.bodies) >= 2, pause=0)
         for _ in range(4):
             await clock.settle(20)
             clock.advance(5)

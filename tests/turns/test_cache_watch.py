@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rig import Rig
+from support.rig import Rig
 
 FIRST = "[[usage 5000 0 10 0]] one"
 SERVED = "[[usage 5100 4900 10 0]] two"

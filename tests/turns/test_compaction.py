@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rig import Rig, chat, start
+from support.rig import Rig, chat, start
+from support.scripted_model import ScriptedModel, ScriptedModels
 from talaria.access.settings import BudgetSettings
 from talaria.agent.compaction.engine import Ask, SummaryEngine
 from talaria.agent.compaction.plan import CompactionRequest
@@ -23,15 +24,15 @@ from talaria.core.errors import ContextTooLong
 from talaria.core.ids import SessionId
 from talaria.core.messages import Image, Text, ToolResults, UserMessage
 from talaria.core.models import Completion, ModelCall, ModelDelta
-from talaria.core.shown import has_untrusted
+from talaria.core.shown import ShownLog
 from talaria.core.specs import Prefix
-from talaria.core.tools import ToolContext, ToolSource, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.models.known import Abilities, PriceSettings
 from talaria.models.settings import FallbackSettings, ModelSettings
 from talaria.store.memory import MemoryStore
-from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
 from talaria.tools.function import parameters
+from talaria.tools.tool import Tool, ToolContext, ToolSource
 from talaria.tools.toolset import Family
 
 WINDOW = 12_000
@@ -189,11 +190,10 @@ async def test_a_call_is_never_split_from_its_results_and_the_running_turn_is_ke
         await rig.say("hello")
         turn = await rig.say(f"Read it all. {calls}[[reply done]]")
         assert turn.state is TurnState.DONE and (turn.reply or "").startswith("done"), turn.error
-        for body in answers(rig):
+        for n, body in enumerate(answers(rig)):
             assert tokens(body) <= WINDOW
             assert_paired(body)
-            if b"Read it all" in answers(rig)[-1]:
-                assert b"Read it all" in body or body is answers(rig)[0]
+            assert (b"Read it all" in body) is (n > 0)
         log = await rig.store.log(turn.session_id, 0)
         results = [
             each for entry in log if isinstance(entry.body, ToolResults) for each in entry.body.results
@@ -233,10 +233,12 @@ async def test_one_huge_message_never_exceeds_the_window(tmp_path: Path) -> None
 async def test_a_refused_request_is_compacted_once_and_asked_again(tmp_path: Path) -> None:
     """The window is not known; the endpoint refuses what is too long."""
 
+    refused = list[ModelCall]()
+
     class Small(ScriptedModel):
         async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
             if sum(map(len, call.chunks)) > 24_000:
-                self.bodies.append(b"")
+                refused.append(call)
                 raise ContextTooLong("It is too long.", "Send /new.", status=400)
             return await super().complete(call, sink)
 
@@ -244,8 +246,7 @@ async def test_a_refused_request_is_compacted_once_and_asked_again(tmp_path: Pat
         for n in range(20):
             turn = await rig.say(f"message {n} {LONG}")
             assert turn.state is TurnState.DONE, turn.error
-        refused = list(rig.model.bodies).count(b"")
-        assert 1 <= refused <= 4, "the size that was refused is remembered"
+        assert 1 <= len(refused) <= 4, "the size that was refused is remembered"
         turn = await rig.say("z" * 30_000)
         assert turn.state is TurnState.DONE, "one long message is cut"
 
@@ -349,7 +350,7 @@ async def test_what_came_from_outside_still_counts_after_a_compaction(tmp_path: 
         assert not any(
             isinstance(part, Image) for entry in shown for part in getattr(entry.body, "parts", ())
         )
-        assert has_untrusted(await rig.store.shown_log(turn.session_id))
+        assert ShownLog(await rig.store.shown_log(turn.session_id)).has_untrusted()
 
 
 class CuttingEngine:
@@ -357,19 +358,21 @@ class CuttingEngine:
 
     def __init__(self, fault: str = "") -> None:
         self._fault = fault
+        self.calls = 0
 
     @property
     def tools(self) -> ToolSource:
         return Family("cutter", (GlanceTool(),), is_builtin=False)
 
     async def compact(self, request: CompactionRequest, ask: Ask) -> Summary | None:
+        self.calls += 1
         users = [entry.seq for entry in request.entries if isinstance(entry.body, UserMessage)]
         if self._fault == "raises":
             raise RuntimeError("a bug")
         return Summary(1, users[-2] if self._fault == "splits" else users[-2] - 1, "Cut.")
 
 
-class GlanceTool:
+class GlanceTool(Tool):
     spec = ToolSpec("glance", "Looks at what was cut.", parameters({}))
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:
@@ -389,10 +392,11 @@ async def test_another_engine_chooses_what_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["raises", "splits"])
 async def test_the_mistakes_of_an_engine_cost_nothing(tmp_path: Path, fault: str) -> None:
-    store = MemoryStore(SystemClock())
-    async with start(store, tmp_path, abilities=ABILITIES, engine=CuttingEngine(fault)) as rig:
+    store, engine = MemoryStore(SystemClock()), CuttingEngine(fault)
+    async with start(store, tmp_path, abilities=ABILITIES, engine=engine) as rig:
         for n in range(9):
             turn = await rig.say(f"message {n} {LONG}")
             assert turn.state is TurnState.DONE
         assert all(tokens(body) <= WINDOW for body in rig.model.bodies)
+        assert engine.calls > 0
         assert all(summary.text != "Cut." for summary in await summaries(rig, turn.session_id))

@@ -12,19 +12,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from rig import Rig, inbound, start
+from support.fake_outlet import CURSOR, REPEATED, FakeOutlet, OutletFault
+from support.rig import Rig, inbound, start
+from support.scripted_model import ScriptedModel
+from support.waiting import until
 from talaria.core.delivery import OutboxRow, OutboxState, OutgoingFile, OutgoingMessage
 from talaria.core.ids import OwnerId, TurnId
 from talaria.core.limits import LimitSettings
-from talaria.core.ports import TurnFeed
-from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
-from talaria.testing.fake_outlet import CURSOR, REPEATED, FakeOutlet, OutletFault
-from talaria.testing.scripted_model import ScriptedModel
 from talaria.turns.delivery import pause_after
+from talaria.turns.outlet import ShownTurn
 
 
 @pytest.fixture
@@ -74,11 +75,11 @@ async def settled(
     store: Store, turn: Turn, state: OutboxState = OutboxState.SENT, *, clock: FakeClock | None = None
 ) -> OutboxRow:
     """Until the reply is in that state; with a clock, time passes meanwhile."""
-    while (row := await reply(store, turn.id)).state is not state:
+    while await reply_or_none(store, turn.id) is not state:
         if clock is not None:
             clock.advance(1)
         await asyncio.sleep(0)
-    return row
+    return await reply(store, turn.id)
 
 
 async def attempted(store: Store, turn: Turn, attempts: int) -> OutboxRow:
@@ -112,8 +113,7 @@ async def test_long_reply_goes_out_in_pieces_and_in_order(
     outlet = FakeOutlet(limit=4)
     async with sending(store, tmp_path, clock, outlet) as rig:
         turn = await say(rig, "[[reply abcdefghij]]")
-        while len(outlet.texts("room")) < 3:
-            await asyncio.sleep(0)
+        await until(lambda: len(outlet.texts("room")) >= 3, pause=0)
         assert outlet.texts("room") == ["abcd", "efgh", "ij"]
         record = await store.turn_record(turn.id)
         assert record is not None
@@ -127,15 +127,13 @@ async def test_reply_of_too_many_messages_ends_with_a_file_that_holds_all_of_it(
     text = "abcd" * most + "the end"
     async with sending(store, tmp_path, clock, outlet) as rig:
         await say(rig, f"[[reply {text}]]")
-        while len(outlet.taken) < most + 1:
-            await asyncio.sleep(0)
+        await until(lambda: len(outlet.taken) >= most + 1, pause=0)
         *messages, last = outlet.taken
         assert [(post.body, post.file) for post in messages] == [("abcd", None)] * most
         assert last.file == OutgoingFile("answer.md", text.encode())
         assert "limits.reply_messages" in last.body
         await say(rig, "and then")
-        while len(outlet.taken) < most + 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(outlet.taken) >= most + 2, pause=0)
 
 
 async def test_reply_of_just_so_many_messages_has_no_file(
@@ -144,8 +142,7 @@ async def test_reply_of_just_so_many_messages_has_no_file(
     outlet, most = FakeOutlet(limit=4), LimitSettings().reply_messages
     async with sending(store, tmp_path, clock, outlet) as rig:
         turn = await say(rig, f"[[reply {'abcd' * most}]]")
-        while len(outlet.taken) < most:
-            await asyncio.sleep(0)
+        await until(lambda: len(outlet.taken) >= most, pause=0)
         record = await store.turn_record(turn.id)
         assert record is not None
         assert [row.file for row in record.replies] == [None] * most
@@ -234,7 +231,8 @@ async def test_reply_is_an_edit_of_what_showed_the_turn(
 ) -> None:
     outlet = FakeOutlet(shows=True)
     async with sending(store, tmp_path, clock, outlet) as rig:
-        row = await settled(store, await say(rig, "[[chunks 4]]hello there"))
+        turn = await shown(rig, store, clock, outlet, "[[chunks 4]][[chunk-delay 5]]hello there")
+        row = await settled(store, turn, clock=clock)
         assert outlet.texts("room") == ["You said: hello there"]
         assert row.edits == "m1"
         assert outlet.messages["m1"].edits >= 1
@@ -245,20 +243,22 @@ async def test_crash_while_a_turn_was_shown_leaves_one_message(
 ) -> None:
     outlet = FakeOutlet(shows=True)
     async with sending(store, tmp_path, clock, outlet) as rig:
-        message = msgspec.structs.replace(inbound("[[chunks 3]][[chunk-delay 5]]a b c"), address="room")
-        turn = (await rig.turns.submit(message)).turn
-        while not outlet.texts("room"):
-            clock.advance(5)
-            await asyncio.sleep(0)
-        assert outlet.texts("room")[0].endswith(CURSOR)
-        while not await is_shown(store, turn.id):
-            await asyncio.sleep(0)
+        turn = await shown(rig, store, clock, outlet, "[[chunks 3]][[chunk-delay 5]]a b c")
         await store.reclaim(OwnerId("own_next"))
     async with sending(store, tmp_path, clock, outlet) as rig:
-        while (await reply_or_none(store, turn.id)) is not OutboxState.SENT:
-            clock.advance(5)
-            await asyncio.sleep(0)
+        await settled(store, turn, clock=clock)
         assert outlet.texts("room") == ["You said: a b c"]
+
+
+async def shown(rig: Rig, store: Store, clock: FakeClock, outlet: FakeOutlet, text: str) -> Turn:
+    """Send text, and return its turn while it runs, once the ledger knows the message that shows it."""
+    turn = (await rig.turns.submit(msgspec.structs.replace(inbound(text), address="room"))).turn
+    while not outlet.texts("room"):
+        clock.advance(5)
+        await asyncio.sleep(0)
+    assert outlet.texts("room")[0].endswith(CURSOR)
+    await until(lambda: is_shown(store, turn.id), pause=0)
+    return turn
 
 
 async def is_shown(store: Store, turn_id: TurnId) -> bool:
@@ -354,8 +354,7 @@ async def test_file_that_the_model_sends_goes_out_behind_the_reply(
     async with sending(store, tmp_path, clock, outlet) as rig:
         send = '[[call send_file {"path": "plan.txt"}]]'
         turn = await say(rig, f"{send}{send}[[reply here it is]]")
-        while len(outlet.taken) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(outlet.taken) >= 2, pause=0)
         text, file = outlet.taken
         assert (text.body, text.file) == ("here it is", None)
         assert file.file == OutgoingFile("plan.txt", b"the plan")
@@ -394,7 +393,7 @@ class Straggler(FakeOutlet):
         super().__init__(shows=True)
         self.may_end = asyncio.Event()
 
-    async def show(self, view: TurnFeed) -> None:
+    async def show(self, view: ShownTurn) -> None:
         await super().show(view)
         await self.may_end.wait()
         for message in self.messages.values():
@@ -503,8 +502,7 @@ async def test_platform_that_says_when_is_asked_again_then(
     async with sending(store, tmp_path, clock, outlet) as rig:
         turn = await say(rig, "hello")
         for attempt in range(1, 7):
-            while len(outlet.posts) < attempt:
-                await asyncio.sleep(0)
+            await until(lambda: len(outlet.posts) >= attempt, pause=0)  # noqa: B023 - not called later
             await settled(store, turn, OutboxState.PENDING)
             await until_waiting(rig, clock)
             clock.advance(6.9)
@@ -518,8 +516,7 @@ async def test_platform_that_says_when_is_asked_again_then(
 async def until_waiting(rig: Rig, clock: FakeClock) -> None:
     """Until the delivery has nothing to do but to sleep."""
     await clock.settle(100)
-    while rig.delivery.is_busy:
-        await asyncio.sleep(0)
+    await until(lambda: not rig.delivery.is_busy, pause=0)
     await clock.settle(100)
 
 

@@ -10,17 +10,19 @@ from typing import Any
 
 import pytest
 
-from rig import Rig, chat, start
-from sick_store import Order, SickStore
+from support.faulty_store import FaultyStore, Order
+from support.rig import Rig, chat, start
+from support.waiting import until
 from talaria.core.errors import StoreError
 from talaria.core.events import Done, Failed, Reset
 from talaria.core.ids import OwnerId, SessionId
 from talaria.core.ledger import Accept, Begin, Commit, TurnEnd
 from talaria.core.messages import AssistantMessage, Message, ToolResults, UserMessage
-from talaria.core.store_ports import Store
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import StepState, Turn, TurnState
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
+from talaria.tools.tool import Tool, ToolContext
 from talaria.turns.live import LiveTurn
 from talaria.turns.states import LiveState
 
@@ -28,8 +30,7 @@ ANOTHER = OwnerId("own_another")
 
 
 async def until_asked(rig: Rig, calls: int = 1) -> None:
-    while len(rig.model.bodies) < calls:
-        await asyncio.sleep(0)
+    await until(lambda: len(rig.model.bodies) >= calls, pause=0)
 
 
 async def soon(rig: Rig, receipt: LiveTurn) -> Turn:
@@ -53,7 +54,7 @@ def assert_well_formed(said: list[Message]) -> None:
             assert [r.call_id for r in results.results] == [call.id for call in message.tool_calls]
 
 
-class Switch:
+class Switch(Tool):
     """A tool that does what the test says when it runs."""
 
     spec = ToolSpec("switch", "Does something.", '{"type":"object","properties":{}}')
@@ -72,12 +73,11 @@ class Switch:
 
 
 async def test_a_stop_while_a_failure_is_written_leaves_the_lane_alive(tmp_path: Path) -> None:
-    store = SickStore()
+    store = FaultyStore()
     store.holds = lambda order: isinstance(order, Commit) and order.end is not None
     async with start(store, tmp_path) as rig:
         failing = await rig.submit("[[status 503]]")
-        while not store.held:
-            await asyncio.sleep(0)
+        await until(lambda: store.held, pause=0)
         behind = await rig.submit("still there?")
         stopping = asyncio.create_task(rig.turns.cancel(failing))
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ async def test_a_stop_while_a_failure_is_written_leaves_the_lane_alive(tmp_path:
 async def test_a_turn_that_waits_for_the_store_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, tries = SickStore(), list[Order]()
+    store, tries = FaultyStore(), list[Order]()
 
     def is_early(order: Order) -> bool:
         if isinstance(order, Commit):
@@ -124,7 +124,7 @@ async def test_a_turn_that_waits_behind_another_is_cancelled_at_once(rig: Rig) -
 
 async def test_a_turn_cancelled_before_its_lane_began_never_begins(rig: Rig) -> None:
     receipt = await rig.submit("/title Taxes")
-    assert (await rig.turns.cancel(receipt)).state in (TurnState.CANCELLED, TurnState.DONE)
+    assert (await rig.turns.cancel(receipt)).state is TurnState.CANCELLED
     assert (await rig.say("next")).state is TurnState.DONE
 
 
@@ -132,7 +132,7 @@ async def test_a_turn_cancelled_before_its_lane_began_never_begins(rig: Rig) -> 
 
 
 async def test_an_unreadable_store_fails_the_turn_and_says_so(tmp_path: Path) -> None:
-    store = SickStore()
+    store = FaultyStore()
     async with start(store, tmp_path) as rig:
         await rig.say("hello")
         await rig.pool.drain()
@@ -146,7 +146,7 @@ async def test_an_unreadable_store_fails_the_turn_and_says_so(tmp_path: Path) ->
 
 
 async def test_an_unreadable_store_fails_a_command_and_says_so(tmp_path: Path) -> None:
-    store = SickStore()
+    store = FaultyStore()
     async with start(store, tmp_path) as rig:
         await rig.say("hello")
         store.is_unreadable = True
@@ -155,7 +155,7 @@ async def test_an_unreadable_store_fails_a_command_and_says_so(tmp_path: Path) -
 
 
 async def test_a_step_that_cannot_be_written_fails_the_turn_and_leaves_a_whole_log(tmp_path: Path) -> None:
-    store = SickStore()
+    store = FaultyStore()
     store.fails = lambda order: (
         isinstance(order, Commit) and order.end is None and any(step.result for step in order.steps)
     )
@@ -172,7 +172,7 @@ async def test_a_step_that_cannot_be_written_fails_the_turn_and_leaves_a_whole_l
 
 
 async def test_a_turn_waits_for_a_disk_that_fails_and_is_answered_when_it_works(tmp_path: Path) -> None:
-    clock, store = FakeClock(), SickStore()
+    clock, store = FakeClock(), FaultyStore()
 
     def break_disk() -> None:
         store.fails = lambda order: True
@@ -200,7 +200,7 @@ async def test_a_turn_waits_for_a_disk_that_fails_and_is_answered_when_it_works(
 
 
 async def test_a_command_waits_for_a_disk_that_fails(tmp_path: Path) -> None:
-    clock, store = FakeClock(), SickStore()
+    clock, store = FakeClock(), FaultyStore()
     store.fails = lambda order: not isinstance(order, Accept)
     async with start(store, tmp_path, clock=clock) as rig:
         receipts = [await rig.submit("/title Taxes"), await rig.submit("/status")]
@@ -213,7 +213,7 @@ async def test_a_command_waits_for_a_disk_that_fails(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_stored_fails_its_turn_once(tmp_path: Path) -> None:
-    store = SickStore()
+    store = FaultyStore()
     store.fails = lambda order: (
         isinstance(order, Commit) and any(isinstance(body, AssistantMessage) for body in order.entries)
     )
@@ -227,7 +227,7 @@ async def test_what_cannot_be_stored_fails_its_turn_once(tmp_path: Path) -> None
 
 
 async def test_a_turn_that_is_over_elsewhere_is_let_go(tmp_path: Path) -> None:
-    clock, store = FakeClock(), SickStore()
+    clock, store = FakeClock(), FaultyStore()
     async with start(store, tmp_path, clock=clock) as rig:
         await rig.submit("[[hang]]")
         await until_asked(rig)
@@ -246,7 +246,7 @@ async def test_a_turn_that_is_over_elsewhere_is_let_go(tmp_path: Path) -> None:
 
 
 async def test_a_lease_that_ran_out_while_the_machine_slept_is_taken_again(tmp_path: Path) -> None:
-    clock, store = FakeClock(), SickStore()
+    clock, store = FakeClock(), FaultyStore()
     async with start(store, tmp_path, clock=clock) as rig:
         receipt = await rig.submit("[[first 1 hang]] hello")
         await until_asked(rig)
@@ -271,11 +271,12 @@ async def test_a_lease_lost_in_the_moment_of_a_shutdown_does_not_bring_the_turn_
     assert lane.cancelled()
     assert live.state is LiveState.LET_GO
     assert len(rig.model.bodies) == 1
+    await rig.store.reclaim(ANOTHER)  # as the gateway does that took the lease
 
 
 async def test_who_waits_for_a_lease_has_it_soon_after_it_is_free(tmp_path: Path) -> None:
     clock = FakeClock()
-    store = SickStore(clock)
+    store = FaultyStore(clock)
     async with start(store, tmp_path, clock=clock) as rig:
         session_id = (await rig.say("hello")).session_id
         fence = await store.hold(session_id, ANOTHER, 30)
@@ -290,7 +291,7 @@ async def test_who_waits_for_a_lease_has_it_soon_after_it_is_free(tmp_path: Path
 
 
 async def test_messages_that_arrive_as_a_lane_ends_keep_their_order(tmp_path: Path) -> None:
-    store = SickStore()
+    store = FaultyStore()
     async with start(store, tmp_path) as rig:
         first = await rig.submit("[[hang]]")
         await until_asked(rig)
@@ -323,7 +324,7 @@ async def test_a_repeated_key_while_the_first_runs_is_the_same_live_turn(rig: Ri
 
 
 async def test_a_refused_accept_gives_its_lane_back(tmp_path: Path) -> None:
-    store = SickStore()
+    store = FaultyStore()
     async with start(store, tmp_path) as rig:
         store.fails = lambda order: True
         with pytest.raises(StoreError):
@@ -402,7 +403,7 @@ async def test_a_number_too_long_to_read_is_no_session(rig: Rig) -> None:
 
 async def test_commands_are_taken_up_after_a_crash_at_each_of_their_commits(tmp_path: Path) -> None:
     for crash_at in (Begin, Commit, TurnEnd):
-        store = SickStore()
+        store = FaultyStore()
         async with start(store, tmp_path) as rig:
             first = await rig.say("hello")
             store.fails = lambda order, kind=crash_at: isinstance(order, kind)  # type: ignore[misc]

@@ -6,25 +6,22 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from rig import Rig, inbound, start
-from talaria.cli.sessions import StoredSessions
+from support.rig import Rig, inbound, start
+from support.sim import SimClock, run
+from support.slow_store import SlowStore
 from talaria.core.clock import SystemClock
 from talaria.core.errors import LeaseHeld
 from talaria.core.ids import OwnerId, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Fresh, TurnEnd
-from talaria.core.store_ports import Store, StoreEngine
 from talaria.core.turns import TurnState
-from talaria.search.index import LogIndex
 from talaria.store.memory import MemoryStore
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
-from talaria.testing.sim import SimClock, run
-from talaria.testing.slow_store import SlowStore
-from talaria.turns.deletion import Deletions
 from talaria.turns.lifecycle import END_SECONDS, SessionLifecycle
 
 
@@ -218,18 +215,12 @@ async def test_an_end_that_hangs_or_fails_is_for_the_log_and_for_nobody_else(
     assert clock.sleepers == 0
 
 
-async def test_the_command_line_ends_the_workspace_too_when_no_gateway_runs(
-    store: Store, tmp_path: Path
-) -> None:
+async def test_a_session_that_is_ended_twice_ends_its_workspace_once(store: Store, tmp_path: Path) -> None:
     async with start(store, tmp_path) as rig:
         session_id = (await rig.say("hello")).session_id
     workspaces = FakeWorkspaces(lambda key: tmp_path)
     lifecycle = SessionLifecycle(store, SystemClock(), workspaces, lambda session_id: None)
-    index = LogIndex(tmp_path / "search.db", store.recall, SystemClock())
-    deletions = Deletions(
-        cast(StoreEngine, store), SystemClock(), lifecycle, lambda key: tmp_path, index.forget
-    )
-    sessions = StoredSessions(store, "main", lifecycle, deletions, index)
     for _ in range(2):
-        assert (await sessions.end_session(session_id)).ended_at is not None
+        assert (await lifecycle.end(session_id)).ended_at is not None
+    await lifecycle.drain()
     assert workspaces.ended == [session_id]

@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from rig import chat, start
+from support.rig import chat, start
 from talaria.core.clock import SystemClock
 from talaria.core.ids import SessionId
-from talaria.core.store_ports import Store
+from talaria.store.store import Store
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.settings import SessionSettings

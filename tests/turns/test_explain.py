@@ -11,33 +11,34 @@ from contracts.store_orders import (
     LEASE,
     ME,
     RIVAL,
-    HandClock,
     accepting,
     answered,
     approved,
     begun,
     ending,
+    new_clock,
     parked,
     said,
     step,
 )
-from talaria.channels.http.views import ExplainedTurn, explain_turn
 from talaria.core.delivery import DeliveryResult, OutboxState
 from talaria.core.errors import ErrorInfo, NotFound
 from talaria.core.ids import ChatKey
 from talaria.core.ledger import Begin, Commit, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.turns import StepKind, StepState, TurnState
+from talaria.operations.turn_views import ExplainedTurn, explain_turn
 from talaria.store.sqlite.store import SqliteStore
+from talaria.testing.clock import FakeClock
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> FakeClock:
+    return new_clock()
 
 
 @pytest.fixture
-async def store(tmp_path: Path, clock: HandClock) -> AsyncIterator[SqliteStore]:
+async def store(tmp_path: Path, clock: FakeClock) -> AsyncIterator[SqliteStore]:
     async with await SqliteStore.open(tmp_path / "talaria.db", clock) as store:
         yield store
 
@@ -51,15 +52,15 @@ def kinds(told: ExplainedTurn) -> list[str]:
 
 
 async def test_a_turn_is_told_from_its_message_to_its_delivered_reply(
-    store: SqliteStore, clock: HandClock
+    store: SqliteStore, clock: FakeClock
 ) -> None:
     first, first_lease = await begun(store)
     turn = await store.accept(accepting(key="chat-1:4711", address="room"))
-    clock.forward(5)
+    clock.advance(5)
     await store.commit(ending(first, first_lease))
     lease = await store.begin(Begin(turn.turn.id, ME, LEASE, said("hello")))
     session_id, turn_id = turn.turn.session_id, turn.turn.id
-    clock.forward(1)
+    clock.advance(1)
     await store.commit(
         Commit(
             session_id,
@@ -70,12 +71,12 @@ async def test_a_turn_is_told_from_its_message_to_its_delivered_reply(
         )
     )
     await store.commit(Commit(session_id, lease.fence, turn_id, steps=(step(2, StepState.STARTED),)))
-    clock.forward(2)
+    clock.advance(2)
     await store.commit(Commit(session_id, lease.fence, turn_id, steps=(step(2, StepState.ENDED),)))
     await store.commit(ending(turn, lease, reply="the answer"))
     (row,) = await store.outbox.due("http", 9)
     assert await store.outbox.claim(row, clock.now() + 30) is not None
-    clock.forward(1)
+    clock.advance(1)
     await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.SENT, platform_id="chat-1:4712"))
 
     told = await tell(store, turn_id)
@@ -108,10 +109,10 @@ async def test_a_turn_is_told_from_its_message_to_its_delivered_reply(
     assert (told.state, told.reply, len(told.steps)) == (TurnState.DONE, "the answer", 2)
 
 
-async def test_a_turn_that_was_taken_up_again_says_so(store: SqliteStore, clock: HandClock) -> None:
+async def test_a_turn_that_was_taken_up_again_says_so(store: SqliteStore, clock: FakeClock) -> None:
     turn, _ = await begun(store)
     await store.reclaim(RIVAL)
-    clock.forward(60)
+    clock.advance(60)
     await store.begin(Begin(turn.turn.id, RIVAL, LEASE))
     told = await tell(store, turn.turn.id)
     assert kinds(told) == ["accepted", "begun", "interrupted", "begun", "running"]
@@ -121,7 +122,7 @@ async def test_a_turn_that_was_taken_up_again_says_so(store: SqliteStore, clock:
     assert "without a word" in told.story[2].text
 
 
-async def test_a_failure_and_a_reply_given_up_say_why(store: SqliteStore, clock: HandClock) -> None:
+async def test_a_failure_and_a_reply_given_up_say_why(store: SqliteStore, clock: FakeClock) -> None:
     turn, lease = await begun(store, accepting(address="room"))
     error = ErrorInfo("model", "The model is gone.", "Choose another.")
     failed = TurnEnd(TurnState.FAILED, error.sentence(), error)
@@ -158,7 +159,7 @@ async def test_a_name_of_nothing_is_not_found(store: SqliteStore, name: str) -> 
         await tell(store, name)
 
 
-async def test_a_forgotten_turn_is_not_found(store: SqliteStore, clock: HandClock) -> None:
+async def test_a_forgotten_turn_is_not_found(store: SqliteStore, clock: FakeClock) -> None:
     turn, lease = await begun(store, accepting(key="k:1"))
     await store.commit(ending(turn, lease))
     await store.retention.forget_turns(0, clock.now() + 1)
@@ -168,7 +169,7 @@ async def test_a_forgotten_turn_is_not_found(store: SqliteStore, clock: HandCloc
 
 
 async def test_a_parked_turn_is_told_with_its_question_and_the_decision(
-    store: SqliteStore, clock: HandClock
+    store: SqliteStore, clock: FakeClock
 ) -> None:
     turn, _, (question,) = await parked(store)
     told = await tell(store, turn.turn.id)
@@ -176,7 +177,7 @@ async def test_a_parked_turn_is_told_with_its_question_and_the_decision(
         "Step 1: Asked a person whether it may run: “Run `rm -r build`?”",
         "Parked: waits for a person to decide.",
     ]
-    clock.forward(60)
+    clock.advance(60)
     await store.decide(question.id, approved(clock.now()))
     told = await tell(store, turn.turn.id)
     (line,) = (line for line in told.story if line.kind == "decided")
@@ -184,7 +185,7 @@ async def test_a_parked_turn_is_told_with_its_question_and_the_decision(
 
 
 async def test_recent_turns_are_listed_newest_first_and_forgotten_ones_are_not(
-    store: SqliteStore, clock: HandClock
+    store: SqliteStore, clock: FakeClock
 ) -> None:
     turns = [
         (await answered(store, accepting(chat=ChatKey(f"agent:main:test:dm:{n}")))).turn

@@ -10,20 +10,21 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rig import Rig, inbound, start
+from support.rig import Rig, inbound, start
+from support.scripted_model import ScriptedModel
+from support.waiting import until
 from talaria.access.settings import BudgetSettings
 from talaria.core.errors import Overloaded
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import UserMessage
 from talaria.core.models import Completion, ModelCall, ModelDelta
-from talaria.core.store_ports import Store
 from talaria.core.turns import RunOrder, TurnState
 from talaria.core.units import Size
 from talaria.models.known import PriceSettings
 from talaria.observe.loop_watch import Load
 from talaria.store.memory import MemoryStore
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
-from talaria.testing.scripted_model import ScriptedModel
 from talaria.turns.live import LiveTurn
 
 PRICES = {"scripted/*": PriceSettings(input=0, output=10, max_output=900)}
@@ -50,8 +51,7 @@ async def test_message_of_a_person_goes_before_scheduled_turns_of_its_chat(
 ) -> None:
     async with start(store, tmp_path) as rig:
         running = await schedule(rig, "[[hang]]")
-        while not rig.model.busy:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.busy, pause=0)
         waiting = [await schedule(rig, f"run {n}") for n in (1, 2)]
         said = [await rig.submit(f"message {n}") for n in (1, 2)]
         await rig.turns.cancel(running)

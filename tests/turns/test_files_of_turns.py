@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from rig import Rig, start
+from support.rig import Rig, start
 from talaria.core.ids import TurnId
-from talaria.core.ports import WorkspaceHandle
 from talaria.core.slots import FairThreads
-from talaria.core.store_ports import Store
-from talaria.core.tools import Risk, ToolContext, ToolSpec
+from talaria.core.tools import Risk, ToolSpec
+from talaria.store.store import Store
 from talaria.tools.function import FunctionTool, parameters
+from talaria.tools.tool import ToolContext
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
+from talaria.workspace.workspaces import ChatWorkspace
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ async def test_files_are_put_back_after_a_restart(
 class Killed(FolderCheckpoints):
     """The checkpoints of a process that is killed while a call runs: nothing follows the call."""
 
-    async def after_write(self, turn_id: TurnId, workspace: WorkspaceHandle) -> None:
+    async def after_write(self, turn_id: TurnId, workspace: ChatWorkspace) -> None:
         pass
 
 

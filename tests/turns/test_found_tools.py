@@ -12,18 +12,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from rig import Rig, chat, start
+from support.rig import Rig, chat, start
 from talaria.agent.loop import UNKNOWN_OUTCOME
 from talaria.core.clock import SystemClock
 from talaria.core.events import Event, QuestionAsked, ToolFinished, ToolStarted
 from talaria.core.messages import AssistantMessage, Text, ToolResults
-from talaria.core.store_ports import Store
-from talaria.core.tools import Risk, Tool, ToolContext, ToolSpec
+from talaria.core.tools import Risk, ToolSpec
 from talaria.core.turns import Inbound, RunOrder, Sender, StepKind, Turn, TurnState
 from talaria.store.sqlite.store import SqliteStore
+from talaria.store.store import Store
 from talaria.testing.changing_tools import ChangingSource
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool import Tool, ToolContext
 from talaria.tools.tool_search import SEARCH_BYTES
 from talaria.tools.toolset import spec_size
 

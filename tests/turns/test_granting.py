@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from asking_tools import Danger, calling
-from rig import Rig, inbound, start
+from support.asking_tools import Danger, calling
+from support.rig import Rig, inbound, start
+from support.waiting import until
 from talaria.access.approvals import Decider, NotEntitled
 from talaria.core.clock import SystemClock
 from talaria.core.events import Queued
 from talaria.core.ledger import Page
 from talaria.core.messages import File, ToolOutcome
 from talaria.core.questions import APPROVE, Span
-from talaria.core.store_ports import Store
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import Sender, TurnState
 from talaria.store.memory import MemoryStore
+from talaria.store.store import Store
 from talaria.tools.function import parameters
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool import Tool, ToolContext
 from talaria.tools.toolset import ToolSet
 from talaria.turns.live import LiveTurn
 from turns.test_parking import open_questions, park, results, resumed
 
 
-class Plain:
+class Plain(Tool):
     """A tool with the given declarations, which notes that it ran."""
 
     def __init__(self, name: str, **spec: Any) -> None:
@@ -189,8 +190,7 @@ async def test_commands_are_asked_about_without_a_sandbox_only(
     async with life(store, tmp_path, run, tool_settings=ToolSettings(sandbox=sandbox)) as rig:
         live = await rig.submit("[[call run {}]][[reply done]]")
         if sandbox == "none":
-            while not await open_questions(store, live.turn.id):
-                await asyncio.sleep(0)
+            await until(lambda: open_questions(store, live.turn.id), pause=0)
             assert run.runs == 0
             await decide(rig, live)
         assert (await rig.turns.wait(live)).reply == "done"
@@ -253,8 +253,7 @@ async def test_a_file_that_was_sent_is_content_from_outside(store: Store, tmp_pa
         said = inbound(TELL)
         sent = replace(said, parts=(*said.parts, File("a.txt", "a.txt", "text/plain", 1)))
         live = await rig.turns.submit(sent)
-        while not await open_questions(store, live.turn.id):
-            await asyncio.sleep(0)
+        await until(lambda: open_questions(store, live.turn.id), pause=0)
         await rig.turns.cancel(live)
         assert tell.runs == 0
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from complexity import assert_linear
+from support.complexity import assert_linear
 from talaria.core.entries import Entry, EntryBody, Hidden
 from talaria.core.ids import SessionId
 from talaria.core.messages import AssistantMessage, Text, ToolCall, UserMessage

@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rig import Rig, inbound, start
+from support.rig import Rig, inbound, start
 from talaria.access.approvals import Decider
 from talaria.core.clock import SystemClock
 from talaria.core.errors import BadRequest
 from talaria.core.ids import SessionId
 from talaria.core.ledger import AskedQuestion, Page
-from talaria.core.ports import HostAnswer, HostRequest
 from talaria.core.questions import APPROVE, DENY, QuestionKind, Span
-from talaria.core.store_ports import Store
-from talaria.net.host_rules import NetworkGate
+from talaria.net.host_rules import HostAnswer, HostRequest, NetworkGate
 from talaria.net.settings import NetworkSettings
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
+from talaria.store.store import Store
 from talaria.tools.toolset import ToolSet
 from talaria.turns.live import LiveTurn
 from turns.test_stopping import Gate
@@ -136,7 +135,7 @@ async def test_a_decision_after_the_hold_is_a_grant_for_the_session(store: Store
     gate = Gate("gate")
     async with life(store, tmp_path, gate) as rig:
         scene = await begin(rig, gate)
-        network = NetworkGate(lambda: NetworkSettings(allow=()), rig.turns.hosts, hold_seconds=0.01)
+        network = NetworkGate(lambda: NetworkSettings(allow=()), rig.turns.hosts.ask, hold_seconds=0.01)
         refused = await network.admit(HostRequest(scene.session_id, "a.example", 443))
         assert not refused.is_admitted and "has not answered yet" in refused.reason
         await scene.end()

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from rig import Rig, chat, inbound, start
+from support.faulty_store import FaultyStore
+from support.rig import Rig, chat, inbound, start
+from support.waiting import until
 from talaria.core.entries import SpecSet
 from talaria.core.errors import IdempotencyConflict, NotFound
 from talaria.core.events import Delta, Done, Event, Queued, ToolFinished, ToolStarted, UsageReported
 from talaria.core.ids import SessionId
+from talaria.core.ledger import Accept
 from talaria.core.messages import AssistantMessage, Message, ToolOutcome, ToolResults, UserMessage
-from talaria.core.store_ports import Store
 from talaria.core.turns import Sender, StepKind, StepState, TurnState
 from talaria.models.settings import ModelSettings
+from talaria.store.store import Store
 from talaria.turns.intake import Draining, StatelessCall
 from talaria.turns.live import LiveTurn
 
@@ -31,8 +33,7 @@ async def messages(store: Store, session_id: SessionId) -> list[Message]:
 
 async def until_asked(rig: Rig, calls: int = 1) -> None:
     """Until the model has been called this often."""
-    while len(rig.model.bodies) < calls:
-        await asyncio.sleep(0)
+    await until(lambda: len(rig.model.bodies) >= calls, pause=0)
 
 
 async def test_a_message_is_answered_and_logged(rig: Rig) -> None:
@@ -227,17 +228,22 @@ async def test_client_tools_come_back_as_calls(rig: Rig) -> None:
     assert tools in rig.model.bodies[-1]
 
 
-async def test_what_was_accepted_runs_even_if_its_bringer_leaves(rig: Rig) -> None:
-    bringer = asyncio.create_task(rig.submit("still here?"))
-    await asyncio.sleep(0)
-    bringer.cancel()
-    with suppress(asyncio.CancelledError):  # the memory store is too quick to be interrupted
-        await bringer
-    session = await rig.store.current_session(chat())
-    while session is None:
-        session = await rig.store.current_session(chat())
-    while len(await messages(rig.store, session.id)) < 2:
-        await asyncio.sleep(0)
+async def test_message_is_answered_if_its_sender_leaves_while_it_is_accepted(tmp_path: Path) -> None:
+    store = FaultyStore()
+    store.holds = lambda order: isinstance(order, Accept)
+    async with start(store, tmp_path) as rig:
+        sender = asyncio.create_task(rig.submit("still here?"))
+        await until(lambda: store.held, pause=0)
+        sender.cancel()
+        store.let_go()
+        with pytest.raises(asyncio.CancelledError):
+            await sender
+        await rig.turns.drain(60)
+        session = await store.current_session(chat())
+        assert session is not None
+        said, answer = await messages(store, session.id)
+        assert isinstance(said, UserMessage) and isinstance(answer, AssistantMessage)
+        assert (said.text, answer.text) == ("still here?", "You said: still here?")
 
 
 async def test_a_draining_gateway_refuses_what_is_new(store: Store, tmp_path: Path) -> None:

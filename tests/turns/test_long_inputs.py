@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from rig import Rig, chat, inbound, start
+from support.rig import Rig, chat, inbound, start
 from talaria.agent.settings import ContextSettings
 from talaria.core.clock import SystemClock
 from talaria.core.files import MESSAGES
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import File, Text, UserMessage
 from talaria.core.redaction import Secret, SecretRegistry
-from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.core.units import Size
 from talaria.models.known import Abilities
 from talaria.store.memory import MemoryStore
+from talaria.store.store import Store
 from talaria.turns.histories import SentExchange
 from talaria.workspace.quota import FolderQuota
 from talaria.workspace.uploads import Uploads, UploadTooLarge

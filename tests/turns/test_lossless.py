@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from rig import Rig, start
+from support.rig import Rig, start
 from talaria.core.clock import SystemClock
 from talaria.core.ids import SessionId
 from talaria.core.ledger import BranchPoint
 from talaria.core.messages import AssistantMessage, Message, ToolResults, UserMessage
-from talaria.core.shown import shown_messages
+from talaria.core.shown import ShownLog
 from talaria.core.turns import TurnState
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.known import Abilities
@@ -90,7 +90,7 @@ class Life:
             model = msgspec.json.decode(body)["model"]
             assert len(body) // 4 + 1 <= WINDOWS[model], "the request is larger than the window"
         shown = await rig.store.shown_log(self.session_id)
-        check_pairs([each.message for each in shown_messages(shown)])
+        check_pairs([each.message for each in ShownLog(shown).messages()])
         log = await rig.store.log(self.session_id, 0)
         assert [entry.seq for entry in log] == list(range(1, len(log) + 1))
         self._check_prefix(answers, log[-1].epoch)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from rig import Rig, start
+from support.rig import Rig, start
+from support.scripted_model import ScriptedModel
+from support.waiting import until
 from talaria.access.settings import BudgetSettings
 from talaria.core.ids import SessionId, new_owner_id
 from talaria.core.messages import TokenUsage
 from talaria.core.spending import Overrun, Reserve, Spending, SpendingQuery, Spent
-from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.models.known import Abilities, PriceSettings
 from talaria.models.limiter import CallLimiter
 from talaria.models.settings import ModelSettings
 from talaria.store.memory import MemoryStore
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock, HastyClock
-from talaria.testing.scripted_model import ScriptedModel
 
 # A dollar for a million tokens in, a tenth of it from the cache, ten for those that come out.
 PRICES = {"scripted/*": PriceSettings(input=1, cached=0.1, output=10, max_output=1000)}
@@ -111,11 +111,9 @@ async def test_a_call_that_was_stopped_before_it_was_sent_costs_nothing(store: S
     caps = BudgetSettings(per_day_usd=1)
     async with start(store, tmp_path, model=model, budgets=caps, prices=PRICES) as rig:
         first = await rig.submit("[[hang]]", "one")
-        while not model.bodies:
-            await asyncio.sleep(0)
+        await until(lambda: model.bodies, pause=0)
         second = await rig.submit("[[hang]]", "two")
-        while not model.reading().waiting:
-            await asyncio.sleep(0)
+        await until(lambda: model.reading().waiting, pause=0)
         before = await spending(rig)
         await rig.turns.cancel(second)
         after = await spending(rig)
@@ -130,8 +128,7 @@ async def test_a_stopped_call_costs_its_input_and_the_output_that_arrived(
 ) -> None:
     async with start(store, tmp_path, budgets=caps, prices=PRICES, abilities=PLAIN) as rig:
         receipt = await rig.submit("[[hang]]")
-        while not rig.model.busy:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.busy, pause=0)
         before = await spending(rig)
         assert (before.reserved > 0) == bool(caps.per_day_usd)
         turn = await rig.turns.cancel(receipt)
@@ -177,8 +174,7 @@ async def test_a_call_that_may_have_thought_in_secret_costs_all_that_was_reserve
 ) -> None:
     async with start(store, tmp_path, budgets=BudgetSettings(per_day_usd=1), prices=PRICES) as rig:
         receipt = await rig.submit("[[hang]]")
-        while not rig.model.busy:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.busy, pause=0)
         reserved = (await spending(rig)).reserved
         await rig.turns.cancel(receipt)
         after = await spending(rig)
@@ -193,8 +189,7 @@ async def test_a_resumed_turn_tells_what_all_its_attempts_used_and_nothing_twice
     model = ScriptedModel()
     async with start(store, tmp_path, model=model, **more) as rig:  # type: ignore[arg-type]
         receipt = await rig.submit("[[call list_files {}]][[first 1 hang]] hello")
-        while len(model.bodies) < 2:
-            await asyncio.sleep(0)
+        await until(lambda: len(model.bodies) >= 2, pause=0)
         before = await spending(rig)
         assert before.everyone.calls == 1
         assert before.reserved > 0
@@ -231,12 +226,13 @@ async def test_without_a_cap_the_store_is_asked_for_nothing(tmp_path: Path) -> N
 
 async def test_usage_tells_how_to_set_a_price_while_the_model_has_none(store: Store, tmp_path: Path) -> None:
     own = ModelSettings("mine", "m")
-    for prices, is_told in [({}, True), ({"mine/m": PRICES["scripted/*"]}, False)]:
+    unknown, some = "the price is not known", "1 of the calls have no known price"
+    for prices, cost, is_told in [({}, unknown, True), ({"mine/m": PRICES["scripted/*"]}, some, False)]:
         async with start(store, tmp_path, settings=own, prices=prices) as rig:
             await rig.say(USED)
             reply = (await rig.say("/usage")).reply
             assert reply is not None
-            assert "price is not known" in reply or "no known price" in reply, "of the first call"
+            assert reply.splitlines()[0].endswith(f"{cost}.")
             assert ("sets a price" in reply) == is_told
 
 

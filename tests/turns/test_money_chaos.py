@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from rig import Rig, chat, start
+from support.rig import Rig, chat, start
+from support.scripted_model import ScriptedModel, ScriptedModels
+from support.sim import run
+from support.waiting import until
 from talaria.access.settings import BudgetSettings
 from talaria.core.ids import SessionId, new_owner_id
 from talaria.core.spending import SpendingQuery, from_usd
-from talaria.core.store_ports import Store
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import TurnState
 from talaria.models.known import Abilities, Prices, PriceSettings
 from talaria.models.settings import FallbackSettings, ModelSettings
 from talaria.store.memory import MemoryStore
+from talaria.store.store import Store
 from talaria.testing.clock import HastyClock
-from talaria.testing.scripted_model import ScriptedModel, ScriptedModels
+from talaria.tools.tool import Tool, ToolContext
 
 PRICES = {"*/*": PriceSettings(input=1, cached=0.1, output=10, max_output=400)}
 PRICE = Prices(PRICES).find("scripted", "main")
@@ -42,9 +48,19 @@ ENDINGS = (
     "[[error-in-stream]]",
     "[[status 503]]",
     "[[status 400]]",
-    "[[call list_files {}]][[first 1 hang]] hello",
-    "[[call list_files {}]][[half-call]]",
+    "[[call look {}]][[first 1 hang]] hello",
+    "[[call look {}]][[half-call]]",
 )
+
+
+class Look(Tool):
+    """A tool that needs no thread: how long a thread takes depends on the machine, and with it all that
+    follows."""
+
+    spec = ToolSpec("look", "Looks.", '{"type":"object","properties":{}}', read_only=True)
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> str:
+        return "seen"
 
 
 class ChaosWorld:
@@ -72,14 +88,14 @@ class ChaosWorld:
             budgets=CAPS,
             prices=PRICES,
             abilities=KNOWN,
+            tools=lambda tools: tools.with_tools([Look()]),
         ) as rig:
             names = [f"chat-{number}-{i}" for i in range(CHATS)]
             talks = [asyncio.create_task(self.talk(rig, name)) for name in names]
             if number % 3:
                 for _ in range(self.random.randint(20, 500)):
                     await asyncio.sleep(0)
-                while not self.primary.busy and not all(talk.done() for talk in talks):
-                    await asyncio.sleep(0)
+                await until(lambda: self.primary.busy or all(talk.done() for talk in talks), pause=0)
                 if number % 3 == 1:
                     # The other processes take this one for dead, so that no commit of it counts any more.
                     await self.store.reclaim(new_owner_id())
@@ -118,8 +134,11 @@ class ChaosWorld:
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))])
-async def test_no_way_of_ending_calls_passes_a_cap(tmp_path: Path, seed: int) -> None:
-    world = ChaosWorld(seed, tmp_path)
+def test_no_way_of_ending_calls_passes_a_cap(tmp_path: Path, seed: int) -> None:
+    run(seed, partial(check_caps, ChaosWorld(seed, tmp_path)))
+
+
+async def check_caps(world: ChaosWorld) -> None:
     for number in range(LIVES):
         await world.live(number)
     await world.live(0)  # what the last gateway left is taken up

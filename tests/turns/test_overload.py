@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rig import Rig, start
+from support.rig import Rig, start
+from support.scripted_model import ScriptedModel
+from support.waiting import until
 from talaria.core.errors import LimitReached, Overloaded
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import Text, UserMessage
@@ -15,7 +17,6 @@ from talaria.core.turns import Sender, TurnState
 from talaria.observe.loop_watch import Load
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.scripted_model import ScriptedModel
 from talaria.turns.intake import StatelessCall
 from talaria.turns.lifecycle import Retention
 from talaria.turns.settings import Busy, RetentionSettings
@@ -26,8 +27,7 @@ def narrow(queue: int) -> Load:
 
 
 async def until_busy(rig: Rig) -> None:
-    while not rig.model.busy:
-        await asyncio.sleep(0)
+    await until(lambda: rig.model.busy, pause=0)
 
 
 async def test_a_lagging_loop_refuses_new_turns_and_lets_commands_pass(tmp_path: Path) -> None:

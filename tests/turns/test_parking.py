@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rig import Rig, start
-from sick_store import SickStore
+from support.faulty_store import FaultyStore
+from support.rig import Rig, start
+from support.waiting import until
 from talaria.access.settings import BudgetSettings
 from talaria.agent.loop import NOT_DECIDED, REFUSED
 from talaria.core.clock import SystemClock
@@ -36,13 +37,14 @@ from talaria.core.ledger import Commit
 from talaria.core.messages import ToolOutcome, ToolResults, UserMessage
 from talaria.core.questions import APPROVE, DENY, Decision, QuestionDraft, QuestionKind
 from talaria.core.spending import SpendingQuery
-from talaria.core.store_ports import Store
-from talaria.core.tools import Risk, ToolContext, ToolSpec
+from talaria.core.tools import Risk, ToolSpec
 from talaria.core.turns import StepState, TurnState
 from talaria.models.known import PriceSettings
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
+from talaria.tools.tool import Tool, ToolContext
 from talaria.tools.toolset import ToolSet
 from talaria.turns.live import LiveTurn
 from talaria.turns.settings import Busy
@@ -56,7 +58,7 @@ CALL = "[[call act {}]][[reply done]]"
 TWO_CALLS = "[[call act {}]]+[[call look {}]]+[[call act {}]][[reply done]]"
 
 
-class Act:
+class Act(Tool):
     """A tool that counts its runs and says what was decided about each. It asks `draft`, if there is one."""
 
     def __init__(self, name: str, draft: QuestionDraft | None = None) -> None:
@@ -73,7 +75,7 @@ class Act:
         return f"{self.spec.name} ran"
 
 
-class World:
+class ParkingRig:
     """A store over several lives of a gateway, and the tools that all of them have."""
 
     def __init__(self, store: Store, folder: Path) -> None:
@@ -91,8 +93,8 @@ class World:
 
 
 @pytest.fixture
-def world(store: Store, tmp_path: Path) -> World:
-    return World(store, tmp_path)
+def world(store: Store, tmp_path: Path) -> ParkingRig:
+    return ParkingRig(store, tmp_path)
 
 
 async def until_parked(live: LiveTurn) -> None:
@@ -152,7 +154,7 @@ def assert_holds_nothing(rig: Rig) -> None:
 # -- parking and deciding ------------------------------------------------------------------------------
 
 
-async def test_a_parked_turn_waits_in_the_store_and_holds_only_its_lane(world: World) -> None:
+async def test_a_parked_turn_waits_in_the_store_and_holds_only_its_lane(world: ParkingRig) -> None:
     async with world.start() as rig:
         live = await park(rig)
         assert_holds_nothing(rig)
@@ -167,7 +169,7 @@ async def test_a_parked_turn_waits_in_the_store_and_holds_only_its_lane(world: W
         assert (await rig.turns.wait(live, 0.01)).state is TurnState.WAITING
 
 
-async def test_an_approved_call_runs_and_the_turn_ends(world: World) -> None:
+async def test_an_approved_call_runs_and_the_turn_ends(world: ParkingRig) -> None:
     async with world.start() as rig:
         live = await park(rig)
         await decide(rig, live)
@@ -180,7 +182,7 @@ async def test_an_approved_call_runs_and_the_turn_ends(world: World) -> None:
         assert rig.pool.counters.rebuilds == 0
 
 
-async def test_a_denied_call_does_not_run_and_the_model_is_told(world: World) -> None:
+async def test_a_denied_call_does_not_run_and_the_model_is_told(world: ParkingRig) -> None:
     async with world.start() as rig:
         live = await park(rig)
         await decide(rig, live, DENY)
@@ -192,7 +194,7 @@ async def test_a_denied_call_does_not_run_and_the_model_is_told(world: World) ->
         assert record is not None and record.steps[1].started_at is None, "it never started"
 
 
-async def test_an_answer_is_given_to_the_tool(world: World) -> None:
+async def test_an_answer_is_given_to_the_tool(world: ParkingRig) -> None:
     world.act.draft = QuestionDraft(QuestionKind.ANSWER, "Which one?", SECONDS, ("red", "blue"))
     async with world.start() as rig:
         live = await park(rig)
@@ -202,7 +204,9 @@ async def test_an_answer_is_given_to_the_tool(world: World) -> None:
         assert decision is not None and decision.text == "green, if there is one"
 
 
-async def test_all_questions_of_a_message_are_put_at_once_and_each_needs_a_decision(world: World) -> None:
+async def test_all_questions_of_a_message_are_put_at_once_and_each_needs_a_decision(
+    world: ParkingRig,
+) -> None:
     async with world.start() as rig:
         live = await park(rig, TWO_CALLS)
         first, second = await open_questions(world.store, live.turn.id)
@@ -219,21 +223,20 @@ async def test_all_questions_of_a_message_are_put_at_once_and_each_needs_a_decis
         assert turn.attempts == 1
 
 
-async def test_a_turn_may_be_parked_again_and_again(world: World) -> None:
+async def test_a_turn_may_be_parked_again_and_again(world: ParkingRig) -> None:
     async with world.start() as rig:
         live = await rig.submit("[[call act {}]]" * 3 + "[[reply done]]")
         for times in range(3):
             await until_parked(live)
             assert len(world.act.decisions) == times
             await decide(rig, live)
-            while live.state is LiveState.PARKED:
-                await asyncio.sleep(0)
+            await until(lambda: live.state is not LiveState.PARKED, pause=0)
         turn = await rig.turns.wait(live)
         assert (turn.reply, turn.attempts) == ("done", 1)
         assert len(world.act.decisions) == 3
 
 
-async def test_a_question_is_decided_once_and_only_while_its_turn_waits(world: World) -> None:
+async def test_a_question_is_decided_once_and_only_while_its_turn_waits(world: ParkingRig) -> None:
     async with world.start() as rig:
         live = await park(rig, TWO_CALLS)
         first, second = await open_questions(world.store, live.turn.id)
@@ -251,7 +254,7 @@ async def test_a_question_is_decided_once_and_only_while_its_turn_waits(world: W
 # -- followers -----------------------------------------------------------------------------------------
 
 
-async def test_a_follower_sees_the_question_and_what_follows_the_decision(world: World) -> None:
+async def test_a_follower_sees_the_question_and_what_follows_the_decision(world: ParkingRig) -> None:
     async with world.start() as rig:
         live = await rig.submit(CALL)
         following = asyncio.create_task(events_of(live))
@@ -279,7 +282,7 @@ async def test_a_follower_sees_the_question_and_what_follows_the_decision(world:
         )
 
 
-async def test_a_follower_after_a_restart_sees_the_open_question_again(world: World) -> None:
+async def test_a_follower_after_a_restart_sees_the_open_question_again(world: ParkingRig) -> None:
     async with world.start() as rig:
         turn_id = (await park(rig)).turn.id
     async with world.start() as rig:
@@ -292,7 +295,7 @@ async def test_a_follower_after_a_restart_sees_the_open_question_again(world: Wo
 # -- the lane ------------------------------------------------------------------------------------------
 
 
-async def test_later_messages_of_the_chat_wait_and_control_commands_pass(world: World) -> None:
+async def test_later_messages_of_the_chat_wait_and_control_commands_pass(world: ParkingRig) -> None:
     async with world.start() as rig:
         live = await park(rig)
         later = await rig.submit("later")
@@ -309,7 +312,7 @@ async def test_later_messages_of_the_chat_wait_and_control_commands_pass(world: 
 
 @pytest.mark.parametrize("by_command", [True, False], ids=["/stop", "cancel"])
 async def test_stopping_a_parked_turn_cancels_it_and_the_next_one_runs(
-    world: World, by_command: bool
+    world: ParkingRig, by_command: bool
 ) -> None:
     async with world.start() as rig:
         live = await park(rig)
@@ -327,7 +330,7 @@ async def test_stopping_a_parked_turn_cancels_it_and_the_next_one_runs(
         assert kinds(await events_of(live))[-2:] == [QuestionAsked, Cancelled]
 
 
-async def test_a_message_does_not_join_a_parked_turn(world: World) -> None:
+async def test_a_message_does_not_join_a_parked_turn(world: ParkingRig) -> None:
     async with world.start(busy=Busy.STEER) as rig:
         live = await park(rig)
         steer = await rig.submit("later")
@@ -336,7 +339,9 @@ async def test_a_message_does_not_join_a_parked_turn(world: World) -> None:
         assert (await rig.turns.wait(steer)).reply == "You said: later"
 
 
-async def test_a_message_that_joined_before_the_question_is_read_after_the_decision(world: World) -> None:
+async def test_a_message_that_joined_before_the_question_is_read_after_the_decision(
+    world: ParkingRig,
+) -> None:
     gate = Gate("gate")
     world.more = [gate]
     async with world.start(busy=Busy.STEER) as rig:
@@ -347,8 +352,7 @@ async def test_a_message_that_joined_before_the_question_is_read_after_the_decis
         gate.opened.set()
         await until_parked(live)
         await decide(rig, live)
-        while live.state is LiveState.PARKED:
-            await asyncio.sleep(0)
+        await until(lambda: live.state is not LiveState.PARKED, pause=0)
         while not live.settled.done():
             if live.state is LiveState.PARKED:
                 await decide(rig, live)
@@ -356,14 +360,14 @@ async def test_a_message_that_joined_before_the_question_is_read_after_the_decis
         assert (await rig.turns.wait(steer)).reply == live.turn.reply == "joined"
 
 
-async def test_an_interrupting_message_stops_a_parked_turn(world: World) -> None:
+async def test_an_interrupting_message_stops_a_parked_turn(world: ParkingRig) -> None:
     async with world.start(busy=Busy.INTERRUPT) as rig:
         live = await park(rig)
         assert (await rig.say("never mind")).reply == "You said: never mind"
         assert live.turn.state is TurnState.CANCELLED
 
 
-async def test_a_session_with_a_parked_turn_does_not_end(world: World) -> None:
+async def test_a_session_with_a_parked_turn_does_not_end(world: ParkingRig) -> None:
     async with world.start(cutoff=lambda now: now + 1) as rig:
         live = await park(rig)
         with pytest.raises(LeaseHeld):
@@ -378,7 +382,7 @@ async def test_a_session_with_a_parked_turn_does_not_end(world: World) -> None:
 
 async def test_an_expired_question_counts_as_denied(tmp_path: Path) -> None:
     clock = FakeClock()
-    world = World(MemoryStore(clock), tmp_path)
+    world = ParkingRig(MemoryStore(clock), tmp_path)
     async with world.start(clock=clock) as rig:
         watch = asyncio.create_task(rig.turns.watch())
         live = await park(rig)
@@ -398,7 +402,7 @@ async def test_an_expired_question_counts_as_denied(tmp_path: Path) -> None:
 
 async def test_a_decision_that_comes_too_late_is_refused_and_does_not_count(tmp_path: Path) -> None:
     clock = FakeClock()
-    world = World(MemoryStore(clock), tmp_path)
+    world = ParkingRig(MemoryStore(clock), tmp_path)
     async with world.start(clock=clock) as rig:
         live = await park(rig)
         [question_id] = await open_questions(world.store, live.turn.id)
@@ -412,7 +416,7 @@ async def test_a_decision_that_comes_too_late_is_refused_and_does_not_count(tmp_
 
 async def test_waiting_does_not_count_towards_the_time_limit(tmp_path: Path) -> None:
     clock = FakeClock()
-    world = World(MemoryStore(clock), tmp_path)
+    world = ParkingRig(MemoryStore(clock), tmp_path)
     gate = Gate("gate")
     world.more = [gate]
     async with world.start(clock=clock, turn_seconds=60) as rig:
@@ -436,7 +440,7 @@ async def test_waiting_does_not_count_towards_the_time_limit(tmp_path: Path) -> 
         watch.cancel()
 
 
-async def test_neither_waiting_nor_restarts_meanwhile_are_attempts(world: World) -> None:
+async def test_neither_waiting_nor_restarts_meanwhile_are_attempts(world: ParkingRig) -> None:
     async with world.start() as rig:
         turn_id = (await park(rig)).turn.id
     for _ in range(4):
@@ -451,7 +455,7 @@ async def test_neither_waiting_nor_restarts_meanwhile_are_attempts(world: World)
         assert len(world.act.decisions) == 1
 
 
-async def test_money_is_not_reserved_for_a_parked_turn(world: World) -> None:
+async def test_money_is_not_reserved_for_a_parked_turn(world: ParkingRig) -> None:
     prices = {"scripted/*": PriceSettings(input=1, output=10)}
     async with world.start(budgets=BudgetSettings(per_day_usd=1000), prices=prices) as rig:
         live = await park(rig)
@@ -464,7 +468,7 @@ async def test_money_is_not_reserved_for_a_parked_turn(world: World) -> None:
 # -- shutdown, restart, crash --------------------------------------------------------------------------
 
 
-async def test_a_drain_lets_a_parked_turn_go_at_once(world: World) -> None:
+async def test_a_drain_lets_a_parked_turn_go_at_once(world: ParkingRig) -> None:
     async with world.start() as rig:
         live = await park(rig)
         later = await rig.submit("later")
@@ -476,7 +480,7 @@ async def test_a_drain_lets_a_parked_turn_go_at_once(world: World) -> None:
         assert await world.store.reclaim(OwnerId("own_next"))
 
 
-async def test_a_turn_that_parks_during_a_drain_is_let_go(world: World) -> None:
+async def test_a_turn_that_parks_during_a_drain_is_let_go(world: ParkingRig) -> None:
     gate = Gate("gate")
     world.more = [gate]
     async with world.start() as rig:
@@ -491,7 +495,7 @@ async def test_a_turn_that_parks_during_a_drain_is_let_go(world: World) -> None:
         assert record is not None and record.turn.state is TurnState.WAITING
 
 
-async def test_a_restart_finds_a_turn_waiting_and_keeps_its_lane(world: World) -> None:
+async def test_a_restart_finds_a_turn_waiting_and_keeps_its_lane(world: ParkingRig) -> None:
     async with world.start() as rig:
         first = await park(rig)
         await rig.submit("second")
@@ -507,7 +511,7 @@ async def test_a_restart_finds_a_turn_waiting_and_keeps_its_lane(world: World) -
         assert told == [CALL, "second", "third"]
 
 
-async def test_a_decision_recorded_before_a_crash_resumes_at_start(world: World) -> None:
+async def test_a_decision_recorded_before_a_crash_resumes_at_start(world: ParkingRig) -> None:
     async with world.start() as rig:
         live = await park(rig)
     [question_id] = await open_questions(world.store, live.turn.id)
@@ -518,7 +522,7 @@ async def test_a_decision_recorded_before_a_crash_resumes_at_start(world: World)
         assert len(world.act.decisions) == 1
 
 
-async def test_a_parked_turn_can_be_stopped_after_a_restart(world: World) -> None:
+async def test_a_parked_turn_can_be_stopped_after_a_restart(world: ParkingRig) -> None:
     async with world.start() as rig:
         turn_id = (await park(rig)).turn.id
     async with world.start() as rig:
@@ -528,7 +532,7 @@ async def test_a_parked_turn_can_be_stopped_after_a_restart(world: World) -> Non
         assert (await rig.say("next")).state is TurnState.DONE
 
 
-async def test_a_turn_that_is_left_alone_is_taken_up_by_its_decision(world: World) -> None:
+async def test_a_turn_that_is_left_alone_is_taken_up_by_its_decision(world: ParkingRig) -> None:
     async with world.start() as rig:
         turn_id = (await park(rig)).turn.id
     async with world.start(takes_up=lambda turn: False) as rig:
@@ -538,7 +542,7 @@ async def test_a_turn_that_is_left_alone_is_taken_up_by_its_decision(world: Worl
         assert (await rig.turns.wait(await rig.turns.find(turn_id))).state is TurnState.DONE
 
 
-async def test_a_crash_after_an_approved_call_started_does_not_run_it_again(world: World) -> None:
+async def test_a_crash_after_an_approved_call_started_does_not_run_it_again(world: ParkingRig) -> None:
     gate = Gate("act")
     gate.spec = replace(gate.spec, risk=Risk.HIGH)
     world.act = gate  # type: ignore[assignment]
@@ -563,12 +567,11 @@ def _asks(order: object) -> bool:
 
 
 async def test_a_stop_while_the_questions_are_written_cancels_the_turn(tmp_path: Path) -> None:
-    store = SickStore()
+    store = FaultyStore()
     store.holds = _asks
-    async with World(store, tmp_path).start() as rig:
+    async with ParkingRig(store, tmp_path).start() as rig:
         live = await rig.submit(CALL)
-        while not store.held:
-            await asyncio.sleep(0)
+        await until(lambda: store.held, pause=0)
         stopping = asyncio.create_task(rig.turns.cancel(live))
         await asyncio.sleep(0)
         store.let_go()
@@ -578,13 +581,12 @@ async def test_a_stop_while_the_questions_are_written_cancels_the_turn(tmp_path:
 
 
 async def test_a_shutdown_while_the_questions_are_written_leaves_the_turn_waiting(tmp_path: Path) -> None:
-    store = SickStore()
+    store = FaultyStore()
     store.holds = _asks
-    world = World(store, tmp_path)
+    world = ParkingRig(store, tmp_path)
     async with world.start() as rig:
         live = await rig.submit(CALL)
-        while not store.held:
-            await asyncio.sleep(0)
+        await until(lambda: store.held, pause=0)
         draining = asyncio.create_task(rig.turns.drain(0))
         await asyncio.sleep(0.01)
         store.let_go()
@@ -597,9 +599,9 @@ async def test_a_shutdown_while_the_questions_are_written_leaves_the_turn_waitin
 
 
 async def test_a_disk_that_fails_while_a_turn_parks_fails_the_turn(tmp_path: Path) -> None:
-    store = SickStore()
+    store = FaultyStore()
     store.fails = _asks
-    async with World(store, tmp_path).start() as rig:
+    async with ParkingRig(store, tmp_path).start() as rig:
         turn = await rig.say(CALL)
         assert turn.error is not None and turn.error.type == "store"
         await results(store, turn.session_id)
@@ -611,7 +613,7 @@ async def test_a_disk_that_fails_while_a_turn_parks_fails_the_turn(tmp_path: Pat
 
 async def test_a_parked_turn_is_adopted_only_when_its_decision_was_left_behind(tmp_path: Path) -> None:
     clock = FakeClock()
-    world = World(MemoryStore(clock), tmp_path)
+    world = ParkingRig(MemoryStore(clock), tmp_path)
     async with world.start(clock=clock) as alive:
         async with world.start(clock=clock) as other:
             live = await park(other)
@@ -631,7 +633,7 @@ async def test_a_parked_suspect_neither_blocks_the_quarantine_nor_is_cleared_by_
 ) -> None:
     clock = FakeClock()
     store = MemoryStore(clock)
-    world = World(store, tmp_path)
+    world = ParkingRig(store, tmp_path)
     gate = Gate("gate", idempotent=True)
     world.more = [gate]
 
@@ -668,11 +670,11 @@ from pathlib import Path
 from talaria.core.clock import SystemClock
 from talaria.core.failpoints import arm
 from talaria.store.sqlite.store import SqliteStore
-from turns.test_parking import CALL, World
+from turns.test_parking import CALL, ParkingRig
 
 async def main():
     async with await SqliteStore.open(Path(sys.argv[1]) / "talaria.db", SystemClock()) as store:
-        async with World(store, Path(sys.argv[1])).start() as rig:
+        async with ParkingRig(store, Path(sys.argv[1])).start() as rig:
             arm("turn.parked")
             await rig.say(CALL)
 
@@ -686,7 +688,7 @@ async def test_a_process_killed_as_it_parks_leaves_a_turn_that_waits(tmp_path: P
     )
     assert await process.wait() == -signal.SIGKILL
     async with await SqliteStore.open(tmp_path / "talaria.db", SystemClock()) as store:
-        world = World(store, tmp_path)
+        world = ParkingRig(store, tmp_path)
         async with world.start() as rig:
             [live] = rig.live
             await until_parked(live)

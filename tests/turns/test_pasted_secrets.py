@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rig import inbound, start
+from support.rig import inbound, start
 from talaria.core.messages import SystemMessage, Text, UserMessage
 from talaria.core.redaction import Secret, SecretRegistry
-from talaria.core.store_ports import Store
 from talaria.core.turns import Sender
 from talaria.models.known import Abilities
+from talaria.store.store import Store
 from talaria.turns.histories import SentExchange
 from talaria.turns.intake import StatelessCall
 

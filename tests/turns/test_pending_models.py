@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from contracts.arrivals_suite import MODEL, PROVIDER, ArrivalsSuite, Coming
-from rig import Rig, chat, start
+from support.rig import Rig, chat, start
+from support.waiting import until
 from talaria.core.clock import SystemClock
 from talaria.core.events import Event, ModelLoading
 from talaria.core.turns import TurnState
@@ -33,8 +34,7 @@ def store() -> MemoryStore:
 
 
 async def until_waiting(arrivals: FakeArrivals, count: int = 1) -> None:
-    while arrivals.waiting < count:
-        await asyncio.sleep(0)
+    await until(lambda: arrivals.waiting >= count, pause=0)
 
 
 async def test_a_message_is_saved_told_of_and_answered_when_the_model_is_here(

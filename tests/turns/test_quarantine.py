@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rig import start
+from support.rig import start
+from support.waiting import until
 from talaria.core.ids import OwnerId, TurnId
 from talaria.core.ledger import BLAMED
 from talaria.core.turns import TurnState
@@ -82,16 +83,13 @@ async def test_suspects_wait_for_each_other_and_others_do_not(tmp_path: Path) ->
     async with start(store, tmp_path, clock=clock, tools=lambda known: known.with_tools([gate])) as rig:
         for name in ("a", "b"):
             await rig.submit("[[call gate {}]]", name)
-        while gate.together < 2:
-            await asyncio.sleep(0)
+        await until(lambda: gate.together >= 2, pause=0)
         await store.reclaim(OwnerId("own_next"))
     async with start(store, tmp_path, clock=clock, tools=lambda known: known.with_tools([gate])):
-        while gate.together < 2:
-            await asyncio.sleep(0)
+        await until(lambda: gate.together >= 2, pause=0)
         await store.reclaim(OwnerId("own_next"))
     async with start(store, tmp_path, clock=clock, tools=lambda known: known.with_tools([gate])) as rig:
-        while gate.together < 1:
-            await asyncio.sleep(0)
+        await until(lambda: gate.together >= 1, pause=0)
         assert (await rig.say("hello", "c")).reply == "You said: hello"
         assert gate.together == 1
         while gate.together < 2:
@@ -182,8 +180,7 @@ async def test_a_turn_that_loses_its_lease_again_and_again_is_given_up(tmp_path:
             if live.settled.done():
                 break
             live.lose()
-            while rig.model.busy:
-                await asyncio.sleep(0)
+            await until(lambda: not rig.model.busy, pause=0)
         turn = live.turn
     assert turn.state is TurnState.FAILED
     assert turn.error is not None and turn.error.type == "poisoned"

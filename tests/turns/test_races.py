@@ -10,20 +10,21 @@ from random import Random
 
 import pytest
 
-from rig import Rig, inbound, start
+from support.rig import Rig, inbound, start
+from support.scripted_model import ScriptedModel
+from support.sim import SimClock, run
+from support.slow_store import SlowStore
+from support.turn_world import Work
+from support.waiting import until
 from talaria.core.errors import StoreError
 from talaria.core.ids import SessionId, TurnId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Commit, Committed, Fresh, TurnRecord
 from talaria.core.messages import AssistantMessage, Message, ToolResults
-from talaria.core.store_ports import Store
 from talaria.core.turns import TurnState
 from talaria.store.memory import MemoryStore
-from talaria.testing.scripted_model import ScriptedModel
-from talaria.testing.sim import SimClock, run
-from talaria.testing.slow_store import SlowStore
+from talaria.store.store import Store
 from talaria.tools.toolset import ToolSet
 from talaria.turns.live import LiveTurn
-from turn_world import Work
 
 SEEDS = range(5)
 
@@ -53,7 +54,7 @@ class Hooked(MemoryStore):
         return await super().turn_record(turn_id)
 
 
-class World:
+class RaceRig:
     def __init__(self, seed: int) -> None:
         self.clock = SimClock()
         self.inner = Hooked(self.clock)
@@ -71,8 +72,7 @@ class World:
         """A life that ends while a tool runs."""
         async with self.start() as rig:
             receipt = await rig.submit("[[call work {}]]")
-            while not self.tool.done:
-                await asyncio.sleep(0.001)
+            await until(lambda: self.tool.done)
         return receipt.turn.id
 
     async def said(self, session_id: SessionId) -> list[Message]:
@@ -94,7 +94,7 @@ async def settle_all(rig: Rig) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_stop_while_a_failure_is_committed_does_not_strand_what_waits_behind(seed: int) -> None:
     async def main() -> None:
-        world = World(seed)
+        world = RaceRig(seed)
         async with world.start() as rig:
             first = await rig.submit("[[delay 1]][[status 500]]")
             behind = await rig.submit("and now?")
@@ -108,7 +108,7 @@ def test_a_stop_while_a_failure_is_committed_does_not_strand_what_waits_behind(s
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_stop_while_a_resumed_turn_is_recalled_leaves_a_well_formed_log(seed: int) -> None:
     async def main() -> None:
-        world = World(seed)
+        world = RaceRig(seed)
         await world.crash_in_a_call()
         world.inner.gate = asyncio.Event()
         async with world.start() as rig:
@@ -125,7 +125,7 @@ def test_a_stop_while_a_resumed_turn_is_recalled_leaves_a_well_formed_log(seed: 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_turn_that_cannot_be_recalled_keeps_its_place_before_the_next(seed: int) -> None:
     async def main() -> None:
-        world = World(seed)
+        world = RaceRig(seed)
         await world.crash_in_a_call()
         world.inner.sick = True
         async with world.start() as rig:
@@ -145,14 +145,13 @@ def test_a_turn_that_had_begun_is_resumed_before_one_that_had_not(seed: int) -> 
     """As when the first was accepted while the lane was busy, and the lane fell idle before it got there."""
 
     async def main() -> None:
-        world = World(seed)
+        world = RaceRig(seed)
         async with world.start() as rig:
             session_id = (await rig.say("hello")).session_id
             order = Accept(new_turn_id(), inbound("first"), Fresh(new_session_id(), None))
             await world.store.accept(order)
             await rig.submit("[[call work {}]]")
-            while not world.tool.done:
-                await asyncio.sleep(0.001)
+            await until(lambda: world.tool.done)
         async with world.start() as rig:
             await settle_all(rig)
         await world.assert_well_formed(session_id)
@@ -162,7 +161,7 @@ def test_a_turn_that_had_begun_is_resumed_before_one_that_had_not(seed: int) -> 
 
 def test_nobody_waits_for_ever_for_a_message_that_was_accepted_during_a_drain() -> None:
     async def main(seed: int) -> None:
-        world = World(seed)
+        world = RaceRig(seed)
         async with world.start() as rig:
             sending = [asyncio.create_task(rig.submit(f"message {number}")) for number in range(3)]
             await asyncio.sleep(0)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rig import start
+from support.rig import start
 from talaria.core.display import PREVIEW_CHARS
 from talaria.core.messages import ToolResults
-from talaria.core.store_ports import Store
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import StepKind, Turn, TurnState
+from talaria.store.store import Store
 from talaria.tools.function import FunctionTool, parameters
+from talaria.tools.tool import Tool, ToolContext
 
 WHOLE = "a line of a result\n" * 100
 
@@ -56,7 +57,7 @@ async def test_steps_keep_the_beginning_of_results_that_are_in_the_log(
         assert kept == [WHOLE[:PREVIEW_CHARS]] * len(whole)
 
 
-class Stuck:
+class Stuck(Tool):
     """A tool that never ends."""
 
     spec = ToolSpec("hang", "Hangs.", parameters({}))

@@ -6,7 +6,7 @@ import os
 from datetime import timedelta
 from pathlib import Path
 
-from contracts.store_orders import HandClock, accepting, answered, begun
+from contracts.store_orders import accepting, answered, begun, new_clock
 from contracts.store_responses_suite import answer, put
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
@@ -30,7 +30,7 @@ class Dropped:
 
 
 async def test_each_kind_is_kept_for_its_own_time() -> None:
-    clock, dropped = HandClock(), Dropped()
+    clock, dropped = new_clock(), Dropped()
     store = MemoryStore(clock)
     settings = RetentionSettings(ledger=timedelta(days=3), ended_sessions="10d", responses=timedelta(days=1))
     retention = Retention(store, clock, settings, dropped)
@@ -40,31 +40,31 @@ async def test_each_kind_is_kept_for_its_own_time() -> None:
     turn = await answered(store, accepting(key="k"))
     session_id = turn.turn.session_id
     await store.end_session(session_id, await store.hold(session_id, call.turn.session_id, 1.0))  # type: ignore[arg-type]
-    clock.forward(0.5 * DAY)
+    clock.advance(0.5 * DAY)
     await retention.sweep()
     assert await store.responses.find(response.turn.id) is not None
     assert await store.session(call.turn.session_id) is not None
-    clock.forward(DAY)
+    clock.advance(DAY)
     await retention.sweep()
     assert await store.responses.find(response.turn.id) is None
     assert await store.session(call.turn.session_id) is None
     assert await store.turn_record(turn.turn.id) is not None
-    clock.forward(2 * DAY)
+    clock.advance(2 * DAY)
     await retention.sweep()
     assert await store.turn_record(turn.turn.id) is None
     assert await store.session(session_id) is not None
-    clock.forward(7 * DAY)
+    clock.advance(7 * DAY)
     await retention.sweep()
     assert await store.session(session_id) is None
     assert dropped.before[-1] == clock.now() - 3 * DAY
 
 
 async def test_one_gateway_of_several_deletes_rows_and_each_deletes_its_own_files() -> None:
-    clock, dropped, is_in_charge = HandClock(), Dropped(), [False]
+    clock, dropped, is_in_charge = new_clock(), Dropped(), [False]
     store = MemoryStore(clock)
     retention = Retention(store, clock, RetentionSettings(), dropped, is_in_charge=lambda: is_in_charge[0])
     call = await answered(store, accepting(ephemeral=True))
-    clock.forward(2 * DAY)
+    clock.advance(2 * DAY)
     await retention.sweep()
     assert await store.session(call.turn.session_id) is not None
     assert len(dropped.before) == 1
@@ -74,42 +74,42 @@ async def test_one_gateway_of_several_deletes_rows_and_each_deletes_its_own_file
 
 
 async def test_ended_sessions_are_kept_forever_unless_told_otherwise() -> None:
-    clock = HandClock()
+    clock = new_clock()
     store = MemoryStore(clock)
     turn = await answered(store)
     session_id = turn.turn.session_id
     await store.end_session(session_id, await store.hold(session_id, session_id, 1.0))  # type: ignore[arg-type]
-    clock.forward(10_000 * DAY)
+    clock.advance(10_000 * DAY)
     await Retention(store, clock, RetentionSettings(), Dropped()).sweep()
     assert await store.session(session_id) is not None
 
 
 async def test_a_short_ledger_keeps_keys_for_their_day() -> None:
-    clock = HandClock()
+    clock = new_clock()
     store = MemoryStore(clock)
     settings = RetentionSettings(ledger=timedelta(minutes=1))
     retention = Retention(store, clock, settings, Dropped())
     await answered(store, accepting(key="k", digest="d"))
-    clock.forward(KEY_SECONDS - 1)
+    clock.advance(KEY_SECONDS - 1)
     await retention.sweep()
     assert (await store.accept(accepting(key="k", digest="d"))).is_duplicate
 
 
 async def test_a_long_ledger_is_gone_through_once(tmp_path: Path) -> None:
     """A later sweep looks only at what came since, but never forgets what was unsettled then."""
-    clock = HandClock()
+    clock = new_clock()
     async with await SqliteStore.open(tmp_path / "talaria.db", clock) as store:
         retention = Retention(store, clock, RetentionSettings(ledger=timedelta(days=2)), Dropped())
         running, _ = await begun(store)
         for _ in range(450):
             await answered(store, accepting(chat="agent:main:http:api:other"))  # type: ignore[arg-type]
-        clock.forward(3 * DAY)
+        clock.advance(3 * DAY)
         await retention.sweep()
         assert await store.turn_record(running.turn.id) is not None
         young = await answered(store, accepting(chat="agent:main:http:api:other"))  # type: ignore[arg-type]
         await retention.sweep()
         assert await store.turn_record(young.turn.id) is not None
-        clock.forward(3 * DAY)
+        clock.advance(3 * DAY)
         await retention.sweep()
         assert await store.turn_record(young.turn.id) is None
 

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
-from contracts.store_orders import HandClock, accepting
+from contracts.store_orders import accepting, new_clock
 from talaria.core.ids import TurnId
 from talaria.store.memory import MemoryStore
+from talaria.testing.clock import FakeClock
 from talaria.turns.retries import MOST_REQUESTS, RETRY_SECONDS, ClientRequest, RecentRequests
 
 TURN = TurnId("turn_1")
@@ -25,12 +26,12 @@ class Client:
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
+def clock() -> FakeClock:
+    return new_clock()
 
 
 @pytest.fixture
-def requests(clock: HandClock) -> RecentRequests:
+def requests(clock: FakeClock) -> RecentRequests:
     return RecentRequests(MemoryStore(clock), clock)
 
 
@@ -74,18 +75,18 @@ async def test_a_request_that_ended_without_its_answer_is_joined(requests: Recen
 
 @pytest.mark.parametrize(("seconds", "is_joined"), [(RETRY_SECONDS, True), (RETRY_SECONDS + 1, False)])
 async def test_a_turn_of_more_than_ten_minutes_is_not_joined(
-    requests: RecentRequests, clock: HandClock, seconds: float, is_joined: bool
+    requests: RecentRequests, clock: FakeClock, seconds: float, is_joined: bool
 ) -> None:
     requests.broken(take(requests, Client()))
-    clock.forward(seconds)
+    clock.advance(seconds)
     for is_retry in (False, True):
         assert (await joins(requests, is_retry=is_retry) == TURN) is is_joined
 
 
-async def test_old_requests_are_forgotten(requests: RecentRequests, clock: HandClock) -> None:
+async def test_old_requests_are_forgotten(requests: RecentRequests, clock: FakeClock) -> None:
     for n in range(100):
         take(requests, Client(), digest=f"old {n}")
-    clock.forward(RETRY_SECONDS + 1)
+    clock.advance(RETRY_SECONDS + 1)
     take(requests, Client())
     assert len(requests) == 1
 
@@ -120,7 +121,7 @@ async def test_a_retry_of_a_request_that_was_refused_is_a_request_of_its_own(
     assert len(requests) == 0
 
 
-async def test_the_next_process_knows_them(clock: HandClock) -> None:
+async def test_the_next_process_knows_them(clock: FakeClock) -> None:
     store = MemoryStore(clock)
     first, second, third = [await store.accept(accepting(digest=digest)) for digest in ("a", "b", "c")]
     requests = RecentRequests(store, clock)
@@ -132,13 +133,13 @@ async def test_the_next_process_knows_them(clock: HandClock) -> None:
         if digest == "b":
             requests.unread(request)
     await requests.mark()
-    clock.forward(1)
+    clock.advance(1)
     later = RecentRequests(store, clock)
     await later.load()
     assert await joins(later, "a") is None
     assert await joins(later, "b") == second.turn.id
     assert await joins(later, "c") == third.turn.id
-    clock.forward(RETRY_SECONDS)
+    clock.advance(RETRY_SECONDS)
     latest = RecentRequests(store, clock)
     await latest.load()
     assert len(latest) == 0

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from soak.interleavings import TURN_OUTCOMES, TURN_SHARE, count_outcomes
-from turn_world import HEALTHY, SICK, Mix, explore
+from support.turn_world import HEALTHY, SICK, Mix, explore
 
 SEEDS = 50
 

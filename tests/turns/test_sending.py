@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from rig import Rig, chat
+from support.fake_outlet import FakeOutlet
+from support.rig import Rig, chat
+from support.waiting import until
 from talaria.core.clock import SystemClock
 from talaria.core.entries import Announcement
 from talaria.core.errors import BadRequest, IdempotencyConflict, NotFound, ToolError
@@ -17,10 +19,9 @@ from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.messages import AssistantMessage, UserMessage
 from talaria.core.redaction import Secret, SecretRegistry
 from talaria.core.sending import ChatMessage
-from talaria.core.shown import has_untrusted
-from talaria.core.store_ports import Store
+from talaria.core.shown import ShownLog
 from talaria.core.turns import Sender
-from talaria.testing.fake_outlet import FakeOutlet
+from talaria.store.store import Store
 from talaria.turns.sending import MAX_TEXT, ChatSender
 from talaria.turns.settings import TurnSettings
 from talaria.workspace.chat_folders import ChatFolders
@@ -63,11 +64,6 @@ async def kinds(store: Store, key: ChatKey) -> list[str]:
         for body in bodies
         if isinstance(body, (UserMessage, AssistantMessage, Announcement))
     ]
-
-
-async def until(done: Callable[[], bool]) -> None:
-    while not done():
-        await asyncio.sleep(0)
 
 
 async def test_message_arrives_and_the_next_turn_knows_of_it(rig: Rig, tmp_path: Path) -> None:
@@ -137,9 +133,9 @@ async def test_content_from_outside_taints_the_chat(rig: Rig, tmp_path: Path) ->
     async with sender_of(rig, tmp_path) as sender:
         sent = await sender.send(ChatMessage(chat(), "said by a person", ME))
         session_id = sent.turn.session_id
-        assert not has_untrusted(await rig.store.shown_log(session_id))
+        assert not ShownLog(await rig.store.shown_log(session_id)).has_untrusted()
         await sender.send(ChatMessage(chat(), "read on a page", ME, is_untrusted=True))
-        assert has_untrusted(await rig.store.shown_log(session_id))
+        assert ShownLog(await rig.store.shown_log(session_id)).has_untrusted()
 
 
 async def test_secret_of_the_gateway_is_neither_sent_nor_logged(rig: Rig, tmp_path: Path) -> None:

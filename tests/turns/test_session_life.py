@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
-from rig import Rig, start
+from support.rig import Rig, start
+from support.waiting import until
 from talaria.agent.settings import AgentSettings
 from talaria.core.entries import Hidden
-from talaria.core.store_ports import Store
 from talaria.core.turns import TurnState
+from talaria.store.store import Store
 from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
@@ -196,8 +196,7 @@ async def test_retry_of_nothing_says_so(rig: Rig) -> None:
 async def test_a_retry_waits_for_what_runs_and_survives_a_restart(store: Store, tmp_path: Path) -> None:
     async with start(store, tmp_path) as rig:
         await rig.submit("[[first 1 hang]] one")
-        while not rig.model.bodies:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.bodies, pause=0)
         retry = await rig.submit("/retry")
         model = rig.model
     async with start(store, tmp_path, model=model) as rig:

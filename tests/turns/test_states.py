@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rig import chat, inbound
+from support.rig import chat, inbound
 from talaria.core.entries import Revision
 from talaria.core.ids import Fence, QuestionId, SessionId, TurnId
 from talaria.core.ledger import Began

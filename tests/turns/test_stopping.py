@@ -8,22 +8,24 @@ from typing import Any
 
 import pytest
 
-from rig import Rig, start
+from support.rig import Rig, start
+from support.scripted_model import ScriptedModel
+from support.waiting import until
 from talaria.agent.loop import UNKNOWN_OUTCOME
 from talaria.core.events import Cancelled, Delta, Reset
 from talaria.core.ids import OwnerId, SessionId
 from talaria.core.messages import AssistantMessage, Message, ToolOutcome, ToolResults, UserMessage
-from talaria.core.store_ports import Store
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import StepState, TurnState
 from talaria.store.memory import MemoryStore
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
-from talaria.testing.scripted_model import ScriptedModel
+from talaria.tools.tool import Tool, ToolContext
 from talaria.tools.toolset import ToolSet
 from talaria.turns.runner import CANCELLED_BY_USER
 
 
-class Gate:
+class Gate(Tool):
     """A tool that counts its runs and waits until the test opens it."""
 
     def __init__(self, name: str, *, idempotent: bool = False, read_only: bool = False) -> None:
@@ -136,8 +138,7 @@ async def test_read_only_neighbours_run_side_by_side_and_others_do_not(store: St
         receipt = await rig.submit(
             "[[call reader {}]]+[[call reader {}]]+[[call writer {}]]+[[call writer {}]]"
         )
-        while reader.together < 2:
-            await asyncio.sleep(0)
+        await until(lambda: reader.together >= 2, pause=0)
         assert writer.runs == 0
         reader.opened.set()
         writer.opened.set()
@@ -208,8 +209,7 @@ async def test_a_step_that_ended_keeps_its_result_over_a_restart(store: Store, t
 async def test_a_resumed_turn_tells_its_followers_to_start_again(store: Store, tmp_path: Path) -> None:
     async with start(store, tmp_path) as rig:
         receipt = await rig.submit("[[first 1 hang]] hello")
-        while not rig.model.bodies:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.bodies, pause=0)
     async with start(store, tmp_path, model=ScriptedModel()) as rig:
         again = await rig.turns.find(receipt.turn.id)
         assert again.turn.attempts  # one, or two if it runs again already
@@ -222,8 +222,7 @@ async def test_a_resumed_turn_tells_its_followers_to_start_again(store: Store, t
 async def test_queued_turns_keep_their_order_over_a_restart(store: Store, tmp_path: Path) -> None:
     async with start(store, tmp_path) as rig:
         await rig.submit("[[first 1 hang]] zero")
-        while not rig.model.bodies:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.bodies, pause=0)
         receipts = [await rig.submit(f"number {n}") for n in range(3)]
         model = rig.model
     async with start(store, tmp_path, model=model) as rig:
@@ -240,8 +239,7 @@ async def test_what_is_not_for_this_process_waits_until_its_chat_is_spoken_to(
         begun, queued = await rig.submit("[[first 1 hang]] zero"), await rig.submit("number 1")
         elsewhere, model = await rig.submit("[[first 1 hang]] elsewhere", "two"), rig.model
         third = await rig.submit("[[hang]]", "four")
-        while len(model.bodies) < 3:
-            await asyncio.sleep(0)
+        await until(lambda: len(model.bodies) >= 3, pause=0)
     async with start(store, tmp_path, model=model, takes_up=lambda turn: False) as rig:
         assert (await rig.say("hello", "three")).state is TurnState.DONE
         assert await rig.turns.adopt() == 0
@@ -327,8 +325,7 @@ async def test_a_stateless_call_is_cancelled_by_a_restart(store: Store, tmp_path
     async with start(store, tmp_path) as rig:
         call = StatelessCall(Sender("api"), (UserMessage((Text("[[hang]]"),)),))
         receipt = await rig.turns.call(call)
-        while not rig.model.bodies:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.bodies, pause=0)
     async with start(store, tmp_path) as rig:
         assert (await rig.turns.find(receipt.turn.id)).turn.state is TurnState.CANCELLED
 
@@ -336,8 +333,7 @@ async def test_a_stateless_call_is_cancelled_by_a_restart(store: Store, tmp_path
 async def test_a_turn_that_lost_its_lease_stops_without_a_word(store: Store, tmp_path: Path) -> None:
     async with start(store, tmp_path) as rig:
         receipt = await rig.submit("[[hang]]")
-        while not rig.model.bodies:
-            await asyncio.sleep(0)
+        await until(lambda: rig.model.bodies, pause=0)
         await store.reclaim(OwnerId("own_another"))
         await store.hold(receipt.turn.session_id, OwnerId("own_another"), 30)
         await rig.keeper.renew()

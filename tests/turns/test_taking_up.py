@@ -8,8 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rig import start
-from sick_store import SickStore
+import pytest
+
+from support.faulty_store import FaultyStore
+from support.rig import start
+from support.scripted_model import ScriptedModel
+from support.waiting import until
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatAddress, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Fresh
@@ -18,9 +22,8 @@ from talaria.core.questions import APPROVE
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.scripted_model import ScriptedModel
 from talaria.turns.states import LiveState
-from turns.test_parking import CALL, World, open_questions, park
+from turns.test_parking import CALL, ParkingRig, open_questions, park
 from turns.test_stopping import Gate
 
 
@@ -31,7 +34,7 @@ async def settle_down() -> None:
 
 async def test_a_turn_that_was_adopted_is_not_taken_up_again_by_recovery(tmp_path: Path) -> None:
     clock = FakeClock()
-    world = World(MemoryStore(clock), tmp_path)
+    world = ParkingRig(MemoryStore(clock), tmp_path)
     gate = Gate("gate", idempotent=True)
     world.more = [gate]
     async with world.start(clock=clock) as rig:
@@ -40,13 +43,13 @@ async def test_a_turn_that_was_adopted_is_not_taken_up_again_by_recovery(tmp_pat
     async with world.start(clock=clock) as rig:
         adopted = rig.live.get(live.turn.id)
         assert adopted is not None
-        assert await rig.turns.recover() == 0
+        assert await rig.turns.recover(is_alone=True) == 0
         assert rig.live.get(live.turn.id) is adopted
 
 
 async def test_orphans_are_adopted_once_in_each_leases_time_after_the_recovery(tmp_path: Path) -> None:
     clock = FakeClock()
-    world = World(MemoryStore(clock), tmp_path)
+    world = ParkingRig(MemoryStore(clock), tmp_path)
     gate = Gate("gate", idempotent=True)
     world.more = [gate]
     async with world.start(clock=clock) as alive:
@@ -67,7 +70,7 @@ async def test_orphans_are_adopted_once_in_each_leases_time_after_the_recovery(t
 
 async def test_a_message_makes_room_for_an_adopted_turn_that_waited(tmp_path: Path) -> None:
     clock = FakeClock()
-    world = World(MemoryStore(clock), tmp_path)
+    world = ParkingRig(MemoryStore(clock), tmp_path)
     async with world.start(clock=clock) as alive:
         async with world.start(clock=clock) as other:
             parked = await park(other)
@@ -86,13 +89,12 @@ async def test_a_message_makes_room_for_an_adopted_turn_that_waited(tmp_path: Pa
 
 
 async def test_a_drain_ends_although_a_stopped_turn_cannot_be_closed(tmp_path: Path) -> None:
-    store = SickStore()
+    store = FaultyStore()
     store.holds = lambda order: bool(getattr(order, "ask", ()))
-    world = World(store, tmp_path)
+    world = ParkingRig(store, tmp_path)
     async with world.start() as rig:
         live = await rig.submit("[[call look {}]]" + CALL)
-        while not store.held:
-            await asyncio.sleep(0)
+        await until(lambda: store.held, pause=0)
         stopping = asyncio.create_task(rig.turns.cancel(live))
         await asyncio.sleep(0)
         draining = asyncio.create_task(rig.turns.drain(0))
@@ -116,8 +118,7 @@ async def test_held_turns_wait_in_order_and_can_be_stopped(tmp_path: Path) -> No
     store, model = MemoryStore(clock), ScriptedModel(clock)
     async with start(store, tmp_path, clock=clock, model=model) as rig:
         earlier = (await rig.submit("[[first 1 hang]] earlier")).turn.id
-        while not model.busy:
-            await asyncio.sleep(0)
+        await until(lambda: model.busy, pause=0)
     async with start(store, tmp_path, clock=clock, model=model, is_held=True) as rig:
         sent = [await rig.submit(f"number {n}") for n in range(3)]
         elsewhere = await rig.submit("elsewhere", "other")
@@ -162,13 +163,16 @@ async def test_taking_up_takes_as_long_as_there_are_turns(tmp_path: Path) -> Non
             gc.enable()
         return taken
 
-    assert any([await seconds(4000) < 20 * await seconds(500) for _ in range(3)])
+    for _ in range(5):  # a busy machine can slow one trial down
+        if await seconds(4000) < 20 * await seconds(500):
+            return
+    pytest.fail("eight times the turns take twenty times as long")
 
 
 async def test_a_stop_that_is_carried_out_late_hits_no_message_that_came_after_it(tmp_path: Path) -> None:
     """It has stopped its turn, and the process died before the command's own end was written."""
     clock = FakeClock()
-    world = World(MemoryStore(clock), tmp_path)
+    world = ParkingRig(MemoryStore(clock), tmp_path)
     gate = Gate("gate", idempotent=True)
     world.more = [gate]
     async with world.start(clock=clock) as rig:

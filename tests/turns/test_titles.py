@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from rig import Rig, chat, start
+from support.rig import Rig, chat, start
+from support.scripted_model import ScriptedModel
 from talaria.access.settings import BudgetSettings
 from talaria.agent.settings import ContextSettings
 from talaria.agent.side_calls import SIDE_TASK
 from talaria.core.clock import SystemClock
 from talaria.core.models import Completion, ModelCall, ModelDelta
-from talaria.core.store_ports import Store
 from talaria.models.known import PriceSettings
 from talaria.store.memory import MemoryStore
-from talaria.testing.scripted_model import ScriptedModel
+from talaria.store.store import Store
 from talaria.turns.titles import clean_title
 
 CHEAP = ContextSettings(summary_model="scripted/cheap")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rig import Rig, inbound
+from support.rig import Rig, inbound
 from talaria.core.cluster import Waiting
 from talaria.core.events import Done, Queued
 from talaria.core.ids import OwnerId, TurnId
@@ -19,11 +19,12 @@ from talaria.core.messages import Text, UserMessage
 from talaria.core.questions import APPROVE, QuestionDraft, QuestionKind
 from talaria.core.turns import Sender, TurnState
 from talaria.store.memory import MemoryStore
+from talaria.store.store import ClusterStore
 from talaria.testing.clock import FakeClock
 from talaria.turns.intake import StatelessCall
 from talaria.turns.retries import ClientRequest
 from talaria.turns.states import LiveState
-from turns.test_parking import CALL, World, open_questions, park, until_parked
+from turns.test_parking import CALL, ParkingRig, open_questions, park, until_parked
 from turns.test_stopping import Gate
 
 GATED = "[[call gate {}]][[reply done]]"
@@ -33,7 +34,7 @@ LEASE = 30.0
 class Cluster:
     """Two members, `here` and `there`. Nothing looks or renews by itself."""
 
-    def __init__(self, world: World, clock: FakeClock, here: Rig, there: Rig, gate: Gate) -> None:
+    def __init__(self, world: ParkingRig, clock: FakeClock, here: Rig, there: Rig, gate: Gate) -> None:
         self.world = world
         self.store = world.store
         self.clock = clock
@@ -82,7 +83,7 @@ async def settle_down() -> None:
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     clock = FakeClock()
-    world, gate = World(MemoryStore(clock), tmp_path), Gate("gate", idempotent=True)
+    world, gate = ParkingRig(MemoryStore(clock), tmp_path), Gate("gate", idempotent=True)
     world.more = [gate]
     async with (
         world.start(clock=clock, place="here") as here,
@@ -223,19 +224,16 @@ async def test_a_draining_member_gives_up_what_it_has_not_begun(cluster: Cluster
     assert await cluster.until_over(parked.turn.id, behind.turn.id) == [TurnState.DONE] * 2
 
 
-class SlowLook:
+class SlowLook(ClusterStore):
     """A store whose look at waiting turns begins and ends when the test wants it."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, store: ClusterStore) -> None:
+        super().__init__(store._executor, store._clock, store._wakes)
         self.begin, self.seen, self.end = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
 
     async def waiting_here(self, owner: OwnerId) -> Sequence[Waiting]:
         await self.begin.wait()
-        rows: Sequence[Waiting] = await self._store.waiting_here(owner)
+        rows = await super().waiting_here(owner)
         self.seen.set()
         await self.end.wait()
         return rows

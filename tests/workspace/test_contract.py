@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from contracts.workspace_suite import A, B, WorkspaceSuite, chat, give_back
-from proved_sandbox import proved
+from support.proved_sandbox import proved
 from talaria.core.ids import SessionId
-from talaria.core.ports import WorkspaceHandle, Workspaces
 from talaria.testing.fake_workspaces import FakeWorkspace, FakeWorkspaces, ReleaseBehaviour
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.shell import SessionCommands
@@ -25,7 +24,7 @@ def place(tmp_path: Path) -> Path:
 
 class TestWorkspaceContract(WorkspaceSuite):
     @pytest.fixture(params=["real", "fake", "slow fake"])
-    async def workspaces(self, request: pytest.FixtureRequest, place: Path) -> Workspaces:
+    async def workspaces(self, request: pytest.FixtureRequest, place: Path) -> ChatWorkspaces:
         folder_of = partial(chat_folder, place)
         match request.param:
             case "real":
@@ -36,10 +35,19 @@ class TestWorkspaceContract(WorkspaceSuite):
                 return FakeWorkspaces(folder_of, lambda: ReleaseBehaviour.SLOW)
 
 
-@pytest.mark.parametrize("handle", [WorkspaceHandle, ChatWorkspace, FakeWorkspace])
+@pytest.mark.parametrize("handle", [ChatWorkspace, FakeWorkspace])
 def test_a_handle_has_no_method_that_ends_what_it_reaches(handle: type) -> None:
-    port = {name for name in vars(WorkspaceHandle) if not name.startswith("_")}
-    assert port == {"session_id", "folder", "is_project", "shell", "processes", "claim", "release"}
+    offered = {name for name in vars(ChatWorkspace) if not name.startswith("_")}
+    assert offered == {
+        "session_id",
+        "folder",
+        "is_project",
+        "places",
+        "shell",
+        "processes",
+        "claim",
+        "release",
+    }
     for name in ("end", "close", "stop", "kill", "cleanup", "aclose", "__exit__", "__aexit__", "__del__"):
         assert not hasattr(handle, name), name
 

@@ -8,7 +8,8 @@ import pytest
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatAddress, ChatKey
-from talaria.workspace.folder import FileKind, Folder, chat_folder, printable
+from talaria.core.text import printable
+from talaria.workspace.folder import FileKind, Folder, chat_folder
 from workspace.conftest import Site
 
 MAX_WRITE_BYTES = 16 << 20

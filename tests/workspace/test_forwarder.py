@@ -12,20 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.ports import port_of, reserve_port
 from talaria.workspace import forwarder
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 @contextmanager
 def forwarding(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket, int]]:
     """Yield a forwarder, the socket that it leads to, and its port."""
-    with socket.socket(socket.AF_UNIX) as host, socket.socket() as free:
+    with socket.socket(socket.AF_UNIX) as host, reserve_port() as place:
         host.bind(str(folder / "host"))
         host.listen()
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
+        port = port_of(place)
         lock, held = (os.open(folder / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
         fcntl.flock(held, fcntl.LOCK_SH)
         heard, ready = os.pipe()
@@ -89,3 +88,12 @@ def fill(there: socket.socket, process: subprocess.Popen[bytes]) -> int:
                     sent += there.send(b"x")
                 except BlockingIOError:
                     return sent
+
+
+def test_a_client_is_told_that_the_gateway_is_away(tmp_path: Path) -> None:
+    with forwarding(tmp_path) as (_, host, port):
+        host.close()
+        with socket.create_connection(("127.0.0.1", port), DEADLINE) as client:
+            answer = b"".join(iter(lambda: client.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 503 Talaria is not running\r\n")
+    assert answer.endswith(b"nothing can be reached.\n")

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from support.waiting import until
 from talaria.core.ids import ChatKey, SessionId
-from talaria.core.ports import HostAnswer, HostRequest
+from talaria.net.host_rules import HostAnswer, HostRequest
 from talaria.net.settings import NetworkSettings
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.network_holder import find_holder
@@ -87,8 +88,7 @@ async def _open_world(home: Path) -> AsyncIterator[NetworkWorld]:
         server.close()
         await server.wait_closed()
     # A holder ends by itself when the last command of its session, and the guard of that command, have ended.
-    while any(find_and_forget(path) for path in home.glob("sessions/*/network")):
-        await asyncio.sleep(0.01)
+    await until(lambda: not any(find_and_forget(path) for path in home.glob("sessions/*/network")))
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ async def test_background_process_asks_as_one(world: NetworkWorld) -> None:
             asked.append(request)
             return HostAnswer(False, "No.")
 
-    world.networks.use_asker(Person())
+    world.networks.use_asker(Person().ask)
     await world.run("curl -sS http://one.example/")
     await world.run("curl -sS http://two.example/", is_background=True)
     assert [(each.host, each.is_background) for each in asked] == [
@@ -223,8 +223,7 @@ async def test_holder_that_died_is_replaced(world: NetworkWorld) -> None:
     holder = find_holder(world.places().network)
     assert holder is not None
     os.kill(holder.pid, signal.SIGKILL)
-    while holder.is_alive:
-        await asyncio.sleep(0.001)
+    await until(lambda: not holder.is_alive)
     holder.forget()
     assert (await world.run(_fetch(world))).out == b"hello"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pictures import gif, jpeg, lossless_webp, lossy_webp, png, webp
+from support.pictures import gif, jpeg, lossless_webp, lossy_webp, png, webp
 from talaria.workspace.pictures import Picture, look_at, picture_part
 
 MAX_PICTURE_BYTES = 5 * (1 << 20) // 4 * 3

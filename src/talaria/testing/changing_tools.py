@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from talaria.core.tools import Tool
+from talaria.tools.tool import Tool, ToolSource
 
 
-class ChangingSource:
-    """Implements `ToolSource`. It offers nothing at first."""
-
-    is_builtin = False
+class ChangingSource(ToolSource):
+    """A source that offers nothing at first."""
 
     def __init__(self, name: str = "changing") -> None:
         self.name = name

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from talaria.core.background import ProcessInfo, ProcessOutput, ProcessStart, ProcessState
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId
+from talaria.workspace.processes import BackgroundProcesses, SessionProcesses
+from talaria.workspace.workspaces import ChatWorkspace
 
 
 class FakeProcess:
@@ -44,14 +46,18 @@ class FakeProcess:
         )
 
 
-class FakeProcesses:
-    """`Processes` over a list of fake ones."""
+class FakeProcesses(SessionProcesses):
+    """The processes of a session, over a list of fake ones."""
 
     def __init__(
-        self, session_id: SessionId, processes: list[FakeProcess], start: Callable[[str], FakeProcess]
+        self,
+        workspace: ChatWorkspace,
+        all_: BackgroundProcesses,
+        fakes: list[FakeProcess],
+        start: Callable[[str], FakeProcess],
     ) -> None:
-        self.session_id = session_id
-        self._processes = processes
+        super().__init__(workspace.session_id, workspace.places, all_, None)
+        self._fakes = fakes
         self._start = start
 
     async def start(self, order: ProcessStart) -> ProcessInfo:
@@ -62,21 +68,21 @@ class FakeProcesses:
         return process.info(self.session_id)
 
     async def list(self) -> Sequence[ProcessInfo]:
-        return [process.info(self.session_id) for process in self._processes]
+        return [process.info(self.session_id) for process in self._fakes]
 
     async def poll(self, process_id: str) -> ProcessOutput:
-        process = self._find(process_id)
+        process = self._fake(process_id)
         begin, process.polled = process.polled, len(process.output)
         return self._output(process, begin, process.polled)
 
     async def log(self, process_id: str, offset: int | None, limit: int) -> ProcessOutput:
-        process = self._find(process_id)
+        process = self._fake(process_id)
         whole = len(process.output)
         begin = max(0, whole - limit) if offset is None else min(offset, whole)
         return self._output(process, begin, min(whole, begin + limit))
 
     async def write(self, process_id: str, text: str | None) -> int:
-        process = self._find(process_id)
+        process = self._fake(process_id)
         if not process.is_running:
             raise ToolError(f"The process {process_id} has ended.")
         if process.command == "cat":
@@ -86,12 +92,12 @@ class FakeProcesses:
         return len((text or "").encode())
 
     async def kill(self, process_id: str) -> ProcessInfo:
-        process = self._find(process_id)
+        process = self._fake(process_id)
         process.stop(143)
         return process.info(self.session_id)
 
-    def _find(self, process_id: str) -> FakeProcess:
-        for process in self._processes:
+    def _fake(self, process_id: str) -> FakeProcess:
+        for process in self._fakes:
             if process.id == process_id:
                 return process
         raise ToolError(f"This session has no background process {process_id!r}.")

@@ -13,6 +13,9 @@ from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.shells import OutputSink, ShellCommand, ShellEnd, ShellState
 from talaria.testing.fake_processes import FakeProcess, FakeProcesses
+from talaria.workspace.places import SessionPlaces
+from talaria.workspace.shell import SessionCommands, SessionShell
+from talaria.workspace.workspaces import ChatWorkspace, ChatWorkspaces
 
 
 class ReleaseBehaviour(Enum):
@@ -39,10 +42,13 @@ class FakeSession:
         return self.processes[-1]
 
 
-class FakeShell:
+class FakeShell(SessionShell):
     """A shell that knows `cd`, `export`, `pwd`, `echo` and `exit`, one for each line."""
 
-    def __init__(self, session: FakeSession, folder: Path) -> None:
+    def __init__(
+        self, session: FakeSession, folder: Path, places: SessionPlaces, commands: SessionCommands
+    ) -> None:
+        super().__init__(places, commands)
         self._session = session
         self._folder = folder
 
@@ -79,42 +85,45 @@ class FakeShell:
         return ShellEnd(code, session.cwd or str(self._folder))
 
 
-class FakeWorkspace:
+class FakeWorkspace(ChatWorkspace):
     """A handle, which must be released exactly once."""
 
-    __slots__ = ("_owner", "folder", "is_project", "session_id")
+    __slots__ = ("_all", "folder", "is_project")
 
-    def __init__(self, owner: FakeWorkspaces, session_id: SessionId, folder: Path) -> None:
-        self._owner = owner
-        self.session_id = session_id
+    folder: Path
+    is_project: bool
+
+    def __init__(self, all_: FakeWorkspaces, session_id: SessionId, chat_key: ChatKey, folder: Path) -> None:
+        super().__init__(all_, session_id, chat_key)
+        self._all = all_
         self.folder = folder
         self.is_project = False
 
     @property
     def session(self) -> FakeSession:
         """The state of the session, created on first use."""
-        return self._owner.sessions.setdefault(self.session_id, FakeSession())
+        return self._all.sessions.setdefault(self.session_id, FakeSession())
 
     @property
     def shell(self) -> FakeShell:
-        return FakeShell(self.session, self.folder)
+        return FakeShell(self.session, self.folder, self.places, self._all.commands)
 
     @property
     def processes(self) -> FakeProcesses:
-        return FakeProcesses(self.session_id, self.session.processes, self.session.start)
+        return FakeProcesses(self, self._all.processes, self.session.processes, self.session.start)
 
     async def claim(self) -> None:
         pass
 
     def release(self) -> Coroutine[Any, Any, None] | None:
-        self._owner.held.remove(self)  # raises KeyError when it was released before
-        behaviour = self._owner.behaviour()
+        self._all.held.remove(self)  # raises KeyError when it was released before
+        behaviour = self._all.behaviour()
         if behaviour is ReleaseBehaviour.FAILS_AT_ONCE:
             raise RuntimeError("the handle broke")
-        return None if behaviour is ReleaseBehaviour.AT_ONCE else self._owner.take_back(behaviour)
+        return None if behaviour is ReleaseBehaviour.AT_ONCE else self._all.take_back(behaviour)
 
 
-class FakeWorkspaces:
+class FakeWorkspaces(ChatWorkspaces):
     """`behaviour` is called for each release. `held` are the handles in use. `ended` lists each call of
     `end`."""
 
@@ -124,6 +133,7 @@ class FakeWorkspaces:
         behaviour: Callable[[], ReleaseBehaviour] = lambda: ReleaseBehaviour.AT_ONCE,
         slow_seconds: float = 0.0,
     ) -> None:
+        super().__init__(Path("/nowhere"))
         self._folder_of = folder_of
         self._slow_seconds = slow_seconds
         self.behaviour = behaviour
@@ -133,7 +143,7 @@ class FakeWorkspaces:
         self.is_closed = False
 
     def open(self, session_id: SessionId, chat_key: ChatKey) -> FakeWorkspace:
-        handle = FakeWorkspace(self, session_id, self._folder_of(chat_key))
+        handle = FakeWorkspace(self, session_id, chat_key, self._folder_of(chat_key))
         self.held.add(handle)
         return handle
 

@@ -141,6 +141,17 @@ class GatewayProcess:
         async with self._session.request(method, self._url + path, **more) as answer:
             return await answer.json()
 
+    async def begin(self, name: str, text: str) -> str:
+        """Send a message to a session, and return the id of its turn, which may still run."""
+        ticket = await self.call("POST", f"/api/sessions/{name}/messages", json={"text": text})
+        return str(ticket["turn_id"])
+
+    async def say(self, name: str, text: str) -> dict[str, Any]:
+        """Send a message to a session, wait until its turn is done, and return the turn."""
+        turn = await self.ended_turn(await self.begin(name, text))
+        assert turn["state"] == "done", turn
+        return turn
+
     async def ended_turn(self, turn_id: str) -> dict[str, Any]:
         """Wait until the turn has ended, and return it."""
         while True:

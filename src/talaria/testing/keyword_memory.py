@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -22,9 +21,10 @@ from talaria.core.memory import (
     TurnMemory,
 )
 from talaria.core.redaction import SecretRegistry
-from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.memory.pages import FactChanges, apply_edit, body, page_digest, shown
 from talaria.tools.function import Arguments, FunctionTool, parameters
+from talaria.tools.tool import MemoryProvider, Tool, ToolContext
 
 _SHORTEST: Final = 4  # letters of a word that counts
 
@@ -37,11 +37,10 @@ RECOLLECT: Final = ToolSpec(
 )
 
 
-class KeywordMemory:
-    """Implements `core.memory.MemoryProvider`. `said` has the words of people by their turns."""
+class KeywordMemory(MemoryProvider):
+    """`said` has the words of people by their turns."""
 
     name = FAMILY
-    is_builtin = True
     follows_turns = True
 
     def __init__(self, secrets: SecretRegistry | None = None) -> None:
@@ -51,9 +50,6 @@ class KeywordMemory:
 
     def tools(self) -> tuple[Tool, ...]:
         return (FunctionTool(RECOLLECT, self._recollect),)
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        pass
 
     def prompt(self, place: MemoryPlace) -> str:
         found = ((page, shown(self._pages.get((place, page), ""))) for page in place.pages)

@@ -107,7 +107,6 @@ class ModelServer(ChangeNotifier):
     def take(self, body: bytes, headers: Mapping[str, str], api: ModelApi) -> tuple[ScriptedReply, bool]:
         """Record a request. Returns the reply, and whether it is streamed. Raises `RequestRefused`."""
         self.requests += 1
-        self.notify()
         if self._record:
             self.bodies.append(body)
         if self.strict:
@@ -208,6 +207,7 @@ class _Connection(asyncio.Protocol):
         match method, path:
             case b"POST", _ if (api := APIS.get(path)) is not None:
                 self._answer(body, api)
+                self._server.notify()  # not before: an answer that is sent at once was never unfinished
             case b"GET", "/v1/models":
                 self._list()
             case b"DELETE", "/_recorded":

@@ -25,7 +25,9 @@ from talaria.core.access import Role
 from talaria.core.errors import BadRequest, TalariaError
 from talaria.core.events import Delta, Done
 from talaria.core.files import SentFile
-from talaria.core.ids import SessionId
+from talaria.jobs.views import JobView
+from talaria.operations import access, jobs, sessions
+from talaria.operations.pages import PageQuery
 
 Use = Callable[[GatewayClient], Awaitable[Any]]
 PERSON = {
@@ -37,6 +39,13 @@ SESSION = {
     "id": "ses_1", "name": "main", "chat_key": "k", "title": "", "created_at": 1.0, "updated_at": 2.0,
     "revision": "1", "ended_at": None,
 }  # fmt: skip
+JOB: dict[str, Any] = {
+    **dict.fromkeys(JobView.__struct_fields__, ""),
+    **dict.fromkeys(("reminder", "quiet"), False),
+    **dict.fromkeys(("deadline", "retries", "failures", "created_at"), 0),
+    **dict.fromkeys(("next_at", "tools"), None),
+    "next": [],
+}
 TOKEN = {"name": "ci", "role": "chat", "created_at": 1.0}
 LARGER = {"name": "m", "size": 1, "memory": 2, "state": "absent"}
 
@@ -89,30 +98,20 @@ async def client(gateway: Gateway) -> AsyncIterator[GatewayClient]:
     [
         (lambda c: c.cancel("t/1"), "POST /api/turns/t%2F1/cancel", None, {}, None),
         (lambda c: c.turn("t1"), "GET /api/turns/t1", None, {"a": 1}, b'{"a": 1}'),
-        (lambda c: c.approve("X"), "POST /api/pairings/approve", {"code": "X"}, PERSON, PERSON),
         (
-            lambda c: c.revoke("telegram", "7"),
-            "POST /api/pairings/revoke",
-            {"channel": "telegram", "user": "7"},
+            lambda c: c.carry_out(access.approve_pairing, access.ApproveBody("X")),
+            "POST /api/pairings/approve",
+            {"code": "X"},
             PERSON,
             PERSON,
         ),
         (
-            lambda c: c.invite("telegram"),
-            "POST /api/pairings/invite",
-            {"channel": "telegram"},
-            {"channel": "telegram", "code": "X", "expires_at": 1.0},
-            {"channel": "telegram", "code": "X", "expires_at": 1.0},
-        ),
-        (
-            lambda c: c.add_token("ci", Role.CHAT, 5.0),
+            lambda c: c.carry_out(access.add_token, access.AddTokenBody("ci", Role.CHAT, 5.0)),
             "POST /api/tokens",
             {"name": "ci", "role": "chat", "seconds": 5.0},
             {"secret": "s", "token": TOKEN},
             {"secret": "s", "token": TOKEN},
         ),
-        (lambda c: c.revoke_token("ci"), "POST /api/tokens/revoke", {"name": "ci"}, TOKEN, TOKEN),
-        (lambda c: c.tokens(), "GET /api/tokens", None, {"tokens": [TOKEN]}, [TOKEN]),
         (lambda c: c.login_code(), "POST /api/login/codes", None, {"code": "C"}, "C"),
         (lambda c: c.snapshot(), "POST /api/backup", None, {"database": "/x"}, "/x"),
         (lambda c: c.fetch_model("a/b"), "POST /api/models/a%2Fb/fetch", None, {"larger": LARGER}, LARGER),
@@ -124,40 +123,43 @@ async def client(gateway: Gateway) -> AsyncIterator[GatewayClient]:
             LARGER,
         ),
         (
-            lambda c: c.sessions(3),
+            lambda c: c.carry_out(sessions.list_sessions, PageQuery(3)),
             "GET /api/sessions?limit=3",
             None,
             {"items": [SESSION], "next": None},
             {"items": [SESSION], "next": None},
         ),
-        (lambda c: c.session("my work"), "GET /api/sessions/my%20work", None, SESSION, SESSION),
-        (lambda c: c.end_session("a/b"), "POST /api/sessions/a%2Fb/end", None, SESSION, SESSION),
         (
-            lambda c: c.entries(SessionId("ses_1"), None),
-            "GET /api/sessions/ses_1/entries",
+            lambda c: c.carry_out(sessions.end_session, sessions.SessionKey("a/b c")),
+            "POST /api/sessions/a%2Fb%20c/end",
             None,
-            {"entries": [], "next": "n"},
-            {"entries": [], "next": "n"},
+            SESSION,
+            SESSION,
         ),
         (
-            lambda c: c.entries(SessionId("ses_1"), "a&b"),
+            lambda c: c.carry_out(sessions.read_entries, sessions.EntriesQuery(x="ses_1", after="a&b")),
             "GET /api/sessions/ses_1/entries?after=a%26b",
             None,
-            {"entries": [], "next": None},
-            {"entries": [], "next": None},
+            {"entries": [], "next": "n"},
+            {"entries": [], "next": "n"},
         ),
-        (lambda c: c.delete_session(SessionId("ses_1")), "DELETE /api/sessions/ses_1", None, {}, None),
         (
-            lambda c: c.listing(),
-            "GET /api/pairings",
+            lambda c: c.carry_out(jobs.list_jobs, jobs.JobQuery(unfinished=True)),
+            "GET /api/jobs?unfinished=true",
             None,
-            {"paired": [PERSON], "requests": []},
-            {"paired": [PERSON], "requests": []},
+            {"items": [], "next": None},
+            {"items": [], "next": None},
+        ),
+        (
+            lambda c: c.carry_out(jobs.edit_job, jobs.JobChange(id="ü", quiet=False, state="paused")),
+            "PATCH /api/jobs/%C3%BC",
+            {"quiet": False, "state": "paused"},
+            JOB,
+            JOB,
         ),
         (lambda c: c.status(), "GET /api/status", None, {"ready": True}, {"ready": True}),
         (lambda c: c.pool(), "GET /api/pool", None, {"agents": 1}, {"agents": 1}),
         (lambda c: c.models(), "GET /v1/models", None, {"data": [{"id": "a"}, {"id": "b"}]}, ["a", "b"]),
-        (lambda c: c.turns(5), "GET /api/turns?limit=5", None, {"items": []}, {"items": []}),
     ],
 )
 async def test_each_call_is_one_request(
@@ -234,7 +236,7 @@ async def test_an_answer_that_is_an_error_says_so(
 ) -> None:
     gateway.answer(body, status=status)
     with pytest.raises(TalariaError, match=text) as error:
-        await client.session("x")
+        await client.carry_out(sessions.show_session, sessions.SessionKey("x"))
     assert type(error.value) is kind
     if status == 404:
         assert (error.value.type, error.value.hint) == ("not_found", "H.")

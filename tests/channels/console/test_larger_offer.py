@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from support.waiting import until
 from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient
 from talaria.channels.console.larger_offer import LargerOffer
 from talaria.models.local.larger import LargerModel, LargerState
@@ -70,12 +70,6 @@ async def offered(gateway: Gateway, larger: LargerModel) -> AsyncIterator[Larger
             yield offer
     finally:
         await runner.cleanup()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ from io import StringIO
 
 import pytest
 
-from complexity import assert_linear
+from support.complexity import assert_linear
 from talaria.channels.console.plain import PlainRenderer
 from talaria.channels.console.terminal import BlockSplitter
-from talaria.core.display import clean, clean_line, describe_call
+from talaria.core.display import describe_call
 from talaria.core.events import Delta, Done
+from talaria.core.text import clean, clean_line
 
 SHAPES = {
     "letters": "x",

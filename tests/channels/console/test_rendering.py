@@ -269,3 +269,18 @@ def test_a_long_block_is_drawn_by_its_end_and_printed_whole() -> None:
     code = "```\n" + "\n".join(f"line {n}" for n in range(60)) + "\n```\n"
     written = on_terminal([Delta(code), Done(code)], height=10)
     assert all(f"line {n}" in written for n in range(60))
+
+
+async def test_live_part_returns_after_a_prompt_and_not_after_the_end() -> None:
+    out = StringIO()
+    renderer = TerminalRenderer(Console(file=out, width=60, force_terminal=True), clock=lambda: 0.0)
+    renderer.open()
+    for is_over in (False, True):
+        renderer.hold()
+        if is_over:
+            renderer.close()
+        shown = len(out.getvalue())
+        renderer.release()
+        await asyncio.sleep(0)
+        more = out.getvalue()[shown:]
+        assert (more == "") if is_over else ("thinking" in more)

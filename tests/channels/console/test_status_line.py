@@ -7,6 +7,7 @@ from io import StringIO
 
 import pytest
 
+from support.sim import run
 from talaria.channels.console.plain import StatusLine, await_with_status
 
 
@@ -25,6 +26,18 @@ async def test_it_says_what_is_waited_for_and_leaves_nothing() -> None:
     assert "\x1b" not in drawn[2]
     assert len(drawn[2]) < 500, "it fits its line"
     assert drawn[3:] == [""]
+
+
+def test_it_counts_the_seconds() -> None:
+    out = Tty()
+
+    async def wait() -> None:
+        async with StatusLine(out, "Trying a/b", 30):
+            await asyncio.sleep(2.2)
+
+    run(1, wait)
+    drawn = out.getvalue().split("\r\033[K")[1:-1]
+    assert drawn == [f"Trying a/b … {seconds} s of 30" for seconds in (0, 0, 1, 1, 2)]
 
 
 async def test_nothing_is_drawn_while_it_is_hidden() -> None:

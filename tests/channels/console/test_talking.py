@@ -14,6 +14,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
+from support.ports import port_of, reserve_port
+from support.waiting import until
 from talaria.channels.console.ask import AskRequest, TurnFailed, ask
 from talaria.channels.console.chat import Interrupted, Screen, TerminalChat
 from talaria.channels.console.gateway_client import (
@@ -111,9 +113,9 @@ class FakeGateway:
 
 
 @asynccontextmanager
-async def talking(*streams: list[Event]) -> AsyncIterator[tuple[FakeGateway, GatewayClient]]:
+async def talking(*streams: list[Event], port: int = 0) -> AsyncIterator[tuple[FakeGateway, GatewayClient]]:
     gateway = FakeGateway(*streams)
-    await gateway.start()
+    await gateway.start(port)
     try:
         async with asyncio.timeout(20), GatewayClient(GatewayAddress(gateway.url, TOKEN)) as client:
             yield gateway, client
@@ -403,16 +405,15 @@ async def test_ctrl_c_cancels_the_turn_and_keeps_what_came() -> None:
 @asynccontextmanager
 async def orphaned(chat: Callable[[GatewayClient], TerminalChat], paper: Paper) -> AsyncIterator[int]:
     """A chat whose gateway goes away in the middle of a turn; gives the port at which it was."""
-    async with talking([Delta("half")]) as (gateway, client):
-        gateway.hangs = True
-        running = asyncio.create_task(chat(client).run())
-        await gateway.following.wait()
-        await gateway.stop()
-        async with asyncio.timeout(10):
-            while "cannot be reached" not in paper.text:
-                await asyncio.sleep(0.01)
-        yield int(gateway.url.rpartition(":")[2])
-        await running
+    with reserve_port() as place:
+        async with talking([Delta("half")], port=port_of(place)) as (gateway, client):
+            gateway.hangs = True
+            running = asyncio.create_task(chat(client).run())
+            await gateway.following.wait()
+            await gateway.stop()
+            await until(lambda: "cannot be reached" in paper.text)
+            yield port_of(place)
+            await running
 
 
 async def test_a_reply_that_nobody_waited_for_is_shown_before_the_next() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.http.gateway import Api, run_gateway
+from support.gateway import Api, in_process
 from talaria.testing.model_server import ModelServer
 
 
@@ -21,6 +21,6 @@ async def model() -> AsyncIterator[ModelServer]:
 @pytest.fixture
 async def api(tmp_path: Path, model: ModelServer) -> AsyncIterator[Api]:
     before = asyncio.all_tasks()
-    async with run_gateway(tmp_path / "home", model) as api:
+    async with in_process(tmp_path / "home", model) as api:
         yield api
     assert not asyncio.all_tasks() - before - {asyncio.current_task()}

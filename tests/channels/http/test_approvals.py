@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from asking_tools import Danger, calling
-from channels.http.gateway import Api, run_gateway
 from channels.http.test_roles import add_token, bearer
-from talaria.core.ports import HostRequest
+from support.asking_tools import Danger, calling
+from support.gateway import Api, in_process
+from talaria.net.host_rules import HostAnswer, HostRequest
 from talaria.testing.model_server import ModelServer
 
 
@@ -23,7 +23,7 @@ def danger() -> Danger:
 
 @pytest.fixture
 async def api(tmp_path: Path, model: ModelServer, danger: Danger) -> AsyncIterator[Api]:
-    async with run_gateway(tmp_path / "home", model, parts=danger.parts()) as api:
+    async with in_process(tmp_path / "home", model, parts=danger.parts()) as api:
         yield api
 
 
@@ -228,3 +228,14 @@ async def test_the_story_of_a_turn_has_its_questions_about_hosts(api: Api) -> No
         "Asked a person whether commands may reach deny.example (ports 80 and 443).",
         "api denied it: deny.example (ports 80 and 443).",
     ]
+
+
+async def test_nobody_is_asked_about_hosts_without_approvals(tmp_path: Path, model: ModelServer) -> None:
+    tables = {"tools": {"approvals": "never"}}
+    async with in_process(tmp_path / "other", model, tables=tables) as api:
+        turn = await api.begin("one", "[[hang]]")
+        session_id = (await api.get(f"/api/turns/{turn}"))["session_id"]
+        async with asyncio.timeout(20):
+            answer = await api.gateway.turns.hosts.ask(HostRequest(session_id, "a.example", 443))
+        assert answer == HostAnswer(False, "It is not in network.allow, and nobody can be asked.")
+        await api.post(f"/api/turns/{turn}/cancel")

@@ -10,7 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from channels.http.gateway import TOKEN, Api
+from support.gateway import TOKEN, Api
+from support.waiting import until
 from talaria.access.audit import AuditLog
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
@@ -70,15 +71,12 @@ async def test_what_operates_is_told_with_its_result(api: Api, lines: Any) -> No
 
 async def test_copy_of_the_database_that_no_caller_fetches_is_deleted(api: Api) -> None:
     left = await api.gateway.snapshot(seconds=0.0)
-    while left.exists():
-        await asyncio.sleep(0)
+    await until(lambda: not left.exists(), pause=0)
     gone = asyncio.create_task(api.gateway.snapshot())
-    while not list(api.gateway.home.path.glob(".snapshot-*")):
-        await asyncio.sleep(0)
+    await until(lambda: list(api.gateway.home.path.glob(".snapshot-*")), pause=0)
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
-    while list(api.gateway.home.path.glob(".snapshot-*")):
-        await asyncio.sleep(0)
+    await until(lambda: not list(api.gateway.home.path.glob(".snapshot-*")), pause=0)
 
 
 async def test_a_login_is_told_from_its_beginning_to_its_end(api: Api, lines: Any) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 
-from channels.http.gateway import TOKEN, Api
+from support.gateway import TOKEN, Api
 
 MESSAGE = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from talaria.channels.http.callers import HOME_CALLER, ApiCaller, Credential
+from talaria.access.callers import HOME_CALLER, ApiCaller, Credential
 from talaria.core.access import Role
 from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.turns import Sender

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from channels.http.gateway import Api, run_gateway
 from channels.http.test_roles import add_token, bearer
 from channels.http.test_sent_files import SEND, put
+from support.gateway import Api, in_process
 from talaria.core.files import RESULTS
 from talaria.core.ids import ChatKey
 from talaria.testing.model_server import ModelServer
@@ -31,7 +31,7 @@ def files_of(home: Path) -> set[str]:
 
 
 async def test_a_session_goes_with_its_log_turns_and_files(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         own = {put(tmp_path, ONE, f"{number:0100}.txt", b"x").name for number in range(200)}
         put(tmp_path, ONE, "a.txt", b"secret")
         todo = '[[call todo {"items": [{"text": "rest"}]}]]'
@@ -42,7 +42,11 @@ async def test_a_session_goes_with_its_log_turns_and_files(tmp_path: Path) -> No
         session_id = first["session_id"]
         assert any(agent["session_id"] == session_id for agent in (await api.get("/api/pool"))["agents"])
 
-        assert await delete(api, "one") == {"id": session_id, "deleted": True}
+        assert await delete(api, "one") == {
+            "id": session_id,
+            "chat_key": "agent:main:http:api:one",
+            "deleted": True,
+        }
         for path in (
             f"/api/sessions/{session_id}",
             "/api/sessions/one",
@@ -65,7 +69,7 @@ async def test_a_session_goes_with_its_log_turns_and_files(tmp_path: Path) -> No
 
 
 async def test_it_is_refused_while_a_turn_is_not_over(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         turn_id = await api.begin("one", "[[hang]]")
         refused = await delete(api, "one", 409)
         assert refused["error"]["type"] == "busy"
@@ -77,19 +81,19 @@ async def test_it_is_refused_while_a_turn_is_not_over(tmp_path: Path) -> None:
 async def test_a_message_of_it_that_is_sent_again_does_not_run_again(tmp_path: Path) -> None:
     key = {"headers": {"Idempotency-Key": "k"}}
     async with ModelServer() as model:
-        async with run_gateway(tmp_path, model) as api:
+        async with in_process(tmp_path, model) as api:
             first = await api.say("one", "hello", **key)
             await delete(api, "one")
             again = await api.say("one", "hello", **key)
             assert (again["id"], again["state"], again["reply"]) == (first["id"], "done", None)
-        async with run_gateway(tmp_path, model) as api:
+        async with in_process(tmp_path, model) as api:
             assert (await api.say("one", "hello", **key))["id"] == first["id"]
             await api.get("/api/sessions/one", 404)
         assert len(model.bodies) == 1
 
 
 async def test_a_branch_keeps_its_log_and_the_results_that_it_names(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         for number in range(200):
             put(tmp_path, ONE, f"{number:0100}.txt", b"x")
         first = await api.say("one", "[[call list_files {}]][[reply here]]")
@@ -107,7 +111,7 @@ async def test_a_branch_keeps_its_log_and_the_results_that_it_names(tmp_path: Pa
 async def test_a_caller_deletes_its_own_only_and_each_deletion_is_audited(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         phone, laptop, reader = [
             bearer(await add_token(api, *token))
             for token in (("phone", "chat"), ("laptop", "chat"), ("eye", "read"))
@@ -124,7 +128,7 @@ async def test_a_caller_deletes_its_own_only_and_each_deletion_is_audited(
 
 async def test_its_room_in_the_database_is_used_again(tmp_path: Path) -> None:
     text = "x" * 1_000_000
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         sizes = []
         for _ in range(6):
             await api.say("one", f"[[reply ok]] {text}")

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from channels.http.gateway import Api, run_gateway
 from channels.http.test_events import open_stream, read
 from channels.http.test_feed import open_feed
+from support.gateway import Api, in_process
 from talaria.access.logins import Logins
 from talaria.channels.http.answer_shapes import ChatCompletionChunk, ChunkError, ResponseEvent
 from talaria.channels.http.description import DescribedCall
@@ -75,7 +75,7 @@ async def test_every_type_of_error_is_described_somewhere(api: Api) -> None:
 async def test_the_header_that_names_sessions_is_described_as_configured(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    async with run_gateway(tmp_path, model, session_header="X-Chat") as api:
+    async with in_process(tmp_path, model, session_header="X-Chat") as api:
         document = await api.get("/openapi.json")
     for path in ("/v1/chat/completions", "/v1/responses"):
         call = document["paths"][path]["post"]
@@ -156,7 +156,7 @@ async def test_streams_bring_the_events_that_are_described(api: Api) -> None:
     failing = [{"role": "user", "content": "[[chunks 9]] [[cut 3]] hello there"}]
     *_, last, done = await data_of(api, "/v1/chat/completions", {**body, "messages": failing})
     assert done == "[DONE]"
-    assert b"error" not in last.encode() or msgspec.json.decode(last, type=ChunkError)
+    assert msgspec.json.decode(last, type=ChunkError).error.type == "model_unavailable"
     events = await data_of(api, "/v1/responses", {"input": "hello", "stream": True})
     told = [msgspec.json.decode(event, type=ResponseEvent) for event in events]
     assert (told[0].type, told[-1].type) == ("response.created", "response.completed")
@@ -172,5 +172,5 @@ async def data_of(api: Api, path: str, body: Any) -> list[str]:
 async def test_a_status_that_is_not_described_is_found(tmp_path: Path, model: ModelServer) -> None:
     """The check at the end of every test with a gateway can fail."""
     with pytest.raises(AssertionError, match="418"):
-        async with run_gateway(tmp_path, model) as api:
+        async with in_process(tmp_path, model) as api:
             api.gateway.metrics.request_answered("/api/turns", 418)

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from channels.http.gateway import TOKEN, Api, run_gateway
+from support.gateway import TOKEN, Api, in_process
 from talaria.channels.http.response import StreamTiming
 from talaria.testing.model_server import ModelServer
 
@@ -98,10 +98,10 @@ async def test_who_waits_in_the_lane_hears_how_long(api: Api, model: ModelServer
 
 
 async def test_a_resumed_turn_begins_with_reset_whatever_was_seen(tmp_path: Path, model: ModelServer) -> None:
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         turn_id = await api.begin("one", "[[delay 0.1]] [[first 1 hang]] hello")
         await model.until(lambda: model.requests > 0)
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         events = await collect(api, turn_id, 57)
         assert events[0][1] == "reset"
         assert events[-1][2] == {"type": "done", "reply": "You said: hello", "files": []}
@@ -115,7 +115,7 @@ async def test_a_number_from_nowhere_still_gets_the_end(api: Api, model: ModelSe
 
 
 async def test_a_silent_stream_is_kept_alive(tmp_path: Path, model: ModelServer) -> None:
-    async with run_gateway(tmp_path, model, timing=StreamTiming(keep_alive=0.05)) as api:
+    async with in_process(tmp_path, model, timing=StreamTiming(keep_alive=0.05)) as api:
         turn_id = await api.begin("one", "[[hang]]")
         async with open_stream(api, turn_id) as response:
             assert await response.content.readline() == b": keep-alive\n"
@@ -156,7 +156,7 @@ async def test_no_comment_comes_within_an_event_that_a_client_reads_slowly(
     tmp_path: Path, model: ModelServer, is_completion: bool
 ) -> None:
     """A long reply is written in pieces, and a comment between two of them would be a part of the reply."""
-    async with run_gateway(tmp_path / "home", model, timing=StreamTiming(0.001, 0.0)) as api:
+    async with in_process(tmp_path / "home", model, timing=StreamTiming(0.001, 0.0)) as api:
         if is_completion:
             said = {"role": "user", "content": "[[words 90000]] [[chunks 1]]"}
             request = ("POST /v1/chat/completions", json.dumps({"messages": [said], "stream": True}))
@@ -185,14 +185,14 @@ async def test_behind_the_last_event_there_is_nothing(api: Api) -> None:
 async def test_behind_the_last_event_there_is_nothing_after_a_restart(
     tmp_path: Path, model: ModelServer, is_running: bool
 ) -> None:
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         text = "[[first 1 hang]] [[reply abc]]" if is_running else "[[reply abc]]"
         turn_id = await api.begin("one", text)
         if is_running:
             await model.until(lambda: model.requests > 0)
         else:
             last = (await collect(api, turn_id))[-1][0]
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         if is_running:
             last = (await collect(api, turn_id))[-1][0]
         url = f"{api.url}/api/turns/{turn_id}/events"

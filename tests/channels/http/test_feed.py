@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -11,9 +12,9 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from channels.http.gateway import TOKEN, Api, run_gateway
 from channels.http.test_events import Sse, metrics, read
 from channels.http.test_roles import add_token, bearer
+from support.gateway import TOKEN, Api, in_process
 from talaria.channels.http.response import StreamTiming
 from talaria.core.ids import TurnId
 from talaria.core.turns import Turn
@@ -89,12 +90,12 @@ async def test_a_listener_begins_with_the_turns_that_are_not_over(api: Api) -> N
 async def test_a_listener_that_comes_back_is_told_what_ended_meanwhile(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         async with listen(api) as events:
             turn = await api.begin("one", "last")
             seen = (await until_final(events, turn))[-1][0]
         failed = await api.say("one", "[[status 400]]")
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         told = await first_events(api, seen)
         assert await first_events(api, seen + 3_600_000) == []
     assert [(data["id"], name) for _, name, data in told] == [(turn, "done"), (failed["id"], "failed")]
@@ -139,7 +140,7 @@ async def test_a_caller_that_chats_hears_of_its_own_turns_only(api: Api) -> None
 
 async def test_listeners_are_limited_and_leave_nothing_behind(tmp_path: Path, model: ModelServer) -> None:
     tables = {"limits": {"event_listeners": 2}}
-    async with run_gateway(tmp_path, model, tables=tables) as api:
+    async with in_process(tmp_path, model, tables=tables) as api:
         async with listen(api), listen(api):
             refused = await api.get("/api/events", 503)
             assert "limits.event_listeners = 2" in refused["error"]["hint"]
@@ -154,7 +155,7 @@ async def test_a_silent_feed_is_kept_alive_and_ends_with_the_drain(
     tmp_path: Path, model: ModelServer
 ) -> None:
     async with aiohttp.ClientSession(headers=bearer(TOKEN)) as client:
-        async with run_gateway(tmp_path, model, timing=StreamTiming(0.05, 0.05)) as api:
+        async with in_process(tmp_path, model, timing=StreamTiming(0.05, 0.05)) as api:
             response = await client.get(f"{api.url}/api/events")
             while await response.content.readline() != b": keep-alive\n":
                 pass
@@ -173,7 +174,7 @@ async def test_head_ends_at_once(api: Api) -> None:
 async def test_a_lagging_client_is_told_how_many_changes_it_missed(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         host, _, port = api.url.removeprefix("http://").partition(":")
         client = socket.socket()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -194,10 +195,13 @@ async def test_a_lagging_client_is_told_how_many_changes_it_missed(
                 n += 1
                 listener.put(change_of(row, n))
             await asyncio.sleep(0)
-        text = b""
-        while b"event: lagged" not in text:
-            text = text[-20:] + await reader.read(65536)
+        text = bytearray()
+        while b'"turn_%d"' % n not in text[-70_000:]:
+            text += await reader.read(65536)
         writer.close()
+        shown = len(set(re.findall(rb'"id":"turn_(\d+)"', text)))
+        missed = [int(count) for count in re.findall(rb'"missed":(\d+)', text)]
+        assert missed and shown + sum(missed) == n
 
 
 def change_of(row: Turn, n: int) -> TurnChange:

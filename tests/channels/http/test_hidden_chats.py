@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from channels.http.gateway import Api, run_gateway
 from channels.http.test_approvals import settled, waiting
 from channels.http.test_roles import add_token, bearer
+from support.gateway import Api, in_process
 from talaria.testing.model_server import ModelServer
 
 HIDDEN, MISSING = "agent:main:http:api:hidden", "agent:main:http:api:missing"
@@ -19,7 +19,7 @@ HIDDEN, MISSING = "agent:main:http:api:hidden", "agent:main:http:api:missing"
 
 @pytest.fixture
 async def api(tmp_path: Path, model: ModelServer) -> AsyncIterator[Api]:
-    async with run_gateway(tmp_path / "home", model) as api:
+    async with in_process(tmp_path / "home", model) as api:
         yield api
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from channels.http.gateway import Api
 from channels.http.test_roles import add_token, bearer
+from support.gateway import Api
+from support.waiting import until
 from talaria.core.jobs import EditJob, JobState
 
 DAILY = {"text": "the news", "when": "every weekday at 9", "name": "news", "timezone": "Europe/Berlin"}
@@ -50,6 +51,12 @@ async def test_a_run_on_request_is_a_run_of_the_job(api: Api) -> None:
     (listed,) = (await api.get("/api/jobs/news/runs"))["items"]
     assert listed["id"] == run["id"]
     assert {"id", "slot", "state", "turn_id", "reason"} <= set(listed)
+    await until(lambda: _is_done(api))
+
+
+async def _is_done(api: Api) -> bool:
+    (run,) = (await api.get("/api/jobs/news/runs"))["items"]
+    return bool(run["state"] == "done")
 
 
 async def test_a_sentence_is_a_job(api: Api) -> None:

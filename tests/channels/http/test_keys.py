@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from channels.http.gateway import Api
 from channels.http.test_bounds import connected, used
+from support.gateway import Api
+from support.waiting import until
 
 
 async def test_a_stateless_call_with_a_known_key_and_other_content_is_refused(api: Api) -> None:
@@ -23,12 +22,7 @@ async def test_a_stateless_call_with_a_known_key_and_other_content_is_refused(ap
 
 
 async def test_a_connection_that_is_closed_is_counted_no_more(api: Api) -> None:
-    async def until(count: float) -> None:
-        async with asyncio.timeout(20):
-            while used(api, "connections") != count:
-                await asyncio.sleep(0.01)
-
     before = used(api, "connections") or 0
     async with connected(api), connected(api):
-        await until(before + 2)
-    await until(before)
+        await until(lambda: used(api, "connections") == before + 2)
+    await until(lambda: used(api, "connections") == before)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from channels.http.gateway import Api
+from support.gateway import Api
+from support.waiting import until
 from talaria.testing.model_server import ModelServer
 from talaria.turns.live import LiveTurn
 from talaria.turns.states import LiveState
@@ -38,8 +39,7 @@ async def begin(
             await answer.read()
 
     client = asyncio.create_task(ask())
-    while not (asked() if asked else model.requests > before):
-        await asyncio.sleep(0.001)
+    await until(lambda: asked() if asked else model.requests > before)
     (live,) = api.gateway.turns.live
     return client, live
 
@@ -51,12 +51,10 @@ def watchers() -> int:
 
 async def leave(api: Api, client: asyncio.Task[None]) -> None:
     """Leave, and return when the gateway has seen it."""
-    while not (watched := watchers()):
-        await asyncio.sleep(0.001)
+    watched = await until(watchers)
     client.cancel()
     await asyncio.wait([client])
-    while watchers() == watched:
-        await asyncio.sleep(0.001)
+    await until(lambda: watchers() != watched)
     await api.get("/api/status")
 
 
@@ -87,8 +85,7 @@ async def test_a_call_that_another_request_has_joined_goes_on(
     keyed = {"Idempotency-Key": "same"}
     first, live = await begin(api, model, path, stream=stream, headers=keyed)
     second, _ = await begin(api, model, path, stream=stream, asked=lambda: live.repeats > 0, headers=keyed)
-    while watchers() < 2:
-        await asyncio.sleep(0.001)
+    await until(lambda: watchers() >= 2)
     clients = [first, second] if owner_first else [second, first]
     await leave(api, clients[0])
     assert live.state is LiveState.RUNNING

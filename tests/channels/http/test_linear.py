@@ -9,20 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from complexity import assert_linear
+from support.complexity import assert_linear
 from talaria.channels.http.auth import _cookies
 from talaria.channels.http.file_api import find_range
 from talaria.channels.http.openai_api import _Chunks, _Completion
 from talaria.channels.http.openai_requests import CompletionRequest, whole_context
 from talaria.channels.http.request import Message, Request
 from talaria.channels.http.turn_api import _encode_event
-from talaria.channels.http.views import StepView
 from talaria.core.events import Delta, Done
 from talaria.core.files import RESULT_PATH, RESULTS, SentFile
 from talaria.core.ids import TurnId
 from talaria.core.json_shape import count_values
 from talaria.core.messages import ToolOutcome, ToolResult
 from talaria.core.turns import Step, StepKind, StepState
+from talaria.operations.turn_views import StepView
 from talaria.workspace.uploads import clean_name
 
 BODIES: dict[str, tuple[bytes, bytes, bytes]] = {

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from channels.http.test_responses import EVENT
-from complexity import assert_linear
+from support.complexity import assert_linear
 from talaria.channels.http.responses_events import (
     PLAIN,
     ResponseEvents,

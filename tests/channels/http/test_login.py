@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from channels.http.gateway import TOKEN, Api, run_gateway
+from support.gateway import TOKEN, Api, in_process
 from talaria.testing.model_server import ModelServer
 
 SEND = "/api/sessions/one/messages"
@@ -93,12 +93,12 @@ async def test_a_used_code_says_how_to_get_another(api: Api, browser: aiohttp.Cl
 
 
 async def test_a_cookie_outlives_a_restart(tmp_path: Path, model: ModelServer) -> None:
-    async with run_gateway(tmp_path, model) as api, aiohttp.ClientSession(api.url) as browser:
+    async with in_process(tmp_path, model) as api, aiohttp.ClientSession(api.url) as browser:
         given = await log_in(api, browser)
     port = int(given["Cookie"].partition("=")[0].rpartition("_")[2])
     given["Cookie"] = f"a=b; {given['Cookie']}"
     async with (
-        run_gateway(tmp_path, model, port=port) as api,
+        in_process(tmp_path, model, port=port) as api,
         aiohttp.ClientSession(api.url, headers=given) as browser,
         browser.get("/api/pool") as response,
     ):
@@ -145,7 +145,7 @@ async def test_only_our_own_page_may_use_the_cookie(
 async def test_logging_out_ends_the_login_also_where_its_cookie_was_copied_to(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    async with run_gateway(tmp_path, model) as api, aiohttp.ClientSession(api.url) as browser:
+    async with in_process(tmp_path, model) as api, aiohttp.ClientSession(api.url) as browser:
         given, port = await log_in(api, browser), int(api.url.rpartition(":")[2])
         given["Origin"] = api.url
         async with aiohttp.ClientSession(api.url, headers=given) as copy:
@@ -155,7 +155,7 @@ async def test_logging_out_ends_the_login_also_where_its_cookie_was_copied_to(
             async with copy.get("/api/pool") as response:
                 assert response.status == 401
     async with (
-        run_gateway(tmp_path, model, port=port) as api,
+        in_process(tmp_path, model, port=port) as api,
         aiohttp.ClientSession(api.url, headers=given) as copy,
         copy.get("/api/pool") as response,
     ):
@@ -194,7 +194,7 @@ async def test_behind_a_proxy_with_tls_the_usual_port_may_be_left_out(
 ) -> None:
     headers = {"Host": host, "Origin": origin}
     async with (
-        run_gateway(tmp_path, model, hosts=("agents.example:443",)) as api,
+        in_process(tmp_path, model, hosts=("agents.example:443",)) as api,
         aiohttp.ClientSession(api.url, headers=headers) as plain,
         plain.post("/api/login", json={"code": await new_code(api)}) as response,
     ):

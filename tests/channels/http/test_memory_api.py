@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from channels.http.gateway import Api, run_gateway
+from support.gateway import Api, in_process
 from talaria.access.tokens import TokenAdmin
 from talaria.core.access import Role
 from talaria.testing.model_server import ModelServer
@@ -17,7 +17,7 @@ from talaria.testing.model_server import ModelServer
 
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         yield api
 
 
@@ -79,6 +79,6 @@ async def test_operators_see_the_memory_of_a_chat_and_readers_do_not_write(api: 
 
 async def test_without_the_family_there_is_no_memory(tmp_path: Path) -> None:
     tables = {"tools": {"enabled": ["files"]}}
-    async with ModelServer() as model, run_gateway(tmp_path, model, tables=tables) as api:
+    async with ModelServer() as model, in_process(tmp_path, model, tables=tables) as api:
         await api.get("/api/memory", 404)
         assert "There is no memory here" in (await api.say("one", "/memory"))["reply"]

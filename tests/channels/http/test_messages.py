@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from channels.http.gateway import Api, run_gateway
+from support.gateway import Api, in_process
 from talaria.testing.model_server import ModelServer
 
 
@@ -121,9 +121,9 @@ async def test_a_client_that_leaves_a_session_stops_nothing(api: Api, model: Mod
 
 
 async def test_an_unanswered_message_survives_the_gateway(tmp_path: Path, model: ModelServer) -> None:
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         turn_id = await api.begin("one", "[[first 1 hang]] hello")
         await model.until(lambda: model.requests > 0)
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         await api.say("one", "and then")
         assert (await api.get(f"/api/turns/{turn_id}"))["reply"] == "You said: hello"

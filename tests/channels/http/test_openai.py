@@ -12,7 +12,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from channels.http.gateway import TOKEN, Api, run_gateway
+from support.gateway import TOKEN, Api, in_process
 from talaria.channels.http.response import StreamTiming
 from talaria.testing.model_server import ModelServer
 
@@ -261,7 +261,7 @@ async def test_texts_before_and_after_a_tool_do_not_run_together(client: AsyncOp
 
 async def test_a_slow_stream_opens_before_its_first_word(tmp_path: Path, model: ModelServer) -> None:
     async with (
-        run_gateway(tmp_path, model, timing=StreamTiming(header_delay=0.01)) as api,
+        in_process(tmp_path, model, timing=StreamTiming(header_delay=0.01)) as api,
         AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
     ):
         stream = await client.chat.completions.create(

@@ -15,7 +15,7 @@ import pytest
 from openai import AsyncOpenAI
 
 import talaria
-from channels.http.gateway import TOKEN, Api, run_gateway
+from support.gateway import TOKEN, Api, in_process
 from talaria.channels.http.openai_errors import OpenAiError, hint_for_caller, is_openai_path
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS
 from talaria.core.errors import ErrorInfo
@@ -85,7 +85,7 @@ async def test_a_rate_limit_passes_with_its_pause(client: AsyncOpenAI) -> None:
 async def test_an_empty_account_is_not_asked_again(tmp_path: Path, model: ModelServer) -> None:
     tables = {"providers": {"scripted": {"base_url": model.base_url, "max_retries": 3}}}
     async with (
-        run_gateway(tmp_path, model, tables=tables) as api,
+        in_process(tmp_path, model, tables=tables) as api,
         AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
     ):
         await fail(client, "[[status 429]] [[code insufficient_quota]]")
@@ -108,7 +108,7 @@ async def test_over_budget_is_402_with_the_word_that_clients_look_for(
         "prices": {"scripted/*": {"input": 10.0, "output": 10.0}},
     }
     async with (
-        run_gateway(tmp_path, model, tables=tables) as api,
+        in_process(tmp_path, model, tables=tables) as api,
         AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
     ):
         raised = await fail(client, "hi", extra_headers={"X-Talaria-Session": "one"})
@@ -145,7 +145,7 @@ async def test_the_message_holds_the_hint_and_the_body_has_all_members(client: A
 async def test_an_unknown_model_lists_the_known_ones(tmp_path: Path, model: ModelServer) -> None:
     aliases = {f"alias{n}": "scripted/x" for n in range(50)}
     async with (
-        run_gateway(tmp_path, model, tables={"aliases": aliases}) as api,
+        in_process(tmp_path, model, tables={"aliases": aliases}) as api,
         AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
     ):
         raised = await fail(client, "hi", model="gpt-9")

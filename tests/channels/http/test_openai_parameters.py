@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from channels.http.gateway import TOKEN, Api, run_gateway
+from support.gateway import TOKEN, Api, in_process
 from talaria.channels.http.openai_requests import CompletionRequest
 from talaria.channels.http.responses_requests import ResponsesRequest
 from talaria.models.parameters import PARAMETERS, Rule
@@ -129,7 +129,7 @@ async def test_other_wire_formats_get_what_they_have(
 ) -> None:
     provider = {"base_url": model.base_url, "max_retries": 0, "api": wire, "api_key": "k"}
     async with (
-        run_gateway(tmp_path, model, tables={"providers": {"scripted": provider}}) as api,
+        in_process(tmp_path, model, tables={"providers": {"scripted": provider}}) as api,
         AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
     ):
         await ask(client, {**passed, "seed": 5, "response_format": {"type": "text"}})

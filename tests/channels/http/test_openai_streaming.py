@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from channels.http.gateway import TOKEN, Api, run_gateway
+from support.gateway import TOKEN, Api, in_process
 from talaria.testing.model_server import ModelServer
 
 SESSION = {"X-Talaria-Session": "one"}
@@ -49,7 +49,7 @@ def said(chunks: list[Any], name: str = "content") -> str:
 async def test_arguments_are_streamed_as_they_come(tmp_path: Path, model: ModelServer, wire: str) -> None:
     provider = {"base_url": model.base_url, "max_retries": 0, "api": wire, "api_key": "k"}
     async with (
-        run_gateway(tmp_path, model, tables={"providers": {"scripted": provider}}) as api,
+        in_process(tmp_path, model, tables={"providers": {"scripted": provider}}) as api,
         AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
     ):
         whole = await client.chat.completions.create(model="main", messages=user(CALLS), tools=TOOLS)
@@ -72,7 +72,7 @@ async def test_a_call_that_breaks_off_is_repeated_only_if_nothing_of_it_was_stre
 ) -> None:
     tables = {"providers": {"scripted": {"base_url": model.base_url, "max_retries": 1}}}
     async with (
-        run_gateway(tmp_path, model, tables=tables) as api,
+        in_process(tmp_path, model, tables=tables) as api,
         AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
     ):
         text = "[[first 1 half-call]] [[chunk-delay 0.005]] [[call f {}]]"
@@ -120,7 +120,7 @@ async def test_streamed_and_whole_answers_of_a_session_are_the_same_text(
 ) -> None:
     text = '[[reply Let me see.]] [[call todo {"action": "list"}]] [[reply Done.]]'
     async with (
-        run_gateway(tmp_path, model) as api,
+        in_process(tmp_path, model) as api,
         AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
     ):
         key = {**SESSION, "Idempotency-Key": "k"}
@@ -144,7 +144,7 @@ async def test_the_model_of_an_answer_is_the_one_that_answered(tmp_path: Path, m
         },
     }
     async with (
-        run_gateway(tmp_path, model, tables=tables) as api,
+        in_process(tmp_path, model, tables=tables) as api,
         AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
     ):
         for name, told in (("main", "scripted/scripted"), ("fast", "scripted/fast")):
@@ -221,7 +221,7 @@ async def test_the_reason_of_an_early_end_is_stored(
     response_id = ""
     for life in range(2):
         async with (
-            run_gateway(tmp_path, model) as api,
+            in_process(tmp_path, model) as api,
             AsyncOpenAI(base_url=f"{api.url}/v1", api_key=TOKEN, max_retries=0) as client,
         ):
             for extra in (key, key | SESSION):

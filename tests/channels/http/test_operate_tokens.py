@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from channels.http.gateway import Api, run_gateway
 from channels.http.test_roles import add_token, bearer
+from support.gateway import Api, in_process
 from talaria.testing.model_server import ModelServer
 
 
 @pytest.fixture
 async def api(tmp_path: Path, model: ModelServer) -> AsyncIterator[Api]:
-    async with run_gateway(tmp_path / "home", model) as api:
+    async with in_process(tmp_path / "home", model) as api:
         yield api
 
 

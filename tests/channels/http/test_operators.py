@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from channels.http.gateway import Api, run_gateway
+from support.gateway import Api, in_process
 from talaria.core.version import this_version
 from talaria.observe.health import GatewayPhase
 from talaria.testing.model_server import ModelServer
@@ -137,7 +137,7 @@ async def test_a_fault_of_ours_is_logged_and_shows_nothing_of_the_inside(
         def status(self) -> str:
             raise RuntimeError("a secret of the inside")
 
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         api.gateway.channels["broken"] = Broken()
         error = (await api.get("/api/status", 500))["error"]
     assert error["type"] == "internal"

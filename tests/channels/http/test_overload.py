@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from channels.http.gateway import Api, run_gateway
+from support.gateway import Api, in_process
 from talaria.testing.model_server import ModelServer
 
 COMPLETION = {"model": "main", "messages": [{"role": "user", "content": "hello"}]}
@@ -34,7 +34,7 @@ async def test_a_lagging_loop_is_told_with_a_time_to_try_again(api: Api) -> None
 async def test_a_full_chat_is_refused_before_its_message_is_accepted(
     tmp_path: Path, model: ModelServer
 ) -> None:
-    async with run_gateway(tmp_path / "home", model, tables={"limits": {"chat_queue": 1}}) as api:
+    async with in_process(tmp_path / "home", model, tables={"limits": {"chat_queue": 1}}) as api:
         await api.begin("one", "[[hang]]")
         await model.until(lambda: model.answering == 1)
         await api.begin("one", "this waits")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from channels.http.gateway import Api
+from support.gateway import Api
 from talaria.access.authorizer import Actor, Authorized, Authorizer, ChatKind, Ingress, Stranger
 
 ANN = Actor("telegram", "1001", ChatKind.PRIVATE, "1001", "Ann")

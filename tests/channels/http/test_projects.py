@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.http.gateway import Api, run_gateway
+from support.gateway import Api, in_process
 from talaria.core.errors import BadRequest
 from talaria.core.ids import ChatKey
 from talaria.testing.model_server import ModelServer
@@ -62,9 +62,9 @@ async def test_files_of_a_project_keep_their_modes_and_new_ones_follow_the_umask
 
 
 async def test_a_choice_outlasts_the_gateway(tmp_path: Path, model: ModelServer, project: Path) -> None:
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         await api.post("/api/sessions/site/project", {"folder": str(project)})
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         await api.say("site", WRITE)
     assert (project / "made.txt").exists()
 

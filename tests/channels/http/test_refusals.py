@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from channels.http.gateway import TOKEN, Api, run_gateway
+from support.gateway import TOKEN, Api, in_process
 from talaria.testing.model_server import ModelServer
 
 MESSAGES = "/api/sessions/one/messages"
@@ -56,15 +56,15 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", "/api/sessions/never", {}, 404, "never"),
     ("GET", "/api/sessions/never/entries", {}, 404, "never"),
     ("POST", "/api/sessions/never/end", {}, 404, "never"),
-    ("GET", "/api/sessions?limit=0", {}, 400, "limit=0"),
-    ("GET", "/api/sessions?limit=many", {}, 400, "limit 'many'"),
-    ("GET", "/api/sessions?limit=" + "0" * 5000 + "1", {}, 400, "is no number"),
-    ("GET", "/api/sessions?limit=000000001000000000", {}, 400, "is no number"),
+    ("GET", "/api/sessions?limit=0", {}, 400, "`limit`: expected `int` >= 1"),
+    ("GET", "/api/sessions?limit=many", {}, 400, "`limit`: expected `int`"),
+    ("GET", "/api/sessions?limit=" + "0" * 5000 + "1", {}, 400, "`limit`: expected `int`"),
+    ("GET", "/api/sessions?limit=000000001000000000", {}, 400, "`limit`: expected `int`"),
     ("GET", "/api/sessions?" + "a=b&" * 60, {}, 400, "more than 50 fields"),
-    ("GET", "/api/sessions?limit=501", {}, 400, "limit=501"),
-    ("GET", "/api/sessions?limit=١", {}, 400, "is no number"),
-    ("GET", "/api/sessions?after=" + "9" * 5000, {}, 400, "no place in a list"),
-    ("GET", "/api/sessions?after=" + "9" * 5000 + "~x", {}, 400, "no place in a list"),
+    ("GET", "/api/sessions?limit=501", {}, 400, "`limit`: expected `int` <= 500"),
+    ("GET", "/api/sessions?limit=١", {}, 400, "`limit`: expected `int`"),
+    ("GET", "/api/sessions?after=" + "9" * 5000, {}, 400, "`after`: expected `str` of length <= 200"),
+    ("GET", "/api/sessions?after=" + "9" * 5000 + "~x", {}, 400, "`after`: expected `str` of length <= 200"),
     ("POST", MESSAGES + "?wait=" + "9" * 5000, {"json": {"text": "a"}}, 400, "no number of seconds"),
     ("POST", MESSAGES + "?wait=1e400", {"json": {"text": "a"}}, 400, "no number of seconds"),
     ("POST", MESSAGES + "?wait=1_0", {"json": {"text": "a"}}, 400, "no number of seconds"),
@@ -169,7 +169,7 @@ def check(body: bytes, says: str = "") -> dict[str, str]:
 async def shared_api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
     """One gateway for the whole table: a refusal leaves nothing behind."""
     home = tmp_path_factory.mktemp("home")
-    async with ModelServer() as model, run_gateway(home, model) as api:
+    async with ModelServer() as model, in_process(home, model) as api:
         yield api
         assert model.requests == 0
 

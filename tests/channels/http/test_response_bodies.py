@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from channels.http.gateway import Api, run_gateway
 from channels.http.test_responses import EVENT, WEATHER
+from support.gateway import Api, in_process
 from talaria.testing.model_server import ModelServer
 
 NOT_UTF8 = [
@@ -54,7 +54,7 @@ async def test_input_without_a_message_is_refused(api: Api, model: ModelServer) 
 
 
 async def test_references_count_as_often_as_they_are_made(tmp_path: Path, model: ModelServer) -> None:
-    async with run_gateway(tmp_path / "small", model, max_body=8 << 10) as api:
+    async with in_process(tmp_path / "small", model, max_body=8 << 10) as api:
         answer = await api.post("/v1/responses", {"input": "x" * 3000})
         item = {"type": "item_reference", "id": answer["output"][0]["id"]}
         end = {"role": "user", "content": "go"}

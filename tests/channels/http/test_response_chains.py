@@ -12,7 +12,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from channels.http.gateway import TOKEN, Api, run_gateway
+from support.gateway import TOKEN, Api, in_process
 from talaria.core.ids import TurnId
 from talaria.testing.model_server import ModelServer
 
@@ -241,10 +241,10 @@ async def test_a_chain_goes_on_after_a_restart_and_ends_with_its_time(
     tmp_path: Path, model: ModelServer
 ) -> None:
     home = tmp_path / "home"
-    async with run_gateway(home, model) as api:
+    async with in_process(home, model) as api:
         one = await api.post("/v1/responses", {"input": "one"})
         await api.post("/v1/responses", {"input": "gone", "store": False})
-    async with run_gateway(home, model) as api:
+    async with in_process(home, model) as api:
         body = {"input": "two", "previous_response_id": one["id"]}
         two = await api.post("/v1/responses", body)
         assert said(model) == ["one", "You said: one", "two"]

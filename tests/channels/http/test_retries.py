@@ -13,10 +13,10 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from channels.http.gateway import TOKEN, Api, run_gateway
 from chaos.retries import NodeProcess, NodeSdk, Question, Refused, has_node
-from talaria.channels.http.callers import HOME_CALLER
-from talaria.testing.gateway_process import GatewayProcess
+from support.gateway import TOKEN, Api, in_process, real_process
+from support.waiting import until
+from talaria.access.callers import HOME_CALLER
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.folder import chat_folder
 
@@ -204,15 +204,14 @@ async def test_another_caller_does_not_join(api: Api) -> None:
 
 
 async def test_a_retry_needs_no_room_in_the_queue(tmp_path: Path, model: ModelServer) -> None:
-    async with run_gateway(tmp_path, model, tables={"limits": {"chat_queue": 1}}) as api:
+    async with in_process(tmp_path, model, tables={"limits": {"chat_queue": 1}}) as api:
         sent = body(PATHS[0], "[[hang]]")
         await leave(api, model, PATHS[0], sent)
         [live] = api.gateway.turns.live
         await api.begin("one", "waits")
         await api.post("/api/sessions/one/messages", {"text": "too many"}, 429)
         joined = asyncio.create_task(send(api, PATHS[0], sent))
-        while not live.repeats:
-            await asyncio.sleep(0)
+        await until(lambda: live.repeats, pause=0)
         await api.post(f"/api/turns/{live.turn.id}/cancel")
         assert (await joined)[0] == live.turn.id
 
@@ -281,12 +280,12 @@ async def test_without_effects_a_failure_keeps_its_status(api: Api) -> None:
 
 async def test_a_restart_remembers_which_requests_were_answered(tmp_path: Path, model: ModelServer) -> None:
     answered, broken = (body(PATHS[0], f"[[delay 0.2]] [[reply {text}]]") for text in ("a", "b"))
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         first, _ = await send(api, PATHS[0], answered)
         await leave(api, model, PATHS[0], broken)
         assert await turns_of(api) == 2
     requests = model.requests
-    async with run_gateway(tmp_path, model) as api:
+    async with in_process(tmp_path, model) as api:
         assert (await send(api, PATHS[0], answered, FIRST_RETRY))[0] == first
         await send(api, PATHS[0], broken)
         assert model.requests == requests
@@ -298,11 +297,7 @@ async def test_a_retry_after_kill_9_joins_the_resumed_turn_and_is_told_of_the_ef
     tmp_path: Path, model: ModelServer
 ) -> None:
     home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    settings = {"MODEL__PROVIDER": "scripted", "PROVIDERS__SCRIPTED__BASE_URL": model.base_url}
-    async with GatewayProcess(home, tmp_path / "log", settings) as gateway:
-        await gateway.spawn("tool.ran=1")
-        assert await gateway.ready()
+    async with real_process(tmp_path, model, failpoints="tool.ran=1") as gateway:
         token = (home / "http.token").read_text().strip()
         folder = chat_folder(home, HOME_CALLER.chat_key("main", "one"))
         folder.mkdir(parents=True)

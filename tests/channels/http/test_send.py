@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from channels.http.gateway import Api
+from support.gateway import Api
 
 
 async def test_message_is_in_the_chat_and_told_of(api: Api) -> None:

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import pytest
 
-from channels.http.gateway import Api, run_gateway
 from channels.http.test_events import collect
 from channels.http.test_roles import add_token, bearer
-from pictures import png
+from support.gateway import Api, in_process
+from support.pictures import png
 from talaria.channels.http.file_api import find_range
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey
@@ -38,7 +38,7 @@ async def fetch(api: Api, file_id: str, status: int = 200, **headers: Any) -> tu
 
 
 async def test_a_sent_file_is_in_the_turn_its_events_and_the_lists(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         path = put(tmp_path, "agent:main:http:api:one", "plan é.md", b"the plan")
         send = SEND % "plan é.md"
         turn = await api.say("one", f"{send}[[reply here]]")
@@ -75,7 +75,7 @@ async def test_a_sent_file_is_in_the_turn_its_events_and_the_lists(tmp_path: Pat
 
 
 async def test_a_copy_that_was_changed_after_sending_is_not_delivered(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         key = "agent:main:http:api:one"
         put(tmp_path, key, "plan.md", b"the plan")
         (file,) = (await api.say("one", SEND % "plan.md"))["files"]
@@ -92,10 +92,10 @@ async def test_a_copy_that_was_changed_after_sending_is_not_delivered(tmp_path: 
 async def test_a_sent_file_is_there_after_a_restart_and_what_is_gone_is_told(tmp_path: Path) -> None:
     async with ModelServer() as model:
         put(tmp_path, "agent:main:http:api:one", "a.bin", bytes(range(256)))
-        async with run_gateway(tmp_path, model) as api:
+        async with in_process(tmp_path, model) as api:
             turn = await api.say("one", f"{SEND % 'a.bin'}[[reply here]]")
             (file,) = turn["files"]
-        async with run_gateway(tmp_path, model) as api:
+        async with in_process(tmp_path, model) as api:
             assert (await api.get(f"/api/turns/{turn['id']}"))["files"][0]["id"] == file["id"]
             assert (await fetch(api, file["id"]))[0] == bytes(range(256))
             for copy in chat_folder(tmp_path, ChatKey("agent:main:http:api:one")).glob(".talaria/sent/*/*"):
@@ -118,7 +118,7 @@ async def test_a_sent_file_is_there_after_a_restart_and_what_is_gone_is_told(tmp
 async def test_what_a_browser_could_run_is_never_told_as_such(
     tmp_path: Path, name: str, data: bytes, told: str
 ) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         put(tmp_path, "agent:main:http:api:one", name, data)
         (file,) = (await api.say("one", f"{SEND % name}[[reply here]]"))["files"]
         found, headers = await fetch(api, file["id"])
@@ -128,7 +128,7 @@ async def test_what_a_browser_could_run_is_never_told_as_such(
 
 
 async def test_parts_of_a_file_are_served(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         put(tmp_path, "agent:main:http:api:one", "a.txt", b"0123456789")
         (file,) = (await api.say("one", f"{SEND % 'a.txt'}[[reply here]]"))["files"]
         data, headers = await fetch(api, file["id"], 206, Range="bytes=2-4")
@@ -172,7 +172,7 @@ def test_a_part_that_is_not_in_the_file_is_refused(wanted: str, size: int) -> No
 
 
 async def test_a_caller_gets_its_own_files_only(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         phone, laptop = [bearer(await add_token(api, name, "chat")) for name in ("phone", "laptop")]
         put(tmp_path, "agent:main:http:token:phone:demo", "a.txt", b"mine")
         turn = await api.say("demo", f"{SEND % 'a.txt'}[[reply here]]", headers=phone)
@@ -187,7 +187,7 @@ async def test_a_caller_gets_its_own_files_only(tmp_path: Path) -> None:
 
 
 async def test_a_name_with_quotes_stays_one_value_of_the_header(tmp_path: Path) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         names = {"in.txt": "in.txt", 'a"; x="é.txt': "a_; x=__.txt"}
         for name, plain in names.items():
             params = {"name": name}
@@ -201,7 +201,7 @@ async def test_a_name_with_quotes_stays_one_value_of_the_header(tmp_path: Path) 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 async def test_sent_files_are_in_the_answers_of_openais_apis(tmp_path: Path, path: str, stream: bool) -> None:
-    async with ModelServer() as model, run_gateway(tmp_path, model) as api:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
         put(tmp_path, "agent:main:http:api:one", "plan.md", b"the plan")
 
         async def ask(text: str) -> Any:

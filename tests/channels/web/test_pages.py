@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from channels.http.gateway import Api, run_gateway
+from support.gateway import Api, in_process
 from talaria.channels.web.pages import INDEX, MEDIA_TYPES
 from talaria.core.program import program_name
 from talaria.testing.model_server import ModelServer
@@ -29,7 +29,7 @@ HEADERS = {
 
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    async with ModelServer() as model, run_gateway(tmp_path / "home", model) as api:
+    async with ModelServer() as model, in_process(tmp_path / "home", model) as api:
         yield api
 
 
@@ -88,7 +88,7 @@ async def test_scripts_come_from_the_assets_alone_wherever_a_policy_can_say_so(
 ) -> None:
     async with (
         ModelServer() as model,
-        run_gateway(tmp_path / "home", model, hosts=(host.lower(),)) as api,
+        in_process(tmp_path / "home", model, hosts=(host.lower(),)) as api,
         stranger.get(f"{api.url}/", headers={"Host": host}) as response,
     ):
         assert response.status == 200

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from complexity import assert_linear
+from support.complexity import assert_linear
 from talaria.core.models import ModelDelta, ScoredTextDelta, TextDelta, ThoughtDelta
 from talaria.models.local.certainty import JUDGED_PIECES, HeldAnswer
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from contracts.arrivals_suite import ArrivalsSuite, Coming
+from support.waiting import until
 from talaria.cli.model_lines import show_progress
 from talaria.models.local.downloads import WeightsDownloads, default_weights, may_fetch
 from talaria.models.local.runtime import has_avx2, missing_requirement
@@ -50,8 +51,7 @@ async def test_what_is_wanted_later_takes_the_place_of_what_is_on_its_way(tmp_pa
     waiting = asyncio.create_task(downloads.arrival(lambda loading: None))
     for name in (DEFAULT_MODEL, "smollm2-135m"):
         downloads.request(find_weights(name))
-        while begun[-1:] != [name]:
-            await asyncio.sleep(0)
+        await until(lambda: begun[-1:] == [name], pause=0)  # noqa: B023 - not called later
         assert downloads.is_coming("local", name)
         assert not waiting.done()
     assert not downloads.is_coming("local", DEFAULT_MODEL)

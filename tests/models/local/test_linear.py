@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from complexity import assert_linear
+from support.complexity import assert_linear
 from talaria.core.messages import (
     AssistantMessage,
     Message,

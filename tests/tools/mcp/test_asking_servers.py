@@ -6,13 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from mcp_world import McpWorld, open_world, scripted
+from support.mcp_world import McpWorld, open_world, scripted
+from support.waiting import until
 from talaria.core.messages import ToolCall
 from talaria.core.questions import Decision, Question, QuestionDraft, QuestionKind
 from talaria.core.tools import Risk
@@ -32,12 +32,12 @@ async def test_a_server_gets_a_model_call_on_behalf_of_one_call_only(tmp_path: P
     async with open_world(tmp_path, {"one": scripted()}) as world:
         await world.ready()
         call = ToolCall("c", "mcp_one_sample", '{"text": "how many?"}')
-        tools = replace(world.tools(), ask_model=ask_model)
+        tools = msgspec.structs.replace(world.tools(), ask_model=ask_model)
         answer = json.loads((await tools.run(call)).text)
         assert answer["content"]["text"] == "forty-two"
         assert asked == [("user: how many?", 100)]
         hanging = asyncio.create_task(world.result("mcp_one_hang"))
-        await world.until(lambda: world.source.servers()["one"].calls == 2)
+        await until(lambda: world.source.servers()["one"].calls == 2)
         assert "only on behalf of one running call" in (await tools.run(call)).text
         hanging.cancel()
         await asyncio.gather(hanging, return_exceptions=True)
@@ -212,16 +212,16 @@ async def test_a_server_behind_an_address_with_a_token(tmp_path: Path) -> None:
 
 
 async def _failing_servers_say_why(world: McpWorld) -> None:
-    await world.until(lambda: world.source.servers()["keyless"].trouble != "")
+    await until(lambda: world.source.servers()["keyless"].trouble != "")
     assert "It does not accept the key (status 401)" in world.source.servers()["keyless"].trouble
-    await world.until(lambda: world.source.servers()["gone"].trouble != "")
+    await until(lambda: world.source.servers()["gone"].trouble != "")
     assert "It cannot be reached" in world.source.servers()["gone"].trouble
 
 
 async def test_a_server_whose_key_is_not_set_is_refused(tmp_path: Path) -> None:
     servers = {"one": scripted(env={"KEY": "${NOT_SET}"}), "two": McpServer(("no-such-program",))}
     async with open_world(tmp_path, servers) as world:
-        await world.until(lambda: {world.state("one"), world.state("two")} == {"refused"})
+        await until(lambda: {world.state("one"), world.state("two")} == {"refused"})
         assert world.source.servers()["one"].trouble == "NOT_SET is not set, and the server needs it."
         assert "no program 'no-such-program'" in world.source.servers()["two"].trouble
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_world import McpWorld, open_world, scripted
+from support.mcp_world import McpWorld, open_world, scripted
+from support.waiting import until
 from talaria.core.events import ToolOutput
 from talaria.core.messages import File, Image, Text
 
@@ -47,7 +48,7 @@ async def test_progress_is_shown_and_a_cancelled_call_is_cancelled_at_the_server
         assert "1 of 2: step 1\n" in "".join(shown)
         assert "".join(shown).count("2 of 2") == 1  # the server says it twice
         hanging = [asyncio.create_task(world.result(f"mcp_one_{name}")) for name in ("hang", "late")]
-        await world.until(lambda: world.source.servers()["one"].calls == 3)
+        await until(lambda: world.source.servers()["one"].calls == 3)
         assert await world.ok("mcp_two_echo", text="served") == "served"
         assert await world.ok("mcp_one_echo", text="served too") == "served too"
         for task in hanging:
@@ -96,7 +97,7 @@ async def test_a_server_writes_where_the_settings_let_it_and_never_at_the_gatewa
         await world.ready()
         assert "wrote" in await world.ok("mcp_one_write", path=str(shared / "x"))
         assert (shared / "x").stat().st_uid == uid
-        await world.until(lambda: world.state("bad") == "refused")
+        await until(lambda: world.state("bad") == "refused")
         assert "the gateway's home" in world.source.servers()["bad"].trouble
 
 
@@ -112,7 +113,7 @@ async def test_a_server_is_refused_a_folder_behind_a_link_that_a_command_may_hav
     os.chown(project / "out", os.geteuid() or 65534, -1, follow_symlinks=False)
     planted = scripted(**{setting: (str(project / "out" / "data"),)})
     async with open_world(tmp_path, {"one": planted}) as world:
-        await world.until(lambda: world.state("one") == "refused")
+        await until(lambda: world.state("one") == "refused")
         assert f"{project / 'out'} is a link" in world.source.servers()["one"].trouble
 
 

@@ -8,18 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from mcp_world import PROGRAM, open_world
+from support.mcp_world import PROGRAM, open_world
+from support.waiting import until
 from talaria.access.people import People
 from talaria.config.load import load_text
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError
 from talaria.core.findings import Finding, Level
-from talaria.core.gateway_part import Examination, ToolScope
+from talaria.core.gateway_part import Examination
 from talaria.parts import PARTS
 from talaria.tools.mcp import pins
 from talaria.tools.mcp.part import MCP, McpSource
 from talaria.tools.mcp.pins import PinnedTool
 from talaria.tools.mcp.settings import McpServer, McpSettings
+from talaria.tools.part import ToolScope
 from talaria.tools.settings import ToolSettings
 
 GOOD = McpServer((sys.executable, str(PROGRAM)))
@@ -118,7 +120,7 @@ async def test_a_configured_server_never_gets_a_secret_of_the_gateway(
     server: McpServer, key: str, tmp_path: Path
 ) -> None:
     async with open_world(tmp_path, {"x": server}, environ={"OWN": "own-secret-1"}, own=("OWN",)) as world:
-        await world.until(lambda: world.state("x") == "refused")
+        await until(lambda: world.state("x") == "refused")
         assert f"mcp.servers.x.{key} names OWN" in world.source.servers()["x"].trouble
 
 

@@ -16,7 +16,8 @@ from typing import cast
 import msgspec
 import pytest
 
-from contracts.process_suite import ProcessSuite, ended, printed, start, until
+from contracts.process_suite import ProcessSuite, ended, printed, start
+from support.waiting import until
 from talaria.core.background import ProcessState
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatAddress, SessionId

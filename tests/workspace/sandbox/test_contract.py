@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from talaria.workspace.sandbox import launcher
 from talaria.workspace.sandbox.port import Launch, ProcessLimits, Sandbox, SandboxCommand, SandboxError
 from talaria.workspace.sandbox.process import Output, Stream, open_process, run
 from workspace.sandbox.conftest import Holders, Places
@@ -278,3 +279,13 @@ async def test_a_command_that_prints_faster_than_it_is_read_runs_out_of_time(
                 break
         assert pieces <= 100
         assert (await process.wait()).timed_out
+
+
+def test_a_process_that_ends_while_threads_are_counted_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    threads = len(os.listdir("/proc/self/task"))
+    monkeypatch.setattr(os, "listdir", lambda path: [str(ended.pid), str(os.getpid())])
+    assert launcher._count_threads(os.geteuid()) == threads

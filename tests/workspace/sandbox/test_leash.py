@@ -11,7 +11,8 @@ from typing import cast
 
 import pytest
 
-from contracts.process_suite import ended, printed, start, until
+from contracts.process_suite import ended, printed, start
+from support.waiting import until
 from talaria.cluster.leash import Leash, remove_leash
 from talaria.core.background import ProcessState
 from talaria.core.ids import ChatAddress, SessionId

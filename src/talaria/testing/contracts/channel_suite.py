@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from talaria.app import open_gateway
 from talaria.channels.descriptor import Channel
@@ -14,11 +14,12 @@ from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
-from talaria.core.gateway_part import NoSettings, StorePart, StoreScope
-from talaria.core.ledger import Accept, Accepted, Integrity
-from talaria.core.store_ports import Store, StoreEngine
+from talaria.core.gateway_part import NoSettings
+from talaria.core.ledger import Accept, Accepted
 from talaria.gateway import Gateway
 from talaria.store.memory import MemoryStore
+from talaria.store.part import StorePart, StoreScope
+from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.testing.contracts.outlet_suite import SendTrouble
 from talaria.testing.model_server import ModelServer
@@ -35,28 +36,6 @@ deadline = "1s"
 """
 
 
-class _KeptStore:
-    """A store in memory as an engine: it has no file to look after, and outlives the gateway."""
-
-    from_thread = trouble = None
-    integrity = Integrity.WHOLE
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def probe(self) -> None:
-        pass
-
-    async def look(self) -> None:
-        pass
-
-    async def verify(self) -> str | None:
-        return None
-
-
 @asynccontextmanager
 async def open_channel(
     channel: Channel[Any], folder: Path, store: Store, clock: Clock, config: str = ""
@@ -65,8 +44,8 @@ async def open_channel(
     config.toml: the channel's own table."""
 
     @asynccontextmanager
-    async def opening(scope: StoreScope, settings: NoSettings) -> AsyncIterator[StoreEngine]:
-        yield cast("StoreEngine", _KeptStore(store))
+    async def opening(scope: StoreScope, settings: NoSettings) -> AsyncIterator[Store]:
+        yield store  # it outlives the gateway
 
     engine = StorePart(name="store", settings=NoSettings, serves=lambda url: True, open=opening)
     async with ModelServer() as model:

@@ -12,12 +12,12 @@ from talaria.core.memory import (
     ForgetFact,
     MemoryPage,
     MemoryPlace,
-    MemoryProvider,
     ReplaceFact,
     TurnMemory,
     WritePage,
 )
 from talaria.core.people import OWNER, PersonId
+from talaria.tools.tool import MemoryProvider
 
 MINE = MemoryPlace("main", OWNER)
 ANNA = MemoryPlace("main", PersonId("pager:2"))

@@ -1,4 +1,4 @@
-"""The contract of `core.ports.Outlet`, which sends replies to a platform."""
+"""The contract of `turns.outlet.Outlet`, which sends replies to a platform."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from talaria.core.delivery import (
     DeliveryUnknown,
     OutgoingMessage,
 )
-from talaria.core.ports import Outlet
+from talaria.turns.outlet import Outlet
 
 
 class SendTrouble(Enum):

@@ -14,13 +14,14 @@ from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import ToolCall, ToolOutcome, ToolResult
 from talaria.core.specs import AgentSpec
-from talaria.core.tools import Risk, Tool, ToolSource
+from talaria.core.tools import Risk
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.execution import ToolRunner
 from talaria.tools.function import parse_arguments
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool import Tool, ToolSource
 from talaria.tools.toolset import Family, ToolSet, resolve
 
 _MOST_BYTES = 4 << 10  # of a spec: it stands in the prefix of every request
