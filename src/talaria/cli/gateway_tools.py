@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Any
-from urllib.parse import quote, urlencode
 
 import anyio
 import msgspec
 
 from talaria.channels.console.gateway_client import GatewayClient, RetryPolicy
 from talaria.channels.console.plain import question_text
-from talaria.channels.http.views import ExplainedTurn, SessionList
 from talaria.cli.sessions import entry_lines
-from talaria.cli.text import when
-from talaria.core.display import clean, clean_line, describe_call
+from talaria.core.display import describe_call
 from talaria.core.errors import BadRequest
 from talaria.core.events import (
     Cancelled,
@@ -38,9 +35,14 @@ from talaria.core.events import (
     ToolStarted,
 )
 from talaria.core.ids import is_session_name
-from talaria.core.ledger import EntryPage
 from talaria.core.questions import QuestionKind
-from talaria.jobs.views import JobList, JobView, ProposalView
+from talaria.core.text import clean, clean_line
+from talaria.jobs.views import JobView, ProposalView
+from talaria.operations.jobs import JobBody, add_job
+from talaria.operations.operation import Operation
+from talaria.operations.sessions import EntriesQuery, read_entries
+from talaria.operations.table import OPERATIONS, Operations
+from talaria.operations.turns import TurnKey, show_turn
 from talaria.tools.function import Arguments, counted, flag, parameters, problems, text, without_nulls
 
 RETRY_SECONDS = 30.0
@@ -186,7 +188,7 @@ async def _outcome(
 
 async def _get_turn(place: CallPlace, arguments: Arguments) -> ToolAnswer:
     turn_id = arguments["turn_id"]
-    turn = await place.gateway.ask("GET", f"/api/turns/{quote(turn_id, safe='')}", ExplainedTurn)
+    turn = await place.gateway.carry_out(show_turn, TurnKey(turn_id))
     data = {"turn_id": turn.id, "session_id": turn.session_id, "state": turn.state.value, "reply": turn.reply}
     text = turn.reply or (f"{turn.error.message} {turn.error.hint}".strip() if turn.error else "")
     return ToolAnswer(text or f"The turn is {turn.state.value}.", data, turn.error is not None)
@@ -195,39 +197,12 @@ async def _get_turn(place: CallPlace, arguments: Arguments) -> ToolAnswer:
 # -- sessions ---------------------------------------------------------------------------------------------
 
 
-async def _list_sessions(place: CallPlace, arguments: Arguments) -> ToolAnswer:
-    found = await place.gateway.ask("GET", f"/api/sessions?{_page(arguments)}", SessionList)
-    rows = [
-        {"id": view.id, "name": view.name, "title": view.title, "chat": view.chat_key}
-        | {"updated_at": when(view.updated_at), "ended": view.ended_at is not None}
-        for view in found.items
-    ]
-    lines = [
-        f"{when(view.updated_at)}  {view.name or view.chat_key}  {clean_line(view.title, 60)}  {view.id}"
-        for view in found.items
-    ]
-    return ToolAnswer("\n".join(lines) or "There are no sessions.", {"sessions": rows, "next": found.next})
-
-
-async def _search_sessions(place: CallPlace, arguments: Arguments) -> ToolAnswer:
-    found = await place.gateway.search(arguments["query"], arguments.get("limit", _DEFAULT_PAGE))
-    hits = [
-        {"session_id": hit.session_id, "seq": hit.seq, "title": hit.title, "at": when(hit.at)}
-        | {"speaker": hit.speaker, "excerpt": hit.excerpt}
-        for hit in found.items
-    ]
-    lines = [
-        f"{when(hit.at)}  {hit.session_id} entry {hit.seq}, {clean_line(hit.speaker, 40)}: "
-        f"{clean_line(hit.excerpt, 400)}"
-        for hit in found.items
-    ]
-    return ToolAnswer("\n".join(lines) or "Nothing was found. Try other words, or fewer.", {"hits": hits})
-
-
 async def _read_session(place: CallPlace, arguments: Arguments) -> ToolAnswer:
     """Return a page of the log, up to a number of entries and of characters. A longer entry is cut."""
-    path = f"/api/sessions/{quote(arguments['session'], safe='')}/entries?{_page(arguments)}"
-    page = await place.gateway.ask("GET", path, EntryPage)
+    limit, after = arguments.get("limit", _DEFAULT_PAGE), arguments.get("after", "")
+    page = await place.gateway.carry_out(
+        read_entries, EntriesQuery(x=arguments["session"], limit=limit, after=after)
+    )
     texts: list[str] = []
     size, following = 0, page.next
     for at, entry in enumerate(page.entries):
@@ -241,19 +216,15 @@ async def _read_session(place: CallPlace, arguments: Arguments) -> ToolAnswer:
     return ToolAnswer(("\n\n".join(texts) or "There is nothing here.") + more, {"next": following})
 
 
-def _page(arguments: Arguments) -> str:
-    fields = {"limit": arguments.get("limit", _DEFAULT_PAGE)}
-    return urlencode(fields | ({"after": arguments["after"]} if arguments.get("after") else {}))
-
-
 # -- jobs -------------------------------------------------------------------------------------------------
 
 
 async def _add_job(place: CallPlace, arguments: Arguments) -> ToolAnswer:
     """Save a job. One whose time was said in words is shown first, and saved when that was confirmed."""
-    fields = {name: value for name, value in arguments.items() if name != "confirmed"}
-    fields.pop("asked_at", None)
-    proposal = await place.gateway.ask("POST", "/api/jobs", ProposalView, fields | {"confirm": False})
+    fields = {name: value for name, value in arguments.items() if name not in ("confirmed", "asked_at")}
+    wanted = msgspec.convert(fields, JobBody)
+    proposal = await place.gateway.carry_out(add_job, msgspec.structs.replace(wanted, confirm=False))
+    assert isinstance(proposal, ProposalView)
     shown = "\n".join(map(clean, proposal.lines))
     asked_at = arguments.get("asked_at")
     if proposal.worded and not (arguments.get("confirmed") and asked_at):
@@ -263,25 +234,37 @@ async def _add_job(place: CallPlace, arguments: Arguments) -> ToolAnswer:
         )
         return ToolAnswer(text, {"saved": False, "asked_at": proposal.asked_at, "next": list(proposal.next)})
     if proposal.worded:
-        fields["asked_at"] = asked_at
-    job = await place.gateway.ask("POST", "/api/jobs", JobView, fields)
-    return ToolAnswer(f"Saved as {job.id}.\n{shown}", {"saved": True, **_job(job)})
+        wanted = msgspec.structs.replace(wanted, asked_at=asked_at)
+    job = await place.gateway.carry_out(add_job, wanted)
+    assert isinstance(job, JobView)
+    return ToolAnswer(f"Saved as {job.id}.\n{shown}", {"saved": True, **msgspec.to_builtins(job)})
 
 
-async def _list_jobs(place: CallPlace, arguments: Arguments) -> ToolAnswer:
-    found = await place.gateway.ask("GET", f"/api/jobs?{_page(arguments)}", JobList)
-    jobs = [_job(job) for job in found.items]
-    lines = [
-        f"{job.id}  {clean_line(job.name, 60)}  {job.schedule}  {job.state}  "
-        f"next: {', '.join(job.next) or '-'}"
-        for job in found.items
-    ]
-    return ToolAnswer("\n".join(lines) or "There are no jobs.", {"jobs": jobs, "next": found.next})
+# -- operations -------------------------------------------------------------------------------------------
 
 
-def _job(job: JobView) -> dict[str, Any]:
-    kept = ("id", "name", "text", "schedule", "timezone", "state", "reason")
-    return {name: getattr(job, name) for name in kept} | {"next": list(job.next)}
+def operation_tool(operation: Operation[Any, Any, Any]) -> GatewayTool:
+    """Return the tool of an operation. Its answer is the answer of the operation, as JSON."""
+
+    async def run(place: CallPlace, arguments: Arguments) -> ToolAnswer:
+        try:
+            wanted = msgspec.convert(arguments, operation.input)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"The arguments of {operation.tool} are wrong: {error}.") from None
+        answer = await place.gateway.carry_out(operation, wanted)
+        return ToolAnswer(msgspec.json.encode(answer).decode(), msgspec.to_builtins(answer))
+
+    title = operation.tool.replace("_", " ").capitalize()
+    is_read_only = operation.method == "GET"
+    return GatewayTool(operation.tool, title, operation.help, input_schema(operation), run, is_read_only)
+
+
+def input_schema(operation: Operation[Any, Any, Any], without: Collection[str] = ()) -> dict[str, Any]:
+    """Return the schema of an operation's input, without some fields."""
+    (schema,), components = msgspec.json.schema_components((operation.input,))
+    found = components[schema["$ref"].rpartition("/")[2]]
+    kept = {name: value for name, value in found["properties"].items() if name not in without}
+    return _schema(kept, [name for name in found.get("required", ()) if name in kept])
 
 
 # -- the list ---------------------------------------------------------------------------------------------
@@ -293,7 +276,7 @@ def _schema(properties: dict[str, dict[str, Any]], required: Sequence[str] = ())
 
 _LIMIT = counted(f"How many at most; {_DEFAULT_PAGE} by default.") | {"maximum": _LARGEST_PAGE}
 _PAGED = {"limit": _LIMIT, "after": text("`next` of the page before.")}
-GATEWAY_TOOLS = (
+_TOOLS = (
     GatewayTool(
         "ask",
         "Ask an agent",
@@ -319,20 +302,6 @@ GATEWAY_TOOLS = (
         _get_turn,
     ),
     GatewayTool(
-        "list_sessions",
-        "List sessions",
-        "The conversations of this gateway, the last used first.",
-        _schema(_PAGED),
-        _list_sessions,
-    ),
-    GatewayTool(
-        "search_sessions",
-        "Search sessions",
-        "Find what was said in all conversations; the best hits first.",
-        _schema({"query": text('Words, or "a phrase".'), "limit": _LIMIT}, ["query"]),
-        _search_sessions,
-    ),
-    GatewayTool(
         "read_session",
         "Read a session",
         "What was said in a conversation, oldest first, in pages.",
@@ -342,20 +311,10 @@ GATEWAY_TOOLS = (
     GatewayTool(
         "add_job",
         "Schedule a job",
-        "Let an agent do something later, or again and again. Without a time parameter the text says when. "
-        "A time in words is shown first and saved once a person has confirmed it.",
+        f"{add_job.help} A time in words is shown first and saved once a person has confirmed it.",
         _schema(
-            {
-                "text": text("What is to be done."),
-                "when": text('In plain words: "every weekday at 9", "in 20 minutes".'),
-                "every": text("A duration, such as 10m."),
-                "cron": text("Five fields, such as 0 9 * * 1-5."),
-                "at": text("Once, such as 2026-12-24T18:00."),
-                "timezone": text("Such as Europe/Berlin; by default the agent's."),
-                "name": text("A short name."),
-                "to": text('The chat for results, or "none".'),
-                "remind": flag("Send the text as it is, without a model."),
-                "quiet": flag("Send nothing if the model answers exactly NO_REPLY."),
+            input_schema(add_job, without=("confirm", "chat", "asked_at"))["properties"]
+            | {
                 "confirmed": flag("A person has seen the next three times and agrees."),
                 "asked_at": {"type": "number", "description": "As the first call returned it."},
             },
@@ -364,5 +323,11 @@ GATEWAY_TOOLS = (
         _add_job,
         is_read_only=False,
     ),
-    GatewayTool("list_jobs", "List jobs", "The jobs and their next times.", _schema(_PAGED), _list_jobs),
 )
+
+
+def gateway_tools(operations: Operations = OPERATIONS) -> tuple[GatewayTool, ...]:
+    """Return all tools: those of this module, and of the operations that have one."""
+    own = {tool.name for tool in _TOOLS}
+    derived = (operation_tool(each) for each in operations if each.tool and each.tool not in own)
+    return (*_TOOLS, *derived)

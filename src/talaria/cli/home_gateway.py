@@ -19,16 +19,16 @@ from talaria.cli.options import Invocation, run_loop
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import StoreScope, find_engine
 from talaria.core.ids import ChatAddress
 from talaria.parts import PARTS
+from talaria.store.part import StoreScope, find_engine
 
 if TYPE_CHECKING:
-    from talaria.core.store_ports import StoreEngine
     from talaria.core.turns import Turn
+    from talaria.store.store import Store
 
 T = TypeVar("T")
-GatewayOrStore: TypeAlias = "GatewayClient | StoreEngine | Path"  # the path of a database that does not exist
+GatewayOrStore: TypeAlias = "GatewayClient | Store | Path"  # the path of a database that does not exist
 START_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TypeVar
-
 import click
 
-from talaria.access.pairing import PairingAdmin
-from talaria.channels.console.gateway_client import GatewayClient
+from talaria.access.pairing import Invitation
 from talaria.channels.descriptor import pairing_channels
-from talaria.cli.home_gateway import GatewayOrStore, ask_home
+from talaria.cli.operations import Carrier, Verb, add_verbs, ask_each
 from talaria.cli.options import Invocation, group
 from talaria.cli.text import columns, when
 from talaria.core.access import Paired, PairingList, Person
-from talaria.core.clock import SystemClock
-from talaria.core.display import clean_line
-from talaria.core.errors import BadRequest, NotFound, TalariaError
+from talaria.core.errors import BadRequest, NotFound
+from talaria.core.text import clean_line
+from talaria.operations.access import (
+    ApproveBody,
+    InviteBody,
+    Nothing,
+    RevokeBody,
+    list_pairings,
+    revoke_pairing,
+)
 from talaria.parts import PARTS
-from talaria.store.memory import MemoryStore
-
-T = TypeVar("T")
-Admin = PairingAdmin | GatewayClient
-_CHANNELS = pairing_channels(PARTS)
 
 
 @group("pair", "talaria pair list", "talaria pair approve K7QD-93MX-4TZA")
@@ -31,10 +28,7 @@ def command() -> None:
     """Let people in who write to the agents from a chat platform, and out again."""
 
 
-@command.verb("list", "talaria pair list")
-def _list(invocation: Invocation) -> None:
-    """List who is paired, and who waits for it."""
-    found = _with_admin(invocation, lambda admin: admin.listing())
+def _show_list(invocation: Invocation, wanted: Nothing, found: PairingList) -> None:
     if not found.paired and not found.requests:
         click.echo("Nobody is paired, and nobody waits. Ids in `allowed` in config.toml need no pairing.")
         return
@@ -45,80 +39,40 @@ def _list(invocation: Invocation) -> None:
     click.echo(columns([("", "ID", "NAME", ""), *rows]))
 
 
-@command.verb("approve", "talaria pair approve K7QD-93MX-4TZA")
-@click.argument("code", nargs=-1, required=True, metavar="CODE")
-def _approve(invocation: Invocation, code: tuple[str, ...]) -> None:
-    """Let in the person who was given this code."""
-    home = invocation.find_home().path
-
-    async def approve(admin: Admin) -> Paired:
-        try:
-            return await admin.approve(" ".join(code))
-        except TalariaError as error:
-            if error.type != NotFound.type:
-                raise
-            raise NotFound(error.user_text, f"{error.hint} This is about the home {home}.") from error
-
-    paired = _with_admin(invocation, approve)
+def _show_paired(invocation: Invocation, wanted: ApproveBody, paired: Paired) -> None:
     click.echo(f"Paired {_named(paired.person)}: the gateway answers them from now on.")
 
 
-@command.verb("revoke", f"talaria pair revoke {_CHANNELS[0]}:123456789")
-@click.argument("user", metavar="ID")
-def _revoke(invocation: Invocation, user: str) -> None:
-    """Stop answering a person. ID is as `pair list` shows it; the number alone is enough."""
-
-    async def revoke(admin: Admin) -> Paired:
-        person = _find(await admin.listing(), user)
-        return await admin.revoke(person.channel, person.user_id)
-
-    paired = _with_admin(invocation, revoke)
-    click.echo(f"{_named(paired.person)} is not paired any more. A turn that is already running goes on.")
-
-
-@command.verb("invite", f"talaria pair invite {_CHANNELS[0]}")
-@click.argument("channel")
-def _invite(invocation: Invocation, channel: str) -> None:
-    """Make a code that lets the first person who presents it in, without approval."""
-    invitation = _with_admin(invocation, lambda admin: admin.invite(channel), make=True)
+def _show_invitation(invocation: Invocation, wanted: InviteBody, invitation: Invitation) -> None:
     click.echo(f"/start {invitation.code}")
     click.echo(
-        f"The first person who sends this to the bot on {channel} is paired. It works once, "
+        f"The first person who sends this to the bot on {wanted.channel} is paired. It works once, "
         f"until {when(invitation.expires_at)}.",
         err=True,
     )
 
 
-class _NoPairings(PairingAdmin):
-    """The pairings of a home without a database: there are none, and no requests."""
-
-    def __init__(self, database: Path) -> None:
-        super().__init__(MemoryStore(SystemClock()).pairings, _CHANNELS)
-        self._database = database
-
-    async def approve(self, text: str) -> Paired:
-        try:
-            return await super().approve(text)
-        except NotFound as error:
-            folder = self._database.parent
-            missing = f"database {self._database}" if folder.exists() else f"folder {folder}"
-            raise NotFound(
-                f"No request has this code: there is no {missing}.",
-                "No gateway has run there. Name the home of yours with --home or TALARIA_HOME.",
-            ) from error
+add_verbs(
+    command,
+    {
+        "list": Verb(show=_show_list),
+        "approve": Verb(show=_show_paired),
+        "invite": Verb(show=_show_invitation, makes_home=True),
+    },
+)
 
 
-def _with_admin(invocation: Invocation, use: Callable[[Admin], Awaitable[T]], *, make: bool = False) -> T:
-    """Return what `use` returns, given the running gateway or the pairings in the store."""
+@command.verb("revoke", f"talaria pair revoke {pairing_channels(PARTS)[0]}:123456789")
+@click.argument("user", metavar="ID")
+def _revoke(invocation: Invocation, user: str) -> None:
+    """Stop answering a person. ID is as `pair list` shows it; the number alone is enough."""
 
-    def at(found: GatewayOrStore) -> Awaitable[T]:
-        if isinstance(found, GatewayClient):
-            return use(found)
-        if isinstance(found, Path):
-            return use(_NoPairings(found))
-        return use(PairingAdmin(found.pairings, _CHANNELS))
+    async def revoke(carry_out: Carrier) -> Paired:
+        person = _find(await carry_out(list_pairings, Nothing()), user)
+        return await carry_out(revoke_pairing, RevokeBody(person.channel, person.user_id))
 
-    return ask_home(invocation, at, make=make)
+    paired = ask_each(invocation, revoke)
+    click.echo(f"{_named(paired.person)} is not paired any more. A turn that is already running goes on.")
 
 
 def _find(listing: PairingList, user: str) -> Person:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import click
+import msgspec
 
-from talaria.access.tokens import TokenAdmin
-from talaria.channels.console.gateway_client import GatewayClient
-from talaria.cli.home_gateway import GatewayOrStore, ask_home
+from talaria.access.tokens import FreshToken
+from talaria.cli.operations import Verb, add_verbs
 from talaria.cli.options import Invocation, group
 from talaria.cli.text import columns, when
 from talaria.core.access import Role
 from talaria.core.clock import SystemClock
 from talaria.core.tokens import NamedToken
 from talaria.core.units import parse_duration
-from talaria.store.memory import MemoryStore
-
-T = TypeVar("T")
-Admin = TokenAdmin | GatewayClient
+from talaria.operations.access import AddTokenBody, Nothing, RevokeTokenBody, TokenList
 
 
 @group("token", "talaria token add phone --role chat", "talaria token list")
@@ -32,39 +27,31 @@ def command() -> None:
     """
 
 
-@command.verb("add", "talaria token add phone --role chat --expires 30d")
-@click.argument("name")
-@click.option("--role", required=True, type=click.Choice([role.value for role in Role]), help="Its rights.")
-@click.option("--expires", metavar="DURATION", help="Ends it after so long, such as 30d; without it, never.")
-def _add(invocation: Invocation, name: str, role: str, expires: str | None) -> None:
-    """Make a token and print it, once. Only its hash is kept."""
+def _read_expiry(invocation: Invocation, wanted: AddTokenBody, options: dict[str, Any]) -> AddTokenBody:
+    expires = options["expires"]
     seconds = None if expires is None else _seconds(expires)
-    fresh = _with_admin(invocation, lambda admin: admin.add_token(name, Role(role), seconds), make=True)
+    return msgspec.structs.replace(wanted, role=Role(wanted.role), seconds=seconds)
+
+
+def _show_fresh(invocation: Invocation, wanted: AddTokenBody, fresh: FreshToken) -> None:
     click.echo(fresh.secret)
     until = f"until {when(fresh.token.expires_at)}" if fresh.token.expires_at else "until it is revoked"
     click.echo(
-        f"The token {name} has the role {role}, {until}. It is not shown again. "
+        f"The token {wanted.name} has the role {wanted.role}, {until}. It is not shown again. "
         "Programs send it as `Authorization: Bearer TOKEN`.",
         err=True,
     )
 
 
-@command.verb("list", "talaria token list")
-def _list(invocation: Invocation) -> None:
-    """List the tokens. Their last use is told to the hour."""
-    found = _with_admin(invocation, lambda admin: admin.tokens())
-    if not found:
+def _show_list(invocation: Invocation, wanted: Nothing, found: TokenList) -> None:
+    if not found.tokens:
         text = "There are no tokens but the home's own. `talaria token add NAME --role ROLE` makes one."
         click.echo(invocation.spoken(text))
         return
-    click.echo(columns([("NAME", "ROLE", "CREATED", "LAST USED", "EXPIRES"), *map(_row, found)]))
+    click.echo(columns([("NAME", "ROLE", "CREATED", "LAST USED", "EXPIRES"), *map(_row, found.tokens)]))
 
 
-@command.verb("revoke", "talaria token revoke phone")
-@click.argument("name")
-def _revoke(invocation: Invocation, name: str) -> None:
-    """End a token, from its next call on."""
-    token = _with_admin(invocation, lambda admin: admin.revoke_token(name))
+def _show_revoked(invocation: Invocation, wanted: RevokeTokenBody, token: NamedToken) -> None:
     click.echo(f"The token {token.name} is revoked. A turn that it began goes on.")
 
 
@@ -85,14 +72,23 @@ def _seconds(expires: str) -> float:
         raise click.BadParameter(str(error), param_hint="--expires") from None
 
 
-def _with_admin(invocation: Invocation, use: Callable[[Admin], Awaitable[T]], *, make: bool = False) -> T:
-    """Return what `use` returns, given the running gateway or the tokens in the store."""
-
-    def at(found: GatewayOrStore) -> Awaitable[T]:
-        if isinstance(found, GatewayClient):
-            return use(found)
-        # A home without a database has no tokens.
-        store = MemoryStore(SystemClock()) if isinstance(found, Path) else found
-        return use(TokenAdmin(store.tokens))
-
-    return ask_home(invocation, at, make=make)
+add_verbs(
+    command,
+    {
+        "add": Verb(
+            _read_expiry,
+            _show_fresh,
+            (
+                click.Option(
+                    ["--expires"],
+                    metavar="DURATION",
+                    help="Ends it after so long, such as 30d; without it, never.",
+                ),
+            ),
+            frozenset({"seconds"}),
+            makes_home=True,
+        ),
+        "list": Verb(show=_show_list),
+        "revoke": Verb(show=_show_revoked),
+    },
+)

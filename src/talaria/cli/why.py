@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 
 import click
 import msgspec
 
-from talaria.channels.console.gateway_client import GatewayClient
-from talaria.channels.http.views import ExplainedTurn, TurnLine, TurnList, explain_turn
-from talaria.cli.home_gateway import GatewayOrStore, ask_home
+from talaria.cli.operations import ask
 from talaria.cli.options import Invocation, verb
 from talaria.cli.text import columns, when
-from talaria.core.display import clean_line
-from talaria.core.errors import NotFound
 from talaria.core.ids import EPHEMERAL, ChatAddress
-from talaria.tools.visible import visible_json
+from talaria.core.text import clean_line, cut_to_fit, visible_json
+from talaria.operations.turn_views import ExplainedTurn, TurnLine
+from talaria.operations.turns import TurnKey, TurnQuery, list_turns, show_turn
 
 _CHAT_WIDTH, _TEXT_WIDTH = 32, 40
 
@@ -45,14 +42,7 @@ def command(invocation: Invocation, id: str | None, limit: int, as_json: bool) -
 
 
 def _list(invocation: Invocation, limit: int, as_json: bool) -> None:
-    async def find(found: GatewayOrStore) -> TurnList:
-        if isinstance(found, Path):
-            return TurnList(())
-        if isinstance(found, GatewayClient):
-            return await found.turns(limit)
-        return TurnList(tuple(map(TurnLine.of, await found.histories.recent(limit))))
-
-    listed = ask_home(invocation, find)
+    listed = ask(invocation, list_turns, TurnQuery(limit))
     if as_json:
         click.echo(visible_json(msgspec.json.format(msgspec.json.encode(listed))))
     elif not listed.items:
@@ -69,26 +59,12 @@ def _row(turn: TurnLine) -> tuple[str, ...]:
         chat = f"{address.agent}:http /v1 {owner}".rstrip()
     else:
         chat = turn.chat_key.removeprefix("agent:")
-    text = short(turn.text, _TEXT_WIDTH) or "(no text)"
-    return when(turn.accepted_at), short(chat, _CHAT_WIDTH), turn.state, text, turn.id
-
-
-def short(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    text = cut_to_fit(turn.text, _TEXT_WIDTH) or "(no text)"
+    return when(turn.accepted_at), cut_to_fit(chat, _CHAT_WIDTH), turn.state, text, turn.id
 
 
 def _tell(invocation: Invocation, id: str, as_json: bool) -> None:
-
-    async def tell(found: GatewayOrStore) -> ExplainedTurn:
-        if isinstance(found, Path):
-            raise NotFound(
-                f"There is no turn {id}: {found} is not there.", "Is it the right home? --home names another."
-            )
-        if isinstance(found, GatewayClient):
-            return await found.explain(id)
-        return await explain_turn(found.histories, id)
-
-    explained = ask_home(invocation, tell)
+    explained = ask(invocation, show_turn, TurnKey(id))
     if as_json:
         click.echo(visible_json(msgspec.json.format(msgspec.json.encode(explained))))
         return

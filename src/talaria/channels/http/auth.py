@@ -9,18 +9,19 @@ from typing import Final
 import msgspec
 
 from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, KnownBy, authorize
+from talaria.access.callers import HOME_CALLER, ApiCaller, Credential, RouteAccess
 from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, Logins
 from talaria.access.tokens import TokenChecker
-from talaria.channels.http.callers import HOME_CALLER, ApiCaller, Credential, RouteAccess
 from talaria.channels.http.member_calls import MemberCalls
-from talaria.channels.http.request import SMALL_BODY, HttpError, RawHeaders, Request
+from talaria.channels.http.request import HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response, json_response
 from talaria.channels.http.shared_logins import ENDED_LOGINS, SharedLogins
 from talaria.config.home import Home
 from talaria.core.access import Role
 from talaria.core.errors import BadRequest
-from talaria.core.store_ports import Store
 from talaria.core.turns import Sender
+from talaria.operations.operation import SMALL_BODY
+from talaria.store.store import Store
 
 _CLUSTER: Final = "/cluster/"
 _LOGIN: Final = b"x-talaria-login"  # the second secret of a login
@@ -247,13 +248,13 @@ class LoginApi:
                 "`talaria open` makes a new link.",
             )
         await asyncio.to_thread(self._home.login_page(body.code).unlink, missing_ok=True)
-        request.caller, request.about = _login_caller(self._logins.find(*login) or ""), ""
+        request.caller, request.call.about = _login_caller(self._logins.find(*login) or ""), ""
         headers = _set_cookie(request, login.cookie, COOKIE_SECONDS)
         return json_response(LoginSecret(login.secret, COOKIE_SECONDS), headers=headers)
 
     async def log_out(self, request: Request) -> Response:
         """End the login for good, so that a copy of its cookie is void too."""
-        request.about = ""
+        request.call.about = ""
         secret = request.header(_LOGIN) or ""
         for cookie in _cookies(request):
             if not self._logins.find(cookie, secret):

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from talaria.channels.http.callers import RouteAccess
+from talaria.access.callers import RouteAccess
 from talaria.channels.http.response import NOT_AGAIN, PASSED_ON, STATUS
+from talaria.operations.operation import Link
 
 STORE_ERRORS: Final = ("store", "store_locked", "store_damaged", "store_gone", "stale_fence")
 # Errors that the server or the guard may answer with, whatever the call is.
@@ -24,15 +25,6 @@ class Field(NamedTuple):
     kind: Any = str
     where: str = "query"
     required: bool = False
-
-
-class Link(NamedTuple):
-    """A value of an answer, or of the request, that is the parameter of other calls (`GET /path`)."""
-
-    status: int
-    value: str
-    parameter: str
-    calls: tuple[str, ...]
 
 
 class Call(NamedTuple):

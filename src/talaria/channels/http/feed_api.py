@@ -10,10 +10,10 @@ import msgspec
 from talaria.channels.http.request import Request
 from talaria.channels.http.response import EVENT_STREAM, EventStream, Response, StreamTiming
 from talaria.channels.http.turn_api import MAX_LISTED, read_last_event
-from talaria.core.display import clean_line
 from talaria.core.errors import ErrorInfo
 from talaria.core.ids import ChatKey, SessionId, TurnId, channel_of
 from talaria.core.messages import TokenUsage
+from talaria.core.text import clean_line
 from talaria.core.turns import Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.turns.feed import TurnChange

@@ -71,7 +71,7 @@ class FileApi:
         """The browser saves the file and never shows or runs it: a page or script that was uploaded or sent
         must not become one of ours. Types that a browser could run are not told."""
         file_id = request.params["id"]
-        upload, file = await open_file(self._gateway, file_id, request.sees, request.caller.uploader)
+        upload, file = await open_file(self._gateway, file_id, request.call.sees, request.caller.uploader)
         tag = f'"{file_id}"'
         headers = (
             (b"content-disposition", _disposition(upload.name)),

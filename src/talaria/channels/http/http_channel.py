@@ -24,6 +24,7 @@ from talaria.core.tasks import run_loops
 from talaria.core.version import this_version
 from talaria.gateway import Gateway
 from talaria.observe.health import GatewayPhase, Health
+from talaria.operations.table import OPERATIONS, Operations
 
 _log = logging.getLogger("talaria.config")
 _GRACE_SECONDS: Final = 1.0  # for responses that are still being sent after the drain
@@ -55,7 +56,10 @@ def _advertised(url: str) -> frozenset[str]:
 
 @asynccontextmanager
 async def open_http(
-    gateway: Gateway, settings: HttpSettings, timing: StreamTiming = DEFAULT_TIMING
+    gateway: Gateway,
+    settings: HttpSettings,
+    timing: StreamTiming = DEFAULT_TIMING,
+    operations: Operations = OPERATIONS,
 ) -> AsyncIterator[HttpChannel]:
     """Serve the HTTP API, whose address `gateway.json` tells. Raises `ConfigError` if it has no usable token,
     or cannot listen.
@@ -73,7 +77,7 @@ async def open_http(
     hosts = allowed_hosts(settings, bound)
     if gateway.cluster is not None:
         hosts |= _advertised(gateway.cluster.me.url)
-    app = create_app(gateway, settings, logins, hosts, timing)
+    app = create_app(gateway, settings, logins, hosts, timing, operations=operations)
     server = HttpServer(app, bound, gateway.limits)
     try:
         await server.start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
 
-from talaria.channels.http.callers import ApiCaller, Credential
+from talaria.access.callers import ApiCaller, Credential
 from talaria.channels.http.request import HttpError, Message, Request, Send
 from talaria.cluster.passed_events import ROLE_HEADER
 from talaria.cluster.signing import (

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from talaria.access.callers import ApiCaller
 from talaria.channels.http.call_answers import CallAnswers
-from talaria.channels.http.callers import ApiCaller
 from talaria.channels.http.front_ends import (
     NamedSession,
     SessionHeaders,
@@ -29,7 +29,6 @@ from talaria.channels.http.openai_requests import (
 from talaria.channels.http.request import HttpError, Request
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.retries import submit_once
-from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
 from talaria.commands.slash import asks_model
 from talaria.core.errors import ErrorInfo
@@ -46,6 +45,7 @@ from talaria.core.files import SentFile
 from talaria.core.messages import AssistantMessage, Part, TokenUsage, ToolCall
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.gateway import Gateway
+from talaria.operations.sessions import SessionLookup
 from talaria.turns.histories import sent_exchanges
 from talaria.turns.intake import StatelessCall, is_ephemeral
 from talaria.turns.live import LiveTurn
@@ -125,7 +125,7 @@ class OpenAiApi:
                 self._check_count(body)
                 history = sent_exchanges(spoken_before(body.messages))
             if session.has_task(history or (), parts, is_stream=bool(body.stream)):
-                model = model or await self._lookup.model(session.name, request)
+                model = model or await self._lookup.model(session.name, request.call)
                 session = None
             elif history is not None:
                 check_end(is_answer=isinstance(body.messages[-1], AssistantIn))
@@ -134,7 +134,7 @@ class OpenAiApi:
             tell_ignored(request, ignored)
             return await self._call(request.caller, body, rest, key, model)
         tell_ignored(request, ignored + body.check_session(rest, is_front_end=session.is_front_end))
-        chat = await self._lookup.chat(session.name, request)
+        chat = await self._lookup.chat(session.name, request.call)
         inbound = Inbound(chat, request.caller.sender, parts, key, model)
         return await submit_once(self._turns, request, inbound, history)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from talaria.channels.http.callers import RouteAccess
+from talaria.access.callers import RouteAccess
 from talaria.channels.http.description import Call, DescribedCall, Field
 from talaria.channels.http.openai_errors import OpenAiError, is_openai_path
 from talaria.channels.http.openai_requests import CompletionRequest

@@ -1,4 +1,4 @@
-"""Endpoints for operators: health, metrics, the pool, the status, backups, pairing, and tokens."""
+"""Endpoints for operators: health, metrics, the pool, the status, and backups."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from talaria.access.pairing import PairingAdmin
-from talaria.access.tokens import TokenAdmin
-from talaria.channels.descriptor import pairing_channels
-from talaria.channels.http.callers import Credential
-from talaria.channels.http.request import SMALL_BODY, HttpError, Request
+from talaria.channels.http.request import Request
 from talaria.channels.http.response import Response, json_response
 from talaria.channels.http.status_views import (
     BackupView,
@@ -27,13 +23,10 @@ from talaria.channels.http.status_views import (
     ReadyView,
     StatusView,
     StoreView,
-    TokenList,
     view_cluster,
 )
-from talaria.core.access import Role
 from talaria.core.errors import NoModel, StoreError
 from talaria.core.jobs import JobCounts
-from talaria.core.redaction import Secret
 from talaria.core.version import this_version
 from talaria.gateway import Gateway, find_extensions
 from talaria.models.catalog import providers_in_use
@@ -45,29 +38,6 @@ from talaria.skills.pins import read_status
 T = TypeVar("T")
 _STORE_SECONDS: Final = 2.0  # that the status waits for the database
 _STORE_SECONDS_IN_TROUBLE: Final = 0.25
-
-
-class ApproveBody(msgspec.Struct):
-    code: str
-
-
-class RevokeBody(msgspec.Struct):
-    channel: str
-    user: str
-
-
-class InviteBody(msgspec.Struct):
-    channel: str
-
-
-class AddTokenBody(msgspec.Struct):
-    name: str
-    role: Role
-    seconds: float | None = None
-
-
-class RevokeTokenBody(msgspec.Struct):
-    name: str
 
 
 class _LastKnown(Generic[T]):
@@ -91,8 +61,6 @@ class OperatorApi:
         self._spending = _LastKnown(gateway.budgets.status, no_spending)
         self._jobs = _LastKnown(gateway.store.jobs.counts, JobCounts({}, {}))
         self._skips = _LastKnown[Mapping[str, int]](self._count_skips, {})
-        self._pairing = PairingAdmin(gateway.store.pairings, pairing_channels(gateway.parts))
-        self._tokens = TokenAdmin(gateway.store.tokens)
 
     async def healthz(self, request: Request) -> Response:
         return json_response(HealthView(live=True, phase=self._gateway.health.phase))
@@ -203,63 +171,6 @@ class OperatorApi:
 
     async def fetch_model(self, request: Request) -> Response:
         """Start to download a built-in model, and answer with the status of the built-in models."""
-        request.about = name = request.params["name"]
+        request.call.about = name = request.params["name"]
         self._gateway.local.fetch(name)
         return json_response(self._built_in_model(), 202)
-
-    async def pairings(self, request: Request) -> Response:
-        return json_response(await self._pairing.listing())
-
-    async def approve(self, request: Request) -> Response:
-        body = await request.json(ApproveBody, SMALL_BODY)
-        paired = await self._pairing.approve(body.code)
-        request.about = f"{paired.person.channel}:{paired.person.user_id}"
-        return json_response(paired)
-
-    async def revoke(self, request: Request) -> Response:
-        body = await request.json(RevokeBody, SMALL_BODY)
-        request.about = f"{body.channel}:{body.user}"
-        return json_response(await self._pairing.revoke(body.channel, body.user))
-
-    async def invite(self, request: Request) -> Response:
-        body = await request.json(InviteBody, SMALL_BODY)
-        request.about = body.channel
-        return json_response(await self._pairing.invite(body.channel))
-
-    async def tokens(self, request: Request) -> Response:
-        return json_response(TokenList(await self._tokens.tokens()))
-
-    async def add_token(self, request: Request) -> Response:
-        """Answer with the new token, which is not shown again. A login cannot create one: the token would
-        outlive the login. A named token cannot create one that operates: it would outlive a revocation."""
-        if request.caller.credential is Credential.LOGIN:
-            raise HttpError(
-                "token_needed",
-                "A login from a browser cannot make a token.",
-                "Run `talaria token add NAME --role ROLE` on the gateway's machine.",
-            )
-        body = await request.json(AddTokenBody, SMALL_BODY)
-        request.about = f"{body.name} ({body.role})"
-        _check_may_grant(request, body.role)
-        fresh = await self._tokens.add_token(body.name, body.role, body.seconds)
-        self._gateway.secrets.add_recent(Secret(f"token {body.name}", fresh.secret))
-        return json_response(fresh, 201, ((b"cache-control", b"no-store"),))
-
-    async def revoke_token(self, request: Request) -> Response:
-        body = await request.json(RevokeTokenBody, SMALL_BODY)
-        request.about = body.name
-        if body.name != request.caller.name:
-            for token in await self._tokens.tokens():
-                if token.name == body.name:
-                    _check_may_grant(request, token.role)
-        return json_response(await self._tokens.revoke_token(body.name))
-
-
-def _check_may_grant(request: Request, role: Role) -> None:
-    """Raise `HttpError` if the caller may not create or revoke a token with this role."""
-    if role is Role.OPERATE and request.caller.credential not in (Credential.HOME, Credential.LOGIN):
-        raise HttpError(
-            "token_needed",
-            "Only the home's own token can create or revoke a token with the role operate.",
-            "Run `talaria token` on the gateway's machine.",
-        )

@@ -13,12 +13,13 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from talaria.channels.http.callers import ApiCaller
-from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
-from talaria.core.ids import ChatKey
+from talaria.access.callers import ApiCaller
+from talaria.core.errors import BadRequest, ErrorInfo, Refused
 from talaria.core.json_shape import count_marks, count_values
 from talaria.core.limits import Limits
+from talaria.core.text import cut
 from talaria.core.units import format_size
+from talaria.operations.operation import SMALL_BODY, OperationCall
 
 if TYPE_CHECKING:
     from talaria.channels.http.protocol import AnswerWatcher, ClientConnection
@@ -31,7 +32,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-SMALL_BODY: Final = 4096  # the most for calls that take a few short fields
 _BODY_RATE: Final = 4 << 10  # bytes in a second; a slower body ends after `limits.request_body`
 _STRANGER_SECONDS: Final = 5.0  # for the body of a request that has not passed the guard
 _UNCOUNTED: Final = 64 << 10  # a body up to this size does not count against `limits.client_memory`
@@ -64,15 +64,14 @@ def read_number(name: str, text: str) -> int:
 
 def quoted(text: str) -> str:
     """Return the text in quotes for an error, shortened to a length that a person reads."""
-    return repr(text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…")
+    return repr(cut(text, _MAX_QUOTED))
 
 
-class HttpError(TalariaError):
-    """An error that only this channel has. Its type decides the status of the response (`STATUS`)."""
+class HttpError(Refused):
+    """An error that only this channel has."""
 
     def __init__(self, kind: str, user_text: str, hint: str, headers: RawHeaders = ()) -> None:
-        super().__init__(user_text, hint)
-        self.type = kind
+        super().__init__(kind, user_text, hint)
         self.headers = headers
         self.status: int | None = None  # in place of the one that goes with the type
         self._told: ErrorInfo | None = None
@@ -103,8 +102,7 @@ class Request:
         self.path: str = scope["path"]
         self.id = new_request_id()
         self.route = "refused"  # for the metrics: the pattern of the route, once the guard has let it pass
-        self._caller: ApiCaller | None = None
-        self.about: str | None = None  # for the audit log: what the request acts on, None if it is its own
+        self._call: OperationCall | None = None
         self.params: dict[str, str] = {}  # parts of the path, by their names in the pattern
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.more_headers: RawHeaders = ()  # of the response, whichever it is
@@ -128,26 +126,25 @@ class Request:
         )
 
     @property
-    def caller(self) -> ApiCaller:
-        """The caller that the guard has let in. A route that is open to everybody has none."""
-        if self._caller is None:
+    def call(self) -> OperationCall:
+        """The caller that the guard has let in, and what the request is about. A route that is open to
+        everybody has none."""
+        if self._call is None:
             raise RuntimeError(f"{self.path} was reached without a caller")
-        return self._caller
+        return self._call
+
+    @property
+    def caller(self) -> ApiCaller:
+        return self.call.caller
 
     @caller.setter
     def caller(self, caller: ApiCaller) -> None:
-        self._caller = caller
+        self._call = OperationCall(caller)
         self.trust()
 
     @property
     def has_caller(self) -> bool:
-        return self._caller is not None
-
-    def sees(self, chat: ChatKey) -> bool:
-        """Return whether the chat exists for the caller. A chat that is not the caller's own is noted."""
-        if not self.caller.owns(chat):
-            self.about = chat
-        return self.caller.may_see(chat)
+        return self._call is not None
 
     def trust(self) -> None:
         """The caller has proved who it is, so the gateway waits for it longer, and for its connection."""
@@ -476,13 +473,14 @@ def invalid_utf8(error: UnicodeDecodeError) -> BadRequest:
     return BadRequest(f"The body is not valid UTF-8: {error.reason}.", "Encode the JSON as UTF-8.")
 
 
-def invalid_field(complaint: str, root: str = "") -> BadRequest:
-    """Put the field first in a complaint of msgspec (``Expected `int`, got `str` - at `$.a` ``)."""
+def invalid_field(complaint: str, root: str = "", whole: str = "body") -> BadRequest:
+    """Put the field first in a complaint of msgspec (``Expected `int`, got `str` - at `$.a` ``). `whole` is
+    what has the fields."""
     what, _, place = complaint.partition(" - at `")
     field = root + place.rstrip("`").removeprefix("$").removeprefix("." if not root else "")
     what = what[:1].lower() + what[1:]
     return BadRequest(
-        f"In the field `{field}`: {what}." if field else f"The body does not fit: {what}.",
+        f"In the field `{field}`: {what}." if field else f"The {whole} does not fit: {what}.",
         "docs/http-api.md names the fields and their types.",
         param=field,
     )

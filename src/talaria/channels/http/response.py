@@ -85,8 +85,7 @@ _INTERNAL = ErrorInfo(
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """A whole response."""
 
     body: bytes

@@ -47,7 +47,6 @@ from talaria.channels.http.responses_items import (
 )
 from talaria.channels.http.responses_requests import ResponsesRequest, encode_tools
 from talaria.channels.http.retries import submit_once
-from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
 from talaria.core.errors import BadRequest, NotFound
 from talaria.core.events import Reset
@@ -57,6 +56,7 @@ from talaria.core.responses import NewResponse, StoredResponse
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.core.units import format_size
 from talaria.gateway import Gateway
+from talaria.operations.sessions import SessionLookup
 from talaria.turns.histories import sent_exchanges
 from talaria.turns.intake import StatelessCall
 from talaria.turns.live import LiveTurn
@@ -118,7 +118,7 @@ class ResponseApi:
         if session is None:
             call = await self._stateless(request, body, items, told)
             if task is not None and call.model is None:
-                call = msgspec.structs.replace(call, model=await self._lookup.model(task.name, request))
+                call = msgspec.structs.replace(call, model=await self._lookup.model(task.name, request.call))
             call = msgspec.structs.replace(call, tools=encode_tools(tools), key=key)
             live = await self._turns.call(call)
         else:
@@ -186,7 +186,7 @@ class ResponseApi:
         if session.is_front_end:
             check_end(is_answer=isinstance(items[-1], MessageItem) and items[-1].role == "assistant")
             history = sent_exchanges(spoken_before(items))
-        chat = await self._lookup.chat(session.name, request)
+        chat = await self._lookup.chat(session.name, request.call)
         parts = last_user_parts(items)
         inbound = Inbound(chat, request.caller.sender, parts, key, self._wanted_model(body))
         return await submit_once(self._turns, request, inbound, history)
@@ -318,7 +318,7 @@ class ResponseApi:
         """Return a response that the caller may see. Raises `NotFound`."""
         name = request.params["id"]
         found = await self._read(name)
-        if found is None or not request.sees(found.turn.chat_key):
+        if found is None or not request.call.sees(found.turn.chat_key):
             raise _no_such_response(name)
         return found
 

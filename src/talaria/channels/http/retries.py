@@ -11,8 +11,8 @@ import msgspec
 
 from talaria.channels.http.request import HttpError, RawHeaders, Request
 from talaria.channels.http.response import NOT_AGAIN, turn_error
-from talaria.core.store_ports import Store
 from talaria.core.turns import Inbound, StepKind, Turn
+from talaria.store.store import Store
 from talaria.turns.histories import SentExchange
 from talaria.turns.intake import is_ephemeral
 from talaria.turns.live import LiveTurn

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from talaria.access.audit import AuditLog
+from talaria.access.callers import RouteAccess
 from talaria.access.logins import Logins
-from talaria.access.pairing import Invitation
-from talaria.access.tokens import FreshToken, TokenChecker
+from talaria.access.tokens import TokenChecker
 from talaria.channels.http.answer_shapes import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -17,34 +17,24 @@ from talaria.channels.http.answer_shapes import (
     ResponseEvent,
     ResponseObject,
 )
-from talaria.channels.http.approval_api import ApprovalApi, ApprovalList, DecidedView, DecisionBody
 from talaria.channels.http.auth import Guard, LoginApi, LoginBody, LoginCode, LoginSecret
-from talaria.channels.http.callers import RouteAccess
 from talaria.channels.http.cluster_api import ClusterApi, cluster_routes
-from talaria.channels.http.description import Call, Field, Link
+from talaria.channels.http.description import Call, Field
 from talaria.channels.http.description_api import DescriptionApi
 from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
 from talaria.channels.http.file_api import FileApi
-from talaria.channels.http.job_api import JobApi, job_routes
 from talaria.channels.http.member_calls import MemberCalls
-from talaria.channels.http.memory_api import MemoryApi, MemoryView, PageBody
 from talaria.channels.http.openai_api import ModelCard, ModelCards, OpenAiApi
 from talaria.channels.http.openai_requests import CompletionRequest
+from talaria.channels.http.operation_routes import operation_routes
 from talaria.channels.http.operator_api import (
-    AddTokenBody,
-    ApproveBody,
-    InviteBody,
     OperatorApi,
-    RevokeBody,
-    RevokeTokenBody,
 )
 from talaria.channels.http.response import StreamTiming
 from talaria.channels.http.responses_api import DeletedResponse, InputItemList, ResponseApi
 from talaria.channels.http.responses_requests import ResponsesRequest
 from talaria.channels.http.routing import ApiRoute, HttpApp
-from talaria.channels.http.search_api import MAX_FOUND, MAX_QUERY, SearchApi
 from talaria.channels.http.send_api import SendApi, SendBody, SentView
-from talaria.channels.http.session_api import ProjectBody, SessionApi
 from talaria.channels.http.settings import SESSION_HEADER, HttpSettings
 from talaria.channels.http.shared_logins import share_logins
 from talaria.channels.http.status_views import (
@@ -53,28 +43,18 @@ from talaria.channels.http.status_views import (
     HealthView,
     ReadyView,
     StatusView,
-    TokenList,
 )
 from talaria.channels.http.turn_api import MessageBody, TurnApi
-from talaria.channels.http.views import (
-    AcceptedTurn,
-    DeletedSession,
-    ExplainedTurn,
-    FoundList,
-    ProjectView,
-    SessionList,
-    SessionView,
-    TurnList,
-    TurnView,
-)
 from talaria.channels.web.pages import PageFiles
-from talaria.core.access import Paired, PairingList
 from talaria.core.events import EVENT_KINDS
-from talaria.core.files import SentPage
-from talaria.core.ledger import EntryPage
-from talaria.core.tokens import NamedToken
 from talaria.core.turns import TurnState
 from talaria.gateway import Gateway
+from talaria.operations.operation import Link
+from talaria.operations.table import OPERATIONS, Operations
+from talaria.operations.turn_views import (
+    AcceptedTurn,
+    TurnView,
+)
 from talaria.pool.pool import PoolStats
 from talaria.workspace.uploads import Upload
 
@@ -148,7 +128,13 @@ _FEED_EVENTS: Final = {
 
 
 def create_app(
-    gateway: Gateway, settings: HttpSettings, logins: Logins, hosts: frozenset[str], timing: StreamTiming
+    gateway: Gateway,
+    settings: HttpSettings,
+    logins: Logins,
+    hosts: frozenset[str],
+    timing: StreamTiming,
+    *,
+    operations: Operations = OPERATIONS,
 ) -> HttpApp:
     """Return the API of a gateway. `hosts` are the exact Host headers that are let in. Other members of the
     gateway's cluster may call if it has a token.
@@ -162,14 +148,10 @@ def create_app(
             ResponseApi(gateway, settings, timing),
             settings.session_header,
         ),
-        **_session_routes(SessionApi(gateway), SearchApi(gateway)),
         **_file_routes(FileApi(gateway, settings)),
         **_send_routes(SendApi(gateway, settings)),
-        **_approval_routes(ApprovalApi(gateway)),
-        **job_routes(JobApi(gateway)),
-        **_memory_routes(MemoryApi(gateway)),
+        **operation_routes(operations, gateway),
         **_login_routes(LoginApi(logins, gateway.store, share_logins(gateway, logins), gateway.home)),
-        **_pairing_routes(OperatorApi(gateway)),
         **_operator_routes(OperatorApi(gateway)),
     }
     routes |= _page_routes(PageFiles(), DescriptionApi(routes))
@@ -204,11 +186,6 @@ def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
             Link(202, "$request.path.x", "x", _OF_SESSION),
         ),
     )
-    show = Call(
-        "A turn with its story. The id may also be the platform's id of its message or of a reply.",
-        ExplainedTurn,
-        errors=("not_found",),
-    )
     events = Call(
         "The events of a turn as they happen. If the last event was seen before, the answer is 204.",
         also={204: None},
@@ -216,21 +193,16 @@ def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
         events=EVENT_KINDS,
         errors=("not_found",),
     )
-    cancel = Call("Cancel a turn. The answer is the turn.", TurnView, errors=("not_found",))
     feed_events = Call(
         "The states of all turns that the caller may see, as they change. It begins with the turns that are "
         "not over, and then `ready`.",
         fields=(_LAST_EVENT._replace(text="Turns that have ended since this event come first."),),
         events=_FEED_EVENTS,
     )
-    listing = Call("The last turns, newest first.", TurnList, fields=(_LIMIT,))
     return {
         "/api/sessions/{x}/messages": {"POST": ApiRoute(turns.send, _CHAT, send, "message.send")},
-        "/api/turns": {"GET": ApiRoute(turns.list, _ALL, listing)},
         "/api/events": {"GET": ApiRoute(feed.events, _ALL, feed_events)},
-        "/api/turns/{id}": {"GET": ApiRoute(turns.show, _ALL, show, "turn.read")},
         "/api/turns/{id}/events": {"GET": ApiRoute(turns.events, _ALL, events, "turn.read")},
-        "/api/turns/{id}/cancel": {"POST": ApiRoute(turns.cancel, _CHAT, cancel, "turn.cancel")},
     }
 
 
@@ -287,48 +259,6 @@ def _openai_routes(openai: OpenAiApi, responses: ResponseApi, session_header: st
     }
 
 
-def _session_routes(sessions: SessionApi, search: SearchApi) -> Table:
-    unknown = ("not_found",)
-    listing = Call("All sessions that the caller may see, the last used first.", SessionList, fields=_PAGE)
-    find = Call(
-        "Full text over the sessions that the caller may see, the best hits first.",
-        FoundList,
-        fields=(
-            Field("q", 'The words, a question, or a "phrase".', Annotated[str, Meta(max_length=MAX_QUERY)]),
-            Field("limit", "How many, 20 if it is not given.", Annotated[int, Meta(ge=1, le=MAX_FOUND)]),
-            Field("after", "The `next` of the page before.", Annotated[str, Meta(max_length=200)]),
-        ),
-    )
-    show = Call("A session, with its model.", SessionView, errors=unknown)
-    delete = Call(
-        "Delete a session with its history.", DeletedSession, errors=("not_found", "busy", "draining")
-    )
-    entries = Call("The log of a session, oldest first.", EntryPage, fields=_PAGE, errors=unknown)
-    sent = Call("The files that a session sent, oldest first.", SentPage, fields=_PAGE, errors=unknown)
-    end = Call("End a session. Its history stays.", SessionView, errors=("not_found", "busy"))
-    project = Call(
-        "Let a chat work on a project's folder; on its own again without `folder`.",
-        ProjectView,
-        body=ProjectBody,
-        errors=("not_found", "not_current"),
-        example='{"folder": "/home/ann/site"}',
-    )
-    return {
-        "/api/search": {"GET": ApiRoute(search.search, _ALL, find, "session.read")},
-        "/api/sessions": {"GET": ApiRoute(sessions.list, _ALL, listing)},
-        "/api/sessions/{x}": {
-            "GET": ApiRoute(sessions.show, _ALL, show, "session.read"),
-            "DELETE": ApiRoute(sessions.delete, _CHAT, delete, "session.delete"),
-        },
-        "/api/sessions/{x}/entries": {"GET": ApiRoute(sessions.entries, _ALL, entries, "session.read")},
-        "/api/sessions/{x}/files": {"GET": ApiRoute(sessions.files, _ALL, sent, "session.read")},
-        "/api/sessions/{x}/end": {"POST": ApiRoute(sessions.end, _CHAT, end, "session.end")},
-        "/api/sessions/{x}/project": {
-            "POST": ApiRoute(sessions.use_project, _OPERATE, project, "session.project")
-        },
-    }
-
-
 def _send_routes(sending: SendApi) -> Table:
     send = Call(
         "Write a message to a chat, outside of its turns. The answer is 202 once it is on disk.",
@@ -372,40 +302,6 @@ def _file_routes(files: FileApi) -> Table:
     }
 
 
-def _approval_routes(approvals: ApprovalApi) -> Table:
-    listing = Call("The questions that wait for a person, oldest first.", ApprovalList, fields=_PAGE)
-    decide = Call(
-        "Decide one: approve or deny a call, or answer what the model asks. The sender of the message that "
-        "led to it may, and the role `operate`.",
-        DecidedView,
-        body=DecisionBody,
-        errors=("not_found", "forbidden", "question_closed"),
-        example='{"decision": "approve", "for": "once"}',
-    )
-    return {
-        "/api/approvals": {"GET": ApiRoute(approvals.list, _ALL, listing)},
-        "/api/approvals/{id}": {"POST": ApiRoute(approvals.decide, _CHAT, decide, "approval.decide")},
-    }
-
-
-def _memory_routes(memory: MemoryApi) -> Table:
-    chat = Field("chat", "The key of a chat whose memory it is; without it, the caller's own.")
-    errors = ("not_found", "forbidden")
-    show = Call("What is remembered.", MemoryView, fields=(chat,), errors=errors)
-    write = Call(
-        "Write a page anew: MEMORY.md or USER.md. Answers with all pages.",
-        MemoryView,
-        body=PageBody,
-        fields=(chat,),
-        errors=errors,
-        example='{"text": "- Likes green tea."}',
-    )
-    return {
-        "/api/memory": {"GET": ApiRoute(memory.show, _ALL, show)},
-        "/api/memory/{page}": {"POST": ApiRoute(memory.write, _CHAT, write, "memory.write")},
-    }
-
-
 def _login_routes(login: LoginApi) -> Table:
     log_in = Call(
         "Exchange the code of a link for a login: a cookie, and the secret in the answer.",
@@ -424,34 +320,6 @@ def _login_routes(login: LoginApi) -> Table:
         "/api/login": {"POST": ApiRoute(login.log_in, _OPEN, log_in, "login")},
         "/api/login/codes": {"POST": ApiRoute(login.new_code, _OPERATE, new_code, "login.code")},
         "/api/logout": {"POST": ApiRoute(login.log_out, _ALL, log_out, "logout")},
-    }
-
-
-def _pairing_routes(operator: OperatorApi) -> Table:
-    pairings = Call("The people who are paired, and those who wait for it.", PairingList)
-    approve = Call(
-        "Pair the person with this code.", Paired, body=ApproveBody, errors=("not_found", "too_many_tries")
-    )
-    revoke = Call("End a pairing.", Paired, body=RevokeBody, errors=("not_found",))
-    invite = Call("A code that pairs the first person who sends it.", Invitation, body=InviteBody)
-    tokens = Call("The tokens, without their secrets.", TokenList)
-    add_token = Call(
-        "A new token, which is not shown again.", FreshToken, 201, body=AddTokenBody, errors=("token_needed",)
-    )
-    errors = ("not_found", "token_needed")
-    revoke_token = Call("End a token.", NamedToken, body=RevokeTokenBody, errors=errors)
-    return {
-        "/api/pairings": {"GET": ApiRoute(operator.pairings, _OPERATE, pairings)},
-        "/api/pairings/approve": {"POST": ApiRoute(operator.approve, _OPERATE, approve, "pair.approve")},
-        "/api/pairings/revoke": {"POST": ApiRoute(operator.revoke, _OPERATE, revoke, "pair.revoke")},
-        "/api/pairings/invite": {"POST": ApiRoute(operator.invite, _OPERATE, invite, "pair.invite")},
-        "/api/tokens": {
-            "GET": ApiRoute(operator.tokens, _OPERATE, tokens),
-            "POST": ApiRoute(operator.add_token, _OPERATE, add_token, "token.add"),
-        },
-        "/api/tokens/revoke": {
-            "POST": ApiRoute(operator.revoke_token, _OPERATE, revoke_token, "token.revoke")
-        },
     }
 
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 from talaria.access.audit import AuditLog
+from talaria.access.callers import RouteAccess
 from talaria.channels.http.auth import Guard
-from talaria.channels.http.callers import RouteAccess
 from talaria.channels.http.description import Call
 from talaria.channels.http.openai_errors import is_openai_path
 from talaria.channels.http.request import ClientDisconnected, HttpError, Receive, Request, Scope, Send
@@ -71,7 +71,8 @@ class HttpApp:
         self._metrics = metrics
         self._webhooks = webhooks
         # In each round of the event loop, one request of a stranger begins at most.
-        self._strangers = asyncio.Lock()
+        self._strangers = asyncio.Lock()  # held by the one that begins in the next round
+        self._is_round_taken = False
         self.routes = routes
         self._failures: dict[tuple[str, type[Exception]], tuple[float, int]] = {}
         self._paths = {path: methods for path, methods in routes.items() if "{" not in path}
@@ -86,8 +87,11 @@ class HttpApp:
             raise RuntimeError(f"the HTTP channel does not speak {scope['type']}")
         request = Request(scope, receive, send)
         if request.connection is not None and not request.connection.is_trusted:
-            async with self._strangers:
-                await asyncio.sleep(0)
+            if self._is_round_taken or self._strangers.locked():
+                async with self._strangers:
+                    await asyncio.sleep(0)
+            self._is_round_taken = True
+            asyncio.get_running_loop().call_soon(self._end_round)
         try:
             status = await self._respond(request)
         except (ClientDisconnected, asyncio.CancelledError):
@@ -96,6 +100,9 @@ class HttpApp:
         finally:
             request.end()
         self._metrics.request_answered(request.route, status)
+
+    def _end_round(self) -> None:
+        self._is_round_taken = False
 
     async def _respond(self, request: Request) -> int:
         """Send the response and return its status."""
@@ -151,12 +158,13 @@ class HttpApp:
 
     def _note(self, route: ApiRoute, request: Request, result: str) -> None:
         """Write the audit line of a call. Callers that proved nothing leave no line, so they fill no log."""
-        is_refused = result == "forbidden"
-        operates = route.access is RouteAccess.OPERATE or request.about is not None
-        if not (route.action and request.has_caller and (operates or is_refused)):
+        if not (route.action and request.has_caller):
+            return
+        is_refused, about = result == "forbidden", request.call.about
+        if not (is_refused or route.access is RouteAccess.OPERATE or about is not None):
             return
         address = request.scope.get("client") or ("",)
-        line = (route.action, str(request.caller), str(address[0]), request.about or "", result)
+        line = (route.action, str(request.caller), str(address[0]), about or "", result)
         if result != "done" or request.method in ("GET", "HEAD"):
             self._audit.note_hourly(*line)
         else:

@@ -36,7 +36,7 @@ class SendApi:
         key, body = request.idempotency_key(), await request.json(SendBody, self._max_body)
         sender = self._gateway.sender
         chat = await sender.find_chat(body.chat)
-        request.about = chat
+        request.call.about = chat
         uploads, uploader = self._gateway.uploads, request.caller.uploader
         parts = await uploads.parts(chat, body.files, uploader) if body.files else ()
         files = tuple(part.path for part in parts if isinstance(part, File))

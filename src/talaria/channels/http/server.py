@@ -20,9 +20,9 @@ from talaria.channels.http.connections import ClientConnections
 from talaria.channels.http.protocol import ClientConnection
 from talaria.channels.http.request import AsgiApp
 from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
-from talaria.core.display import clean_line
 from talaria.core.errors import ConfigError
 from talaria.core.limits import Limits
+from talaria.core.text import clean_line
 from talaria.observe.descriptors import descriptor_limit
 
 _log = logging.getLogger("talaria.http")

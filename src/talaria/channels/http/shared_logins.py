@@ -17,9 +17,9 @@ from talaria.cluster.following import PeerClient, PeerUnreachable
 from talaria.cluster.membership import Membership
 from talaria.core.cluster import Wake
 from talaria.core.errors import StoreError
-from talaria.core.store_ports import StoreEngine
 from talaria.core.tasks import sleep_until_woken
 from talaria.gateway import Gateway
+from talaria.store.store import Store
 
 ENDED_LOGINS: Final = "logins.ended"  # the store's cursor that keeps them
 LOGIN_PATH: Final = "/cluster/login"
@@ -42,7 +42,7 @@ def share_logins(gateway: Gateway, logins: Logins) -> SharedLogins | None:
 
 
 class SharedLogins:
-    def __init__(self, logins: Logins, store: StoreEngine, peers: PeerClient, own: Membership) -> None:
+    def __init__(self, logins: Logins, store: Store, peers: PeerClient, own: Membership) -> None:
         self._logins = logins
         self._store = store
         self._peers = peers

@@ -12,11 +12,10 @@ from talaria.core.cluster import Member, MemberFigures
 from talaria.core.extensions import PluginReport
 from talaria.core.ids import OwnerId, PlaceId
 from talaria.core.limits import LimitReading
-from talaria.core.search_port import IndexReading
-from talaria.core.tokens import NamedToken
 from talaria.models.local.larger import LargerModel
 from talaria.observe.health import GatewayPhase
 from talaria.observe.metrics import EndpointReading, LoopReading, NetworkReading, ServerReading
+from talaria.search.hits import IndexReading
 from talaria.skills.pins import SkillsReading
 
 
@@ -38,10 +37,6 @@ class BackupView(msgspec.Struct, frozen=True):
     """`database` is the path of the copy on the gateway's machine."""
 
     database: str
-
-
-class TokenList(msgspec.Struct, frozen=True):
-    tokens: tuple[NamedToken, ...]
 
 
 class DescriptorView(msgspec.Struct, frozen=True):

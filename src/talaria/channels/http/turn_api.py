@@ -10,29 +10,25 @@ from typing import Final
 
 import msgspec
 
-from talaria.channels.http.callers import Credential
 from talaria.channels.http.request import ClientDisconnected, Request, quoted, read_number
 from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
-from talaria.channels.http.session_api import SessionLookup
 from talaria.channels.http.settings import HttpSettings
-from talaria.channels.http.views import (
-    AcceptedTurn,
-    StepView,
-    TurnLine,
-    TurnList,
-    TurnView,
-    explain_turn,
-    no_such_turn,
-)
 from talaria.commands.slash import asks_model
 from talaria.core.errors import BadRequest
 from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Cancelled, Done, Event, Reset
 from talaria.core.ids import TurnId
-from talaria.core.ledger import TurnRecord
 from talaria.core.messages import Part, Text
 from talaria.core.spending import Spent
+from talaria.core.tasks import wait_future
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.gateway import Gateway
+from talaria.operations.sessions import SessionLookup
+from talaria.operations.turn_views import (
+    AcceptedTurn,
+    StepView,
+    TurnView,
+    no_such_turn,
+)
 from talaria.turns.live import LiveTurn
 
 MAX_LISTED: Final = 200  # turns
@@ -68,7 +64,7 @@ class TurnApi:
         message = await request.json(MessageBody, self._max_body)
         if not (message.text.strip() or message.files):
             raise BadRequest("The field `text` is empty.", "Write something, or name `files`.")
-        chat = await self._lookup.chat(request.params["x"], request)
+        chat = await self._lookup.chat(request.params["x"], request.call)
         parts: tuple[Part, ...] = (Text(message.text),) if message.text.strip() else ()
         if message.files:
             parts += await self._gateway.uploads.parts(chat, message.files, request.caller.uploader)
@@ -81,32 +77,6 @@ class TurnApi:
             if turn.state.is_final:
                 return json_response(await self._view(live, turn))
         return json_response(AcceptedTurn(turn.id, turn.session_id, turn.state), 202)
-
-    async def list(self, request: Request) -> Response:
-        """The last turns that the caller may see, newest first."""
-        limit = read_number("limit", request.query().get("limit", "20"))
-        if not 1 <= limit <= MAX_LISTED:
-            raise BadRequest(
-                f"limit={limit} is no size for a list.", f"Write a number from 1 to {MAX_LISTED}."
-            )
-        within = request.caller.prefix(self._gateway.settings.agent.name)
-        turns = await self._gateway.store.histories.recent(limit, within)
-        return json_response(TurnList(tuple(map(TurnLine.of, turns))))
-
-    async def show(self, request: Request) -> Response:
-        """The id may be any name of the turn; see `Histories.find`."""
-        name = request.params["id"]
-        is_home = request.caller.credential is Credential.HOME
-        folder_of = self._gateway.chat_folder if is_home else None
-        turn = await explain_turn(self._gateway.store.histories, name, request.sees, folder_of)
-        if request.caller.owner:  # the others may be of chats that it does not see
-            turn = msgspec.structs.replace(turn, also=())
-        return json_response(turn)
-
-    async def cancel(self, request: Request) -> Response:
-        live = await self._find(request)
-        turn = await self._turns.cancel(live)
-        return json_response(await self._recorded(turn.id))
 
     async def events(self, request: Request) -> EventStream | Response:
         """A client that leaves stops nothing; with `Last-Event-ID` it gets the events after that one. If that
@@ -125,7 +95,7 @@ class TurnApi:
         """Raise `NotFound` for a turn that does not exist or that the caller may not see."""
         turn_id = TurnId(request.params["id"])
         live = await self._turns.find(turn_id)
-        if not request.sees(live.turn.chat_key):
+        if not request.call.sees(live.turn.chat_key):
             raise no_such_turn(turn_id)
         return live
 
@@ -171,17 +141,7 @@ class TurnApi:
         record = await self._gateway.store.turn_record(turn.id)
         if record is None:  # a message that came again, of a session that was deleted
             return TurnView.of(turn, (), Spent())
-        return _view_of(record)
-
-    async def _recorded(self, turn_id: TurnId) -> TurnView:
-        record = await self._gateway.store.turn_record(turn_id)
-        if record is None:
-            raise no_such_turn(turn_id)
-        return _view_of(record)
-
-
-def _view_of(record: TurnRecord) -> TurnView:
-    return TurnView.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
+        return TurnView.recorded(record)
 
 
 async def wait_for_turn(request: Request, live: LiveTurn, seconds: float | None = None) -> Turn:
@@ -192,7 +152,7 @@ async def wait_for_turn(request: Request, live: LiveTurn, seconds: float | None 
     settled = live.settled
     unwatched = _UNWATCHED if seconds is None else min(seconds, _UNWATCHED)
     if not settled.done():
-        await asyncio.wait((settled,), timeout=unwatched)
+        await wait_future(settled, unwatched)
     if settled.done() or unwatched == seconds:
         return live.turn
     gone = asyncio.create_task(request.wait_disconnect(), name="waiting client")

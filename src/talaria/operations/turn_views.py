@@ -1,28 +1,27 @@
-"""Sessions, turns and steps as the HTTP API shows them; other channels and commands read them too."""
+"""Turns and steps as the HTTP API shows them; other channels and commands read them too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from talaria.channels.http.callers import HOME_CALLER, ApiCaller
-from talaria.core.display import PREVIEW_CHARS, clean_line
+from talaria.core.display import PREVIEW_CHARS
 from talaria.core.errors import ErrorInfo, NotFound
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.ledger import TurnRecord
 from talaria.core.messages import TokenUsage, ToolOutcome
-from talaria.core.search_port import FoundEntry, SearchPage
-from talaria.core.sessions import Session
 from talaria.core.spending import Spent
-from talaria.core.store_ports import Histories
+from talaria.core.text import clean_line
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
-from talaria.search.words import terms
-from talaria.turns.explain import HistoryLine, explain_history
-from talaria.turns.turns import NO_SUCH_TURN
+from talaria.turns.explain import NO_SUCH_TURN, HistoryLine, explain_history
+
+if TYPE_CHECKING:
+    from talaria.store.store import Histories
 
 _LINE = 80
 
@@ -106,6 +105,10 @@ class TurnView(msgspec.Struct, frozen=True):
             turn.command or UNSET,
         )
 
+    @classmethod
+    def recorded(cls, record: TurnRecord) -> Self:
+        return cls.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
+
 
 class TurnLine(msgspec.Struct, frozen=True):
     """A turn in a list: `text` is the beginning of its message."""
@@ -150,7 +153,7 @@ async def explain_turn(
     if history is None or not sees(history.record.turn.chat_key):
         raise no_such_turn(name)
     record = history.record
-    turn = ExplainedTurn.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
+    turn = ExplainedTurn.recorded(record)
     root = folder_of(record.turn.chat_key) if folder_of is not None else None
     files = tuple(FileView.of(file, root) for file in record.turn.files)
     return msgspec.structs.replace(turn, files=files, story=explain_history(history), also=tuple(others))
@@ -167,93 +170,3 @@ class AcceptedTurn(msgspec.Struct, frozen=True):
     turn_id: TurnId
     session_id: SessionId
     state: TurnState
-
-
-class SessionView(msgspec.Struct, frozen=True):
-    """`name` is the session's name in paths; only sessions of the caller's own chats have one. `model` is the
-    session's model; lists leave it out."""
-
-    id: SessionId
-    name: str | None
-    chat_key: ChatKey
-    title: str
-    created_at: float
-    updated_at: float
-    revision: str
-    ended_at: float | None
-    model: str | None = None
-
-    @classmethod
-    def of(cls, session: Session, model: str | None = None, caller: ApiCaller = HOME_CALLER) -> SessionView:
-        return cls(
-            session.id,
-            caller.name_of(session.chat_key),
-            session.chat_key,
-            session.title,
-            session.created_at,
-            session.updated_at,
-            str(session.revision),
-            session.ended_at,
-            model,
-        )
-
-
-class SessionList(msgspec.Struct, frozen=True):
-    items: tuple[SessionView, ...]
-    next: str | None
-
-
-class FoundView(msgspec.Struct, frozen=True):
-    """An entry that was found, the entry `seq` of its session. `excerpt` is the text around the words that
-    were looked for. `speaker` is the name of its sender, `assistant`, or the name of a tool. `name` is the
-    session's name in paths, as in lists."""
-
-    session_id: SessionId
-    seq: int
-    title: str
-    excerpt: str
-    at: float
-    speaker: str
-    name: str | None
-    chat_key: ChatKey
-
-    @classmethod
-    def of(cls, hit: FoundEntry, caller: ApiCaller) -> FoundView:
-        return cls(
-            hit.session_id,
-            hit.seq,
-            hit.title,
-            hit.excerpt,
-            hit.at,
-            hit.speaker,
-            caller.name_of(hit.chat_key),
-            hit.chat_key,
-        )
-
-
-class FoundList(msgspec.Struct, frozen=True):
-    """The best hits first. `is_complete` is false while older conversations are still being indexed."""
-
-    items: tuple[FoundView, ...]
-    next: str | None
-    is_complete: bool
-
-
-def found_list(page: SearchPage, query: str, caller: ApiCaller) -> FoundList:
-    """Return the hits whose excerpts have a word of the query. The index also finds what stands beside such
-    words, which helps a model, and puzzles a person."""
-    wanted = frozenset(terms(query))
-    found = (hit for hit in page.hits if not wanted.isdisjoint(terms(hit.excerpt)))
-    return FoundList(tuple(FoundView.of(hit, caller) for hit in found), page.next, page.is_complete)
-
-
-class ProjectView(msgspec.Struct, frozen=True):
-    """The folder that a chat works on now."""
-
-    chat_key: ChatKey
-    folder: str
-
-
-class DeletedSession(msgspec.Struct, frozen=True):
-    id: SessionId
-    deleted: bool = True

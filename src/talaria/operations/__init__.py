@@ -1,0 +1,1 @@
+"""Operations: requests that people and programs can make, declared once for HTTP, command line and MCP."""

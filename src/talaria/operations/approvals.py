@@ -1,0 +1,123 @@
+"""Operations on the questions that wait for a person: listing and deciding them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from talaria.access.approvals import Decider
+from talaria.core.errors import BadRequest, NotFound
+from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
+from talaria.core.ledger import AskedQuestion
+from talaria.core.questions import QuestionKind, Span
+from talaria.core.turns import Sender, TurnState
+from talaria.gateway import Gateway
+from talaria.operations.operation import ALL, CHAT, OperationCall, argument, operation
+from talaria.operations.pages import PageQuery
+
+_MAX_DECISION: Final = 128 << 10  # bytes; an answer may be long
+
+
+class DecisionBody(msgspec.Struct, frozen=True, kw_only=True, rename={"span": "for"}):
+    """`decision` for an approval, `answer` for a question of the model's."""
+
+    id: Annotated[str, argument("The id of a question.", "ID")]
+    decision: Literal["approve", "deny"] | None = None
+    span: Literal["once", "session", "always"] = "once"
+    answer: str | None = None
+
+
+class ApprovalView(msgspec.Struct, frozen=True):
+    """An open question. `text` is all that the person is asked, with invisible characters escaped."""
+
+    id: QuestionId
+    kind: QuestionKind
+    tool: str
+    text: str
+    choices: tuple[str, ...]
+    turn_id: TurnId
+    session_id: SessionId
+    chat_key: ChatKey
+    requester: Sender
+    asked_at: float
+    expires_at: float
+
+    @classmethod
+    def of(cls, asked: AskedQuestion) -> ApprovalView:
+        question, turn = asked.question, asked.turn
+        sender = Sender(turn.inbound.sender.id, turn.inbound.sender.name)
+        return cls(
+            question.id,
+            question.kind,
+            question.name,
+            question.text,
+            question.choices,
+            turn.id,
+            turn.session_id,
+            turn.chat_key,
+            sender,
+            question.asked_at,
+            question.expires_at,
+        )
+
+
+class ApprovalList(msgspec.Struct, frozen=True):
+    items: tuple[ApprovalView, ...]
+    next: str | None
+
+
+class DecidedView(msgspec.Struct, frozen=True, rename={"span": "for"}):
+    """The decision as it was recorded. `turn_id` goes on once none of its questions is open."""
+
+    id: QuestionId
+    decision: str
+    span: Span
+    turn_id: TurnId
+    state: TurnState
+
+
+@operation("approvals.list", "GET /api/approvals", ALL)
+async def list_approvals(gateway: Gateway, call: OperationCall, wanted: PageQuery) -> ApprovalList:
+    """List the questions that wait for a person, oldest first."""
+    prefix = call.caller.prefix(gateway.settings.agent.name)
+    page = await gateway.turns.decisions.listing(wanted.page, prefix)
+    return ApprovalList(tuple(map(ApprovalView.of, page.items)), page.next)
+
+
+@operation(
+    "approvals.decide",
+    "POST /api/approvals/{id}",
+    CHAT,
+    audit="approval.decide",
+    errors=("not_found", "forbidden", "question_closed"),
+    example='{"decision": "approve", "for": "once"}',
+    max_body=_MAX_DECISION,
+)
+async def decide_approval(gateway: Gateway, call: OperationCall, wanted: DecisionBody) -> DecidedView:
+    """Decide a question: approve or deny a call, or answer what the model asks. The sender of the message
+    that led to it may, and the role `operate`."""
+    if (wanted.decision is None) == (wanted.answer is None):
+        raise BadRequest(
+            "A decision has either `decision` or `answer`.",
+            'Send {"decision": "approve"}, {"decision": "deny"} or {"answer": "…"}.',
+        )
+    decisions, question_id = gateway.turns.decisions, QuestionId(wanted.id)
+    found = await decisions.find(question_id)
+    if not call.sees(found.turn.chat_key):
+        raise NotFound(f"There is no question {question_id}.", "GET /api/approvals lists the open ones.")
+    is_approval = found.question.kind is not QuestionKind.ANSWER
+    if is_approval == (wanted.decision is None):
+        raise BadRequest(
+            f"{question_id} is {'approved or denied' if is_approval else 'answered in words'}.",
+            'Send {"decision": "approve"} or "deny".' if is_approval else 'Send {"answer": "…"}.',
+        )
+    sender = call.caller.sender
+    decider = Decider(sender.id, found.turn.chat_key, is_operator=sender.is_operator)
+    text, span = wanted.decision or wanted.answer or "", Span(wanted.span)
+    await decisions.decide_as(decider, question_id, text, span)
+    turn = found.turn
+    return DecidedView(question_id, text, span, turn.id, turn.state)
+
+
+APPROVAL_OPERATIONS: Final = (list_approvals, decide_approval)

@@ -1,0 +1,121 @@
+"""Operations on memory: reading and writing the pages of what is remembered."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from talaria.access.callers import CHANNEL
+from talaria.core.access import Role
+from talaria.core.errors import BadRequest, NotFound, Refused, ToolError
+from talaria.core.ids import ChatAddress, ChatKey, new_turn_id
+from talaria.core.memory import EditOrigin, MemoryPage, MemoryPlace, PageContent, WritePage
+from talaria.core.people import OWNER
+from talaria.gateway import Gateway
+from talaria.operations.operation import ALL, CHAT, OperationCall, argument, in_query, operation
+from talaria.tools.tool import MemoryProvider
+
+_BY: Final = "api"  # the origin of what is written here
+_CHAT: Final = "The key of a chat whose memory it is. Default: the caller's own memory."
+_ERRORS: Final = ("not_found", "forbidden")
+
+
+class MemoryQuery(msgspec.Struct, frozen=True):
+    chat: Annotated[str, Meta(description=_CHAT)] = ""
+
+
+class PageBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole text of a page. With `digest`, it is written only if the page is still the one with this
+    digest."""
+
+    page: Annotated[str, argument("MEMORY.md or USER.md.", "PAGE")]
+    chat: Annotated[str, in_query(_CHAT)] = ""
+    text: str
+    digest: str = ""
+
+
+class PageView(msgspec.Struct, frozen=True):
+    """A page. `bytes` is the size of its file, `trouble` why it cannot be used."""
+
+    name: MemoryPage
+    text: str
+    digest: str
+    bytes: int
+    max_bytes: int
+    trouble: str
+
+    @classmethod
+    def of(cls, content: PageContent) -> PageView:
+        page = content.page
+        return cls(page, content.text, content.digest, content.size, page.max_bytes, content.trouble)
+
+
+class MemoryView(msgspec.Struct, frozen=True):
+    """The memory of `person` or, if that is null, of the chat `chat`."""
+
+    agent: str
+    person: str | None
+    chat: str
+    pages: tuple[PageView, ...]
+
+
+@operation("memory.show", "GET /api/memory", ALL, errors=_ERRORS)
+async def show_memory(gateway: Gateway, call: OperationCall, wanted: MemoryQuery) -> MemoryView:
+    """Show what is remembered."""
+    return await _view(_provider(gateway), _place(gateway, call, wanted.chat))
+
+
+@operation(
+    "memory.write",
+    "POST /api/memory/{page}",
+    CHAT,
+    audit="memory.write",
+    errors=_ERRORS,
+    example='{"text": "- Likes green tea."}',
+    max_body=64 << 10,
+)
+async def write_memory(gateway: Gateway, call: OperationCall, wanted: PageBody) -> MemoryView:
+    """Write a page anew: MEMORY.md or USER.md. Answers with all pages."""
+    provider, place = _provider(gateway), _place(gateway, call, wanted.chat)
+    try:
+        page = MemoryPage(wanted.page)
+    except ValueError:
+        raise NotFound("There is no such page.", "The pages are MEMORY.md and USER.md.") from None
+    origin = EditOrigin(new_turn_id(), _BY, gateway.clock.now())
+    try:
+        await provider.edit(place, WritePage(page, wanted.text, wanted.digest), origin)
+    except ToolError as error:
+        raise BadRequest(error.user_text, error.hint) from error
+    return await _view(provider, place)
+
+
+async def _view(provider: MemoryProvider, place: MemoryPlace) -> MemoryView:
+    pages = await provider.pages(place)
+    return MemoryView(place.agent, place.person, place.chat, tuple(map(PageView.of, pages)))
+
+
+def _provider(gateway: Gateway) -> MemoryProvider:
+    memories = gateway.turns.memories
+    if memories is None or memories.provider is None:
+        raise NotFound("There is no memory.", "Add memory to tools.enabled in config.toml.")
+    return memories.provider
+
+
+def _place(gateway: Gateway, call: OperationCall, chat: str) -> MemoryPlace:
+    """Return the caller's own memory or, for callers that see every chat, that of the chat they name."""
+    caller, memories = call.caller, gateway.turns.memories
+    if not chat or memories is None:
+        token = gateway.people.of_identity(CHANNEL, f"token:{caller.owner}")
+        return MemoryPlace(gateway.settings.agent.name, token if caller.owner else OWNER)
+    try:
+        ChatAddress.parse(ChatKey(chat))
+    except ValueError:
+        raise BadRequest(f"{chat[:200]!r} is no chat key.", "`GET /api/sessions` has them.") from None
+    if caller.role is Role.CHAT and not caller.owns(ChatKey(chat)):
+        raise Refused("forbidden", "This is another caller's chat.", "Leave `chat` out.")
+    return memories.place(ChatKey(chat))
+
+
+MEMORY_OPERATIONS: Final = (show_memory, write_memory)

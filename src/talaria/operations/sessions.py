@@ -1,0 +1,355 @@
+"""Operations on sessions: listing, reading, searching, ending and deleting them, and their folders."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from talaria.access.callers import CHANNEL, HOME_CALLER, TOKEN, ApiCaller
+from talaria.core.errors import BadRequest, LeaseHeld, NotFound, Refused, ToolError
+from talaria.core.files import SentPage
+from talaria.core.ids import SESSION_PREFIX, ChatAddress, ChatKey, SessionId, is_session_name
+from talaria.core.ledger import EntryPage
+from talaria.core.people import EVERYTHING, Reach
+from talaria.core.sessions import Session
+from talaria.gateway import Records
+from talaria.operations.operation import ALL, CHAT, OPERATE, OperationCall, argument, operation
+from talaria.operations.pages import PageQuery
+from talaria.search.hits import FoundEntry, SearchPage
+from talaria.search.words import terms
+
+_MAX_QUERY: Final = 1000  # characters
+_MAX_FOUND: Final = 100
+_UNKNOWN: Final = ("not_found",)
+SessionName = Annotated[str, argument("The name or the id of a session.", "NAME_OR_ID")]
+
+
+# -- inputs -----------------------------------------------------------------------------------------------
+
+
+class SessionKey(msgspec.Struct, frozen=True):
+    x: SessionName
+
+
+class EntriesQuery(PageQuery, frozen=True, kw_only=True):
+    x: SessionName
+
+
+class SearchQuery(msgspec.Struct, frozen=True):
+    q: Annotated[
+        str, argument('Words, a question, or a "phrase".', "WORDS…", min_length=1, max_length=_MAX_QUERY)
+    ]
+    limit: Annotated[int, Meta(ge=1, le=_MAX_FOUND, description="How many at most.")] = 20
+    after: Annotated[str, Meta(max_length=200, description="The `next` of the page before.")] = ""
+
+
+class ProjectBody(msgspec.Struct, frozen=True, kw_only=True):
+    x: SessionName
+    folder: Annotated[
+        str, Meta(description="A folder on the gateway's machine; empty for the chat's own.")
+    ] = ""
+
+
+# -- answers ----------------------------------------------------------------------------------------------
+
+
+class SessionView(msgspec.Struct, frozen=True):
+    """`name` is the session's name in paths; only sessions of the caller's own chats have one. `model` is the
+    session's model; lists leave it out."""
+
+    id: SessionId
+    name: str | None
+    chat_key: ChatKey
+    title: str
+    created_at: float
+    updated_at: float
+    revision: str
+    ended_at: float | None
+    model: str | None = None
+
+    @classmethod
+    def of(cls, session: Session, model: str | None = None, caller: ApiCaller = HOME_CALLER) -> SessionView:
+        return cls(
+            session.id,
+            caller.name_of(session.chat_key),
+            session.chat_key,
+            session.title,
+            session.created_at,
+            session.updated_at,
+            str(session.revision),
+            session.ended_at,
+            model,
+        )
+
+
+class SessionList(msgspec.Struct, frozen=True):
+    items: tuple[SessionView, ...]
+    next: str | None
+
+
+class FoundView(msgspec.Struct, frozen=True):
+    """An entry that was found, the entry `seq` of its session. `excerpt` is the text around the words that
+    were looked for. `speaker` is the name of its sender, `assistant`, or the name of a tool. `name` is the
+    session's name in paths, as in lists."""
+
+    session_id: SessionId
+    seq: int
+    title: str
+    excerpt: str
+    at: float
+    speaker: str
+    name: str | None
+    chat_key: ChatKey
+
+    @classmethod
+    def of(cls, hit: FoundEntry, caller: ApiCaller) -> FoundView:
+        return cls(
+            hit.session_id,
+            hit.seq,
+            hit.title,
+            hit.excerpt,
+            hit.at,
+            hit.speaker,
+            caller.name_of(hit.chat_key),
+            hit.chat_key,
+        )
+
+
+class FoundList(msgspec.Struct, frozen=True):
+    """The best hits first. `is_complete` is false while older conversations are still being indexed."""
+
+    items: tuple[FoundView, ...]
+    next: str | None
+    is_complete: bool
+
+
+def _found_list(page: SearchPage, query: str, caller: ApiCaller) -> FoundList:
+    """Return the hits whose excerpts have a word of the query. The index also finds what stands beside such
+    words, which helps a model, and puzzles a person."""
+    wanted = frozenset(terms(query))
+    found = (hit for hit in page.hits if not wanted.isdisjoint(terms(hit.excerpt)))
+    return FoundList(tuple(FoundView.of(hit, caller) for hit in found), page.next, page.is_complete)
+
+
+class ProjectView(msgspec.Struct, frozen=True):
+    """The folder that a chat works on now."""
+
+    chat_key: ChatKey
+    folder: str
+
+
+class DeletedSession(msgspec.Struct, frozen=True):
+    id: SessionId
+    chat_key: ChatKey
+    deleted: bool = True
+
+
+# -- finding ----------------------------------------------------------------------------------------------
+
+
+class SessionLookup:
+    """Finds the session or chat that a name or an id means to a caller."""
+
+    def __init__(self, records: Records) -> None:
+        self._store = records.store
+        self._agent_name = records.settings.agent.name
+        self._shared = HOME_CALLER.chat_key(self._agent_name, "")
+
+    async def session(self, x: str, call: OperationCall) -> Session:
+        """Return the session with this id, or the current session of the caller's chat with this name.
+
+        Raises `NotFound`, also for a chat that the caller may not see, and `BadRequest` for a text that is
+        neither.
+        """
+        if x.startswith(SESSION_PREFIX):
+            found = await self._store.session(SessionId(x))
+        else:
+            found = await self._store.current_session(self._key(x, call.caller))
+        if found is None or not call.sees(found.chat_key):
+            raise NotFound(f"There is no session {x}.", "`talaria sessions list` lists them.")
+        return found
+
+    async def chat(self, x: str, call: OperationCall) -> ChatKey:
+        """Return the chat for a message to X. A chat with a name need not exist yet.
+
+        Raises `Refused` for the id of a session that is not the current one of its chat, and what `session`
+        raises.
+        """
+        if not x.startswith(SESSION_PREFIX):
+            return self._key(x, call.caller)
+        session = await self.session(x, call)
+        current = await self._store.current_session(session.chat_key)
+        if current is None or current.id != session.id:
+            raise Refused(
+                "not_current",
+                f"{x} is not the current session of its chat.",
+                f"Send `/resume {x}` to the chat first, or write to the chat by its name.",
+            )
+        return session.chat_key
+
+    async def model(self, x: str, call: OperationCall) -> str | None:
+        """Return the model of the session X as provider/name; None if there is no such session yet."""
+        try:
+            return await self.model_of(await self.session(x, call))
+        except NotFound:
+            return None
+
+    async def model_of(self, session: Session) -> str | None:
+        pinned = await self._store.spec(session.spec_id) if session.spec_id else None
+        return f"{pinned.spec.provider}/{pinned.spec.model}" if pinned else None
+
+    def _key(self, name: str, caller: ApiCaller) -> ChatKey:
+        if not is_session_name(name):
+            raise BadRequest(
+                f"{name!r} is no name for a session.",
+                "A name has 1 to 128 of the characters A-Z a-z 0-9 . _ - and does not start with ses_.",
+            )
+        if caller.owner:
+            return caller.chat_key(self._agent_name, name)
+        return ChatKey(self._shared + name)  # a name has no character that a key would have to quote
+
+
+# -- handlers ---------------------------------------------------------------------------------------------
+
+
+@operation(
+    "sessions.list",
+    "GET /api/sessions",
+    ALL,
+    usage=("talaria sessions list --limit 100",),
+    tool="list_sessions",
+)
+async def list_sessions(records: Records, call: OperationCall, wanted: PageQuery) -> SessionList:
+    """List the sessions, the last used first."""
+    page = await records.store.sessions(wanted.page, call.caller.prefix(records.settings.agent.name))
+    items = tuple(SessionView.of(session, caller=call.caller) for session in page.items)
+    return SessionList(items, page.next)
+
+
+@operation("sessions.show", "GET /api/sessions/{x}", ALL, audit="session.read", errors=_UNKNOWN)
+async def show_session(records: Records, call: OperationCall, wanted: SessionKey) -> SessionView:
+    """Show a session, with its model."""
+    lookup = SessionLookup(records)
+    session = await lookup.session(wanted.x, call)
+    return SessionView.of(session, await lookup.model_of(session), call.caller)
+
+
+@operation("sessions.entries", "GET /api/sessions/{x}/entries", ALL, audit="session.read", errors=_UNKNOWN)
+async def read_entries(records: Records, call: OperationCall, wanted: EntriesQuery) -> EntryPage:
+    """Read the log of a session, oldest first."""
+    session = await SessionLookup(records).session(wanted.x, call)
+    return await records.store.entries(session.id, wanted.page)
+
+
+@operation("sessions.files", "GET /api/sessions/{x}/files", ALL, audit="session.read", errors=_UNKNOWN)
+async def list_sent_files(records: Records, call: OperationCall, wanted: EntriesQuery) -> SentPage:
+    """List the files that a session sent, oldest first."""
+    session = await SessionLookup(records).session(wanted.x, call)
+    return await records.store.sent_files(session.id, wanted.page)
+
+
+@operation(
+    "sessions.delete",
+    "DELETE /api/sessions/{x}",
+    CHAT,
+    audit="session.delete",
+    errors=("not_found", "busy", "draining"),
+    usage=("talaria sessions delete work", "talaria sessions delete ses_01m7gjqa04zern --yes"),
+)
+async def delete_session(records: Records, call: OperationCall, wanted: SessionKey) -> DeletedSession:
+    """Delete a session with its history, for good. Its log, turns, saved results and copies of sent files go.
+    The chat's own files stay, and so does what was spent. Refused while a turn of the session is not over."""
+    session = await SessionLookup(records).session(wanted.x, call)
+    call.about = call.about or session.id  # audited in any case
+    try:
+        await records.deletions.delete(session.id)
+    except LeaseHeld:
+        raise _busy(session.id) from None
+    return DeletedSession(session.id, session.chat_key)
+
+
+@operation(
+    "sessions.end",
+    "POST /api/sessions/{x}/end",
+    CHAT,
+    audit="session.end",
+    errors=("not_found", "busy"),
+    usage=("talaria sessions end terminal",),
+)
+async def end_session(records: Records, call: OperationCall, wanted: SessionKey) -> SessionView:
+    """End a session. Its history stays."""
+    session = await SessionLookup(records).session(wanted.x, call)
+    if session.ended_at is None:
+        try:
+            session = await records.sessions.end(session.id)
+        except LeaseHeld:
+            raise _busy(session.id) from None
+    return SessionView.of(session, caller=call.caller)
+
+
+def _busy(session_id: SessionId) -> Refused:
+    return Refused(
+        "busy",
+        f"A turn of {session_id} runs or waits.",
+        "Wait until it is done, or cancel it. If no gateway runs, start it: it goes on with the turn.",
+    )
+
+
+@operation(
+    "sessions.search",
+    "GET /api/search",
+    ALL,
+    audit="session.read",
+    usage=("talaria sessions search tomato soup", "talaria sessions search '\"due on Friday\"'"),
+    tool="search_sessions",
+)
+async def search_sessions(records: Records, call: OperationCall, wanted: SearchQuery) -> FoundList:
+    """Find what was said, in all sessions. The best hits come first."""
+    if not wanted.q.strip():
+        raise BadRequest("The search has no words.", 'Give words. "Words in quotation marks" stand together.')
+    reach = _reach(records, call.caller)
+    page = await records.search.search(wanted.q, reach, wanted.limit, wanted.after or None)
+    seen = tuple(hit for hit in page.hits if call.sees(hit.chat_key))
+    return _found_list(msgspec.structs.replace(page, hits=seen), wanted.q, call.caller)
+
+
+def _reach(records: Records, caller: ApiCaller) -> Reach:
+    """A caller finds what it may also read: every chat, or with the role `chat` those of its token."""
+    if not caller.owner:
+        return EVERYTHING
+    return Reach((ChatAddress(records.settings.agent.name, CHANNEL, TOKEN, caller.owner).key(),))
+
+
+@operation(
+    "sessions.project",
+    "POST /api/sessions/{x}/project",
+    OPERATE,
+    audit="session.project",
+    errors=("not_found", "not_current"),
+    example='{"folder": "/home/ann/site"}',
+    max_body=16 << 10,
+)
+async def use_project(records: Records, call: OperationCall, wanted: ProjectBody) -> ProjectView:
+    """Let a chat work on a project's folder; on its own again without `folder`."""
+    chat = await SessionLookup(records).chat(wanted.x, call)
+    try:
+        await records.workspaces.claim(chat, is_tied=True)  # the folder is of this machine
+    except ToolError as error:
+        raise BadRequest(error.user_text, "Choose it at the gateway that has the chat's files.") from error
+    folder = await asyncio.to_thread(records.folders.choose, chat, wanted.folder)
+    return ProjectView(chat, str(folder))
+
+
+SESSION_OPERATIONS: Final = (
+    search_sessions,
+    list_sessions,
+    show_session,
+    delete_session,
+    read_entries,
+    list_sent_files,
+    end_session,
+    use_project,
+)
