@@ -18,7 +18,7 @@ from random import Random
 import aiohttp
 
 from soak.report import Figure, Progress
-from talaria.channels.http.callers import HOME_CALLER
+from talaria.access.callers import HOME_CALLER
 from talaria.core.clock import SystemClock
 from talaria.core.ids import SessionId
 from talaria.core.spending import SpendingQuery, from_usd, to_usd

@@ -19,7 +19,7 @@ _HEAD = """# What holds over weeks
 Written by `./dev soak --docs` ({machine}). It runs in one process and a temporary folder.
 
 - *Long tests*: the tests that `./dev test` leaves out.
-- *Interleavings*: pool and turns run on a seeded event loop (`talaria.testing.sim`), which draws the next
+- *Interleavings*: pool and turns run on a seeded event loop (`tests/support/sim.py`), which draws the next
   task at random and skips waiting. Each seed is a small life with leases, failures, cancellations at any
   await, writes of other processes, changed specs and restarts. `pool_world.explore(SEED)` repeats a seed.
 - *State machine*: hypothesis calls the pool in any order and checks it after each step.

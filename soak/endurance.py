@@ -16,17 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from rig import Rig, start
 from soak.report import Curve, Figure, Progress
+from support.rig import Rig, start
+from support.scripted_model import ScriptedModel
 from talaria.commands.slash import SLASH_COMMANDS
 from talaria.core.clock import SystemClock
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import TurnState
 from talaria.observe.health import read_rss
 from talaria.pool.policy import PoolLimits
 from talaria.store.sqlite.store import SqliteStore
-from talaria.testing.scripted_model import ScriptedModel
 from talaria.tools.function import FunctionTool, parameters
+from talaria.tools.tool import ToolContext
 
 AT_ONCE = 16
 LIMITS = PoolLimits(max_agents=128, idle_ttl=3600, max_bytes=8 << 20)
@@ -212,6 +213,7 @@ class _Forgetful(ScriptedModel):
     def __init__(self) -> None:
         super().__init__()
         self.bodies = type(self.bodies)(maxlen=0)
+        self.sessions = type(self.sessions)(maxlen=0)
 
 
 async def _big(arguments: dict[str, object], context: ToolContext) -> str:

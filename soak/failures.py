@@ -18,9 +18,9 @@ from random import Random
 
 import aiohttp
 
-from rig import Rig, start
 from soak.endurance import slope
 from soak.report import Figure, Progress
+from support.rig import Rig, start
 from talaria.core.turns import TurnState
 from talaria.models.limiter import BreakerSettings
 from talaria.models.providers import Providers

@@ -13,10 +13,9 @@ import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-import pool_world
-import turn_world
-from pool_machine import PoolMachine
 from soak.report import Figure, Progress
+from support import pool_world, turn_world
+from support.pool_machine import PoolMachine
 
 STEPS_PER_EXAMPLE = 50
 REPEAT_EVERY = 100  # seeds: one in so many runs twice, and must do the same both times

@@ -21,12 +21,12 @@ from pathlib import Path
 from bench.processes import model_server
 from soak.report import Figure, Progress
 from soak.virtual_gateway import open_virtual, say
+from support import mcp_server
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.observe.health import read_rss
-from talaria.testing import mcp_server
 from talaria.testing.clock import FakeClock
 from talaria.tools.mcp.supervisor import BREAKER, PAUSES
 
@@ -163,10 +163,10 @@ def _command(pid: int) -> bytes:
 
 async def _kill() -> list[Figure]:
     """Kill a gateway with two servers. Tell how many processes are left, and how long the others took."""
-    root = Path(__file__).parents[1]
+    tests = Path(__file__).parents[1] / "tests"
     with tempfile.TemporaryDirectory(prefix="talaria-soak-") as folder:
-        program = [sys.executable, str(root / "tests/mcp_gateway.py"), folder, "auto"]
-        gateway = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=root)
+        program = [sys.executable, "-m", "support.mcp_gateway", folder, "auto"]
+        gateway = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=tests)
         assert gateway.stdout is not None
         pids = [int(each) for each in gateway.stdout.readline().split()]
         gateway.stdout.close()

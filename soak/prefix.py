@@ -8,9 +8,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from prefixes import PrefixWatch
-from rig import Rig, chat, start
 from soak.report import Figure, Progress
+from support.prefixes import PrefixWatch
+from support.rig import Rig, chat, start
+from support.scripted_model import ScriptedModel
 from talaria.core.clock import SystemClock
 from talaria.core.ids import OwnerId
 from talaria.core.ledger import Commit
@@ -19,7 +20,6 @@ from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.turns import TurnState
 from talaria.pool.policy import PoolLimits
 from talaria.store.sqlite.store import SqliteStore
-from talaria.testing.scripted_model import ScriptedModel
 
 LIVES = 5
 AT_ONCE = 16
@@ -46,6 +46,7 @@ class WatchedModel(ScriptedModel):
             return await super().complete(call, sink)
         finally:
             self.bodies.clear()
+            self.sessions.clear()
 
 
 class Prefixes:

@@ -88,7 +88,7 @@ async def work(path: Path) -> None:
         runner = TurnRunner(store)
         scheduler = Scheduler(
             store.jobs,
-            runner,
+            runner.start,
             clock,
             owner,
             settings=lambda: JobSettings(max_running=100),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from soak.report import Figure, Progress
+from support.telegram_fuzz import fuzz
 from talaria.observe.health import read_rss
-from telegram_fuzz import fuzz
 
 _ROUND = 500
 

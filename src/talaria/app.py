@@ -18,14 +18,16 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from talaria.access.budgets import Budgets
+from talaria.access.pairing import PairingAdmin
 from talaria.access.people import People
 from talaria.agent.calling import Routes
 from talaria.agent.compaction.engine import ContextEngine, open_engine
 from talaria.agent.compaction.keeper import Compaction
+from talaria.agent.context import NoteSource
 from talaria.agent.side_calls import SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
-from talaria.channels.descriptor import find_address, follow_people
+from talaria.channels.descriptor import find_address, follow_people, pairing_channels
 from talaria.cluster.leases import LeaseKeeper, LeaseTiming
 from talaria.cluster.leash import remove_leash
 from talaria.cluster.overview import Overview
@@ -41,14 +43,12 @@ from talaria.config.shared_files import check_shared_files, read_mark
 from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import BadRequest, ConfigError
-from talaria.core.gateway_part import GatewayPart, Parts, S, StoreScope, ToolPart, ToolScope, find_engine
+from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
 from talaria.core.slots import FairThreads
-from talaria.core.store_ports import Store, StoreEngine
-from talaria.core.tasks import run_loops
-from talaria.core.tools import ToolSource
+from talaria.core.tasks import run_loops, stop
 from talaria.core.turns import Turn
 from talaria.gateway import Gateway, OpenChannel, ServicePart, blame_plugins, open_hooks, plugin_commands
 from talaria.model_scope import MODEL_KEYS, ModelScope, open_models
@@ -56,18 +56,22 @@ from talaria.models.catalog import fallback_chain
 from talaria.models.known import Prices
 from talaria.observe.health import GatewayPhase, Health
 from talaria.observe.loop_watch import LoopWatch
-from talaria.observe.metrics import Metrics
+from talaria.observe.metrics import Metrics, limit_metrics, pool_metrics, server_metrics
 from talaria.parts import PARTS
 from talaria.pool.pool import Pool
 from talaria.search.index import LogIndex, open_index
 from talaria.store.archive import drop_snapshots
 from talaria.store.home_lock import HomeLock, lock_database
+from talaria.store.part import StoreScope, find_engine
 from talaria.store.settings import is_file
+from talaria.store.store import Store
 from talaria.store.watch import StoreWatch
 from talaria.tools.execution import ToolRunner
+from talaria.tools.part import ToolPart, ToolScope
+from talaria.tools.tool import ToolSource
 from talaria.tools.usage import USAGE_FILE, ToolUsage
 from talaria.tools.workers import ToolWorkers
-from talaria.turns.agents import Agents, NoteSources
+from talaria.turns.agents import Agents
 from talaria.turns.crashes import RestartGuard
 from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
@@ -134,16 +138,14 @@ class _Start:
         settings = self.settings
         return TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, self.zone)
 
-    def leases(self, store: StoreEngine) -> AbstractAsyncContextManager[tuple[LeaseKeeper, LoopWatch]]:
+    def leases(self, store: Store) -> AbstractAsyncContextManager[tuple[LeaseKeeper, LoopWatch]]:
         limits, metrics, health = self.limits, self.metrics, self.health
         blame = partial(blame_plugins, self.parts)
         return keep_leases(
             store, self.clock, self.timing, limits=limits, metrics=metrics, health=health, blame=blame
         )
 
-    async def join(
-        self, store: StoreEngine, keeper: LeaseKeeper, scopes: AsyncExitStack
-    ) -> ClusterScope | None:
+    async def join(self, store: Store, keeper: LeaseKeeper, scopes: AsyncExitStack) -> ClusterScope | None:
         """Join the gateways on the same database, until the scopes are left. None if there can be none."""
         if not self.is_clustered:
             remove_leash(self.home.path)
@@ -160,7 +162,7 @@ class _Start:
         return self.serves and not is_file(self.settings.store.url)
 
     def open_workspaces(
-        self, threads: FairThreads, folders: ChatFolders, store: StoreEngine, trust: FolderTrust
+        self, threads: FairThreads, folders: ChatFolders, store: Store, trust: FolderTrust
     ) -> AbstractAsyncContextManager[tuple[ChatWorkspaces, SessionNetworks]]:
         async def chat_of(session_id: SessionId) -> ChatKey | None:
             session = await store.session(session_id)
@@ -246,7 +248,7 @@ async def open_gateway(
     people = follow_people(reloader.live, parts)
     start = _Start(home, settings, environ, clock, parts, reloader, limits, timing, serves, secrets, people)
     start.live.on(("limits",), tell=lambda new: start.limits.change(new.limits))
-    start.metrics.watch_limits(start.limits.readings)
+    start.metrics.watch(lambda: limit_metrics(start.limits.readings()))
     async with (
         _open_store(start) as (store, is_alone),
         open_models(home, reloader.live, environ, clock, limits=limits, metrics=start.metrics) as models,
@@ -269,8 +271,7 @@ async def open_gateway(
             start.health.enter(GatewayPhase.DRAINING)
             gateway.abandon_late()
             if starting is not None:
-                starting.cancel()
-                await asyncio.gather(starting, return_exceptions=True)
+                await stop(starting)
             await gateway.turns.drain(settings.shutdown.deadline.total_seconds())
             await guard.leave()
 
@@ -295,7 +296,7 @@ async def _run_turns(start: _Start, gateway: Gateway, guard: RestartGuard, pause
 
 
 @asynccontextmanager
-async def _open_store(start: _Start) -> AsyncIterator[tuple[StoreEngine, bool]]:
+async def _open_store(start: _Start) -> AsyncIterator[tuple[Store, bool]]:
     """Open the store, and yield it and whether no other gateway serves its database."""
     home, clock = start.home, start.clock
     home.prepare()
@@ -360,7 +361,7 @@ async def _open_agents(
             clock=clock,
             usage=ToolUsage(start.home.path / USAGE_FILE),
         )
-        metrics.watch_servers(runner.servers)
+        metrics.watch(lambda: server_metrics(runner.servers()))
         live.on(("tools",), tell=lambda new: runner.enable(new.tools.enabled, new.tools.search_above))
         memories = Memories(sources, start.people, runner, store, start.turn_settings)
         scopes.push_async_callback(memories.close)
@@ -386,7 +387,7 @@ async def _open_agents(
         pool = Pool(builder, settings.pool.limits, clock)
         scopes.push_async_callback(pool.drain)
         live.on(("pool",), tell=lambda new: pool.change_limits(new.pool.limits))
-        metrics.watch_pool(lambda: pool.stats().reading())
+        metrics.watch(lambda: pool_metrics(pool.stats().reading()))
         fallbacks, abilities = fallback_chain(settings.model), models.catalog.abilities
         routes = Routes(models.providers, builder, clock, random.random, fallbacks, abilities)
         await scopes.enter_async_context(run_loops(clock, {"pool": pool.run}))
@@ -402,7 +403,7 @@ async def _open_agents(
 
 
 @asynccontextmanager
-async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> AsyncIterator[Gateway]:
+async def _open_turns(start: _Start, store: Store, models: ModelScope) -> AsyncIterator[Gateway]:
     """Open everything around turns: workspaces, agents, sessions and delivery."""
     home, clock = start.home, start.clock
     async with AsyncExitStack() as scopes:
@@ -419,7 +420,8 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
         scope = replace(start.tool_scope(store, index), sender=sender)
         opening_agents = _open_agents(start, scope, models, workspaces, workers, trust=trust)
         agents = await scopes.enter_async_context(opening_agents)
-        sources, hooks = NoteSources(notes, agents.memories), await open_hooks(scopes, start.parts)
+        sources: list[NoteSource] = [notes, *([agents.memories] if agents.memories else [])]
+        hooks = await open_hooks(scopes, start.parts)
         agents = replace(agents, notes=sources, hooks=hooks, job_desk=lambda: gateway.job_desk())  # noqa: PLW0108
         overview: Overview | None = None
         sessions = _make_lifecycle(start, store, workspaces, agents, lambda: overview)
@@ -429,11 +431,13 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
         membership = None if cluster is None else cluster.membership
         place = "" if membership is None else membership.here.own_place
         if membership is not None:
-            sources.add(await scopes.enter_async_context(keep_places(membership, store, workspaces, notes)))
+            sources.append(
+                await scopes.enter_async_context(keep_places(membership, store, workspaces, notes))
+            )
         uploads = make_uploads(cluster, folders, clock, workers)
         hosts, known = _host_questions(start), (store, keeper, agents, sessions, turn_settings)
         turns = Turns(*known, load=watch.load, hosts=hosts, uploads=uploads, cluster=membership)
-        networks.use_asker(turns.hosts)
+        networks.use_asker(turns.hosts.ask)
         delivery = _make_delivery(start, store, turns, folders)
         sender.use(turns.live, delivery.written)
         loops = _turn_loops(start, turns, delivery, sessions, sender)
@@ -447,6 +451,8 @@ async def _open_turns(start: _Start, store: StoreEngine, models: ModelScope) -> 
             store=store,
             pool=agents.pool,
             turns=turns,
+            sessions=sessions,
+            pairing=PairingAdmin(store.pairings, pairing_channels(start.parts)),
             deletions=Deletions(store, clock, sessions, folders, index.forget, place=place),
             search=index,
             workspaces=workspaces,
@@ -508,7 +514,7 @@ def _host_questions(start: _Start) -> Callable[..., HostQuestions]:
 
 def _make_lifecycle(
     start: _Start,
-    store: StoreEngine,
+    store: Store,
     workspaces: ChatWorkspaces,
     agents: Agents,
     overview: Callable[[], Overview | None],

@@ -15,11 +15,11 @@ from talaria.cluster.overview import Overview, open_overview
 from talaria.cluster.settings import ClusterSettings
 from talaria.core.clock import Clock
 from talaria.core.cluster import MemberFigures, Wake
-from talaria.core.store_ports import StoreEngine
 from talaria.gateway import OpenChannel
 from talaria.observe.health import Health, read_rss
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
+from talaria.store.store import Store
 from talaria.tools.workers import ToolWorkers
 from talaria.turns.delivery import Delivery
 from talaria.turns.followed import FollowedTurns
@@ -40,7 +40,7 @@ class ClusterScope:
     membership: Membership
     clock: Clock
     token: ClusterToken
-    store: StoreEngine
+    store: Store
     peers: PeerClient
 
     @property
@@ -51,7 +51,7 @@ class ClusterScope:
 
 @asynccontextmanager
 async def join_others(
-    store: StoreEngine,
+    store: Store,
     clock: Clock,
     settings: ClusterSettings,
     home: Path,

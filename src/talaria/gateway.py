@@ -20,6 +20,7 @@ from talaria.workspace.chat_folders import ChatFolders
 
 if TYPE_CHECKING:
     from talaria.access.budgets import Budgets
+    from talaria.access.pairing import PairingAdmin
     from talaria.access.people import People
     from talaria.cluster.following import PeerClient
     from talaria.cluster.membership import Membership
@@ -35,9 +36,7 @@ if TYPE_CHECKING:
     from talaria.core.hooks import Hooks
     from talaria.core.ids import ChatKey
     from talaria.core.limits import Limits
-    from talaria.core.ports import Checkpoints
-    from talaria.core.redaction import SecretRegistry
-    from talaria.core.store_ports import StoreEngine
+    from talaria.core.redaction import Secret, SecretRegistry
     from talaria.jobs.desk import JobDesk
     from talaria.models.catalog import Catalog
     from talaria.models.local.local_endpoint import LocalEndpoint
@@ -47,12 +46,15 @@ if TYPE_CHECKING:
     from talaria.observe.metrics import Metrics
     from talaria.pool.pool import Pool
     from talaria.search.index import LogIndex
+    from talaria.store.store import Store
     from talaria.tools.execution import ToolRunner
     from talaria.turns.deletion import Deletions
     from talaria.turns.delivery import Delivery
+    from talaria.turns.lifecycle import SessionLifecycle
     from talaria.turns.process_notes import ProcessNotes
     from talaria.turns.sending import ChatSender
     from talaria.turns.turns import Turns
+    from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
     from talaria.workspace.network import SessionNetworks
     from talaria.workspace.uploads import Uploads
     from talaria.workspace.workspaces import ChatWorkspaces
@@ -150,65 +152,36 @@ async def open_hooks(scopes: AsyncExitStack, parts: Parts) -> Hooks | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
-    """A running gateway.
+class Records:
+    """The records of a home, whether a gateway runs on it or not. Most operations need no more.
 
-    `settings` are those of the start; `reloader.live.settings` are the current ones. `channels` are the open
-    channels by name. A channel registers the `webhooks` that its platform calls, by path. The
-    `overview`, `cluster` and `peers` are there in a cluster only.
+    `settings` are those of the start; `current` returns those of now.
     """
 
     home: Home
     settings: Settings
-    environ: Mapping[str, str]
     clock: Clock
-    store: StoreEngine
-    providers: Providers
-    local: LocalEndpoint
-    catalog: Catalog
-    pool: Pool
-    turns: Turns
-    deletions: Deletions
-    delivery: Delivery
-    sender: ChatSender
-    search: LogIndex
-    notes: ProcessNotes
-    budgets: Budgets
-    uploads: Uploads
-    workspaces: ChatWorkspaces
-    networks: SessionNetworks
-    metrics: Metrics
-    health: Health
-    limits: Limits
-    secrets: SecretRegistry
-    loop_watch: LoopWatch
-    reloader: Reloader
+    store: Store
     people: People
-    started_at: float
-    tool_runner: ToolRunner
-    parts: Parts = ()
-    overview: Overview | None = None
-    cluster: Membership | None = None
-    peers: PeerClient | None = None
-    channels: dict[str, OpenChannel] = field(default_factory=dict)
-    webhooks: dict[str, Webhook] = field(default_factory=dict)
-
-    @property
-    def roles(self) -> Roles | None:
-        """The roles that this gateway has or wants; None outside a cluster."""
-        return None if self.overview is None else self.overview.own_roles
-
-    @property
-    def checkpoints(self) -> Checkpoints | None:
-        return self.tool_runner.checkpoints
+    sender: ChatSender
+    sessions: SessionLifecycle
+    deletions: Deletions
+    search: LogIndex
+    workspaces: ChatWorkspaces
+    pairing: PairingAdmin
 
     @property
     def folders(self) -> ChatFolders:
         return self.workspaces.folders
 
-    def chat_folder(self, key: ChatKey) -> Path:
-        """Return the folder that holds the files of a chat."""
-        return self.folders(key)
+    def current(self) -> Settings:
+        return self.settings
+
+    def hide(self, secret: Secret) -> None:
+        """Keep a new secret out of logs and answers. Without a gateway there are none."""
+
+    def check_model(self, name: str) -> None:
+        """Raise `NoModel` for a model that the gateway does not know. Without a gateway none is known."""
 
     def job_desk(self) -> JobDesk:
         """Return the place where jobs are made and changed."""
@@ -220,9 +193,66 @@ class Gateway:
             self.people,
             self.clock,
             zone=agent_zone(self.settings.agent.timezone),
-            settings=lambda: self.reloader.live.settings.jobs,
-            check_model=self.catalog.resolve,
+            settings=lambda: self.current().jobs,
+            check_model=self.check_model,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway(Records):
+    """A running gateway.
+
+    `channels` are the open channels by name. A channel registers the `webhooks` that its platform calls, by
+    path. The `overview`, `cluster` and `peers` are there in a cluster only.
+    """
+
+    environ: Mapping[str, str]
+    providers: Providers
+    local: LocalEndpoint
+    catalog: Catalog
+    pool: Pool
+    turns: Turns
+    delivery: Delivery
+    notes: ProcessNotes
+    budgets: Budgets
+    uploads: Uploads
+    networks: SessionNetworks
+    metrics: Metrics
+    health: Health
+    limits: Limits
+    secrets: SecretRegistry
+    loop_watch: LoopWatch
+    reloader: Reloader
+    started_at: float
+    tool_runner: ToolRunner
+    parts: Parts = ()
+    overview: Overview | None = None
+    cluster: Membership | None = None
+    peers: PeerClient | None = None
+    channels: dict[str, OpenChannel] = field(default_factory=dict)
+    webhooks: dict[str, Webhook] = field(default_factory=dict)
+
+    def current(self) -> Settings:
+        return self.reloader.live.settings
+
+    def hide(self, secret: Secret) -> None:
+        self.secrets.add_recent(secret)
+
+    def check_model(self, name: str) -> None:
+        self.catalog.resolve(name)
+
+    @property
+    def roles(self) -> Roles | None:
+        """The roles that this gateway has or wants; None outside a cluster."""
+        return None if self.overview is None else self.overview.own_roles
+
+    @property
+    def checkpoints(self) -> FolderCheckpoints | None:
+        return self.tool_runner.checkpoints
+
+    def chat_folder(self, key: ChatKey) -> Path:
+        """Return the folder that holds the files of a chat."""
+        return self.folders(key)
 
     async def drain(self) -> None:
         """Let running turns finish and their replies go out, within `shutdown.deadline`.

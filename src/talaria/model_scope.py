@@ -17,7 +17,7 @@ from talaria.models.catalog import Catalog, providers_in_use
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.local.local_endpoint import LocalEndpoint, open_local
 from talaria.models.providers import Providers
-from talaria.observe.metrics import Metrics
+from talaria.observe.metrics import Metrics, endpoint_metrics
 
 MODEL_KEYS: tuple[KeyPath, ...] = (("providers",), ("aliases",), ("model", "provider"), ("model", "name"))
 
@@ -46,7 +46,7 @@ async def open_models(
     local = open_local(settings.local, environ, clock)
     async with Providers(settings.providers, environ, clock, local=local, limits=limits) as providers:
         providers.follow(settings.model)
-        metrics.watch_endpoints(providers.readings)
+        metrics.watch(lambda: endpoint_metrics(providers.readings()))
         in_use = (*providers_in_use(settings.model, settings.aliases), *settings.providers)
         model_lists = ModelLists(providers, clock, in_use, home.path / MODEL_LISTS_FILE)
         catalog = Catalog(
@@ -64,6 +64,7 @@ async def open_models(
         def change(new: Settings) -> None:
             providers.change(new.providers)
             providers.follow(new.model)
+            model_lists.change()
             catalog.change(new.model, new.aliases, providers.known, providers.built_in_models)
 
         live.on(*MODEL_KEYS, tell=change)

@@ -12,7 +12,7 @@ from talaria.config.reload import LiveSettings
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.limits import Limits
 from talaria.core.slots import FairThreads
-from talaria.observe.metrics import Metrics
+from talaria.observe.metrics import Metrics, network_metrics
 from talaria.skills.pins import readable_folders
 from talaria.tools.environment import command_environ
 from talaria.workspace.chat_folders import ChatFolders
@@ -57,7 +57,7 @@ async def open_workspaces(
         count=metrics.command_connected,
         on_reach=taint_chat,
     )
-    metrics.watch_network(networks.reading)
+    metrics.watch(lambda: network_metrics(networks.reading()))
     guard = CommandGuard(home / LEASH_FILE) if is_clustered else None
     commands = SessionCommands(
         Sandboxes(tools.sandbox, home, folders.shared),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+from talaria.core.bounded import BoundedDict
 from talaria.core.clock import Clock
 from talaria.observe.logs import AUDIT
 
@@ -22,7 +22,7 @@ class AuditLog:
     def __init__(self, clock: Clock) -> None:
         _log.setLevel(logging.INFO)
         self._clock = clock
-        self._written: OrderedDict[tuple[str, ...], float] = OrderedDict()
+        self._written: BoundedDict[tuple[str, ...], float] = BoundedDict(_REMEMBERED)
         self._callers: dict[str, _CallerHour] = {}
 
     def note(self, action: str, who: str, address: str, about: str, result: str) -> None:
@@ -40,9 +40,6 @@ class AuditLog:
         if now - self._written.get(line, -_PAUSE_SECONDS) < _PAUSE_SECONDS:
             return
         self._written[line] = now
-        self._written.move_to_end(line)
-        if len(self._written) > _REMEMBERED:
-            self._written.popitem(last=False)
         if result == "done":
             self.note(*line)
             return

@@ -9,7 +9,6 @@ match await authorizer.check(actor, Ingress.MESSAGE):
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import assert_never
@@ -33,9 +32,10 @@ from talaria.core.access import (
     Role,
     WrongCode,
 )
+from talaria.core.bounded import BoundedDict
 from talaria.core.clock import Clock
-from talaria.core.store_ports import Pairings
 from talaria.core.turns import Sender
+from talaria.store.store import Pairings
 
 _log = logging.getLogger("talaria.access")
 
@@ -261,7 +261,7 @@ class _SilenceCache:
     write. The oldest entry is dropped when the cache is full; the store then decides again."""
 
     def __init__(self) -> None:
-        self._until: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._until: BoundedDict[tuple[str, str], float] = BoundedDict(_REMEMBERED)
 
     def covers(self, channel: str, user_id: str, now: float) -> bool:
         whole_channel = self._until.get((channel, ""), 0.0)
@@ -270,9 +270,6 @@ class _SilenceCache:
     def begin(self, channel: str, user_id: str, until: float) -> None:
         """An empty user id stands for everybody else on the channel."""
         self._until[channel, user_id] = until
-        self._until.move_to_end((channel, user_id))
-        if len(self._until) > _REMEMBERED:
-            self._until.popitem(last=False)
 
     def end(self, channel: str, user_id: str) -> None:
         self._until.pop((channel, user_id), None)

@@ -38,9 +38,9 @@ from talaria.core.spending import (
     show_usd,
     to_usd,
 )
-from talaria.core.store_ports import SpendStore
 from talaria.core.turns import RunOrder, Turn
 from talaria.observe.metrics import Metrics
+from talaria.store.store import Store
 
 # A low estimate: English has four bytes or more per token, code three, most other scripts two to three.
 BYTES_PER_TOKEN = 2
@@ -59,7 +59,7 @@ class Budgets:
         self,
         settings: BudgetSettings,
         price: Callable[[str, str], Price | None],
-        store: SpendStore,
+        store: Store,
         *,
         metrics: Metrics,
         clock: Clock,
@@ -238,7 +238,7 @@ class Budgets:
 
 
 class TurnBudget:
-    """The `Budget` of one turn."""
+    """The money of one turn."""
 
     __slots__ = ("_attempt", "_budgets", "_call", "_is_reserved", "_turn")
 
@@ -250,6 +250,11 @@ class TurnBudget:
         self._is_reserved = False
 
     async def reserve(self, call: PlannedCall) -> None:
+        """Reserve the most that a call can cost; to be called before each attempt. One of the other methods
+        then tells how the attempt ended, also if `reserve` was cancelled.
+
+        Raises `OverBudget` if a cap forbids the call, which must not be made then.
+        """
         self._attempt += 1
         self._call = call
         self._is_reserved = bool(self._budgets.caps or run_caps(self._turn))
@@ -257,22 +262,27 @@ class TurnBudget:
             await self._budgets.reserve(self._turn, self._attempt, call)
 
     def longest_output(self, call: PlannedCall, spent: int) -> int | None:
+        """Return how many tokens the answer may have, None for as many as the model gives. `spent` is what
+        the turn has cost. The run of a job gets shorter answers as its cap comes near."""
         order = self._turn.inbound.order
         if order is None or not order.cap:
             return call.max_output
         return self._budgets.longest_output(order, call, spent)
 
     def charge(self, completion: Completion) -> UsageWrite:
+        """Return the usage of the attempt, which ended with this answer, with its cost."""
         assert self._call is not None
         return self._budgets.charge(user_of(self._turn), self._attempt, self._call, completion)
 
     def charge_cut(self, output_bytes: int, *, has_reasoned: bool) -> UsageWrite:
+        """Return an estimate of the usage of the attempt, which was sent and did not end, with its cost."""
         assert self._call is not None
         return self._budgets.charge_cut(
             user_of(self._turn), self._attempt, self._call, output_bytes, has_reasoned=has_reasoned
         )
 
     def release(self) -> tuple[int, int] | None:
+        """Return the step and the number of the attempt, which was not sent, if money may be reserved."""
         assert self._call is not None
         return (self._call.n, self._attempt) if self._is_reserved else None
 

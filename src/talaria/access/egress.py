@@ -4,7 +4,7 @@ An address carries data to its host: `https://evil.example/?q=SECRET`. As long a
 untrusted content, the model may open any address. Afterwards untrusted content may instruct it, so an address
 must come from somebody else than the model:
 
-- the person wrote it in a message, or
+- the person wrote it in a message, and not in a line that quotes another message (`> …`), or
 - a result offers it: the hits of a search, the links of a page. Tools report these addresses themselves
   (`ToolResult.links`). The text of results is never searched, because the model can put an address there: by
   a command that prints it, a file, or an error that repeats it.
@@ -29,6 +29,7 @@ OPENING_TOOLS = frozenset({"web_fetch"})
 MAX_LINKS = 256  # of one result
 MAX_FOLLOWED = 16
 
+_QUOTED = re.compile("^>.*", re.MULTILINE)  # it may be an answer of the model
 _URL = re.compile(r"https?://[^\s<>\"'`\\^{|}]+")
 _PATH = re.compile("//.*[/?]")
 _CLOSING = {")": "(", "]": "["}
@@ -61,7 +62,7 @@ def read_seen(entries: Iterable[Entry], call_id: str) -> SeenAddresses:
             case UserMessage() as message if message.untrusted is True or is_from_gateway(message):
                 pass
             case UserMessage(text=text):
-                said.update(urls_in(text))
+                said.update(urls_in(_QUOTED.sub("", text)))
                 opened = 0
             case ToolResults(results=results):
                 offered.update(normalize(link) for result in results for link in result.links or ())

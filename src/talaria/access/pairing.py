@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Collection
 from datetime import datetime
-from typing import NewType, assert_never
+from typing import TYPE_CHECKING, NewType, assert_never
 
 import msgspec
 
@@ -23,7 +23,9 @@ from talaria.core.access import (
 )
 from talaria.core.errors import BadRequest, NotFound, TooManyTries
 from talaria.core.program import program_name
-from talaria.core.store_ports import Pairings
+
+if TYPE_CHECKING:
+    from talaria.store.store import Pairings
 
 _log = logging.getLogger("talaria.access")
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final
+from urllib.parse import unquote
 
 import msgspec
 
 from talaria.access.settings import PersonSettings
 from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, channel_of
+from talaria.core.memory import MemoryPlace
 from talaria.core.people import EVERYTHING, OWNER, PersonId, Reach
 from talaria.core.turns import Sender
 
@@ -63,6 +65,7 @@ class People:
         return self._known.get(identity, PersonId(identity))
 
     def of_sender(self, sender: Sender, key: ChatKey) -> PersonId:
+        """Return the person who speaks in a chat."""
         return OWNER if sender.is_operator else self.of_identity(channel_of(key), sender.id)
 
     def of_chat(self, key: ChatKey) -> PersonId | None:
@@ -108,3 +111,12 @@ def _chats(agent: str, identity: str) -> list[ChatAddress]:
     if channel == _HTTP and kind == _TOKEN:
         return [ChatAddress(agent, _HTTP, _TOKEN, token), ChatAddress(agent, _HTTP, EPHEMERAL, token)]
     return [ChatAddress(agent, channel, _DM, user_id)]
+
+
+def place_of(people: People, key: ChatKey) -> MemoryPlace:
+    """Return the place whose memory a chat uses."""
+    person = people.of_chat(key)
+    if person is not None:
+        return MemoryPlace(unquote(key.split(":", 2)[1]), person)
+    address = ChatAddress.parse(key)
+    return MemoryPlace(address.agent, chat=f"{address.channel}:{address.kind}:{address.chat}")

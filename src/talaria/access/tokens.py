@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import secrets
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from talaria.core.access import Role
 from talaria.core.clock import Clock
 from talaria.core.errors import BadRequest, NotFound, StoreError
-from talaria.core.store_ports import Tokens
 from talaria.core.tokens import AddToken, NamedToken, TokenHash, is_token_name
+
+if TYPE_CHECKING:
+    from talaria.store.store import Tokens
 
 _PREFIX: Final = "talaria_"  # for people and programs that look for secrets in text
 _RANDOM_BYTES: Final = 32

@@ -31,12 +31,13 @@ from talaria.core.models import (
     TextDelta,
     ThoughtDelta,
 )
-from talaria.core.ports import Models, WireFormat
-from talaria.core.specs import AgentSpec, PinnedSpec, pin
+from talaria.core.specs import PinnedSpec, pin
 from talaria.core.spending import PlannedCall
 from talaria.models.catalog import ModelChoice
 from talaria.models.failures import FallBack, GiveUp, Retry, RetryState, decide
 from talaria.models.known import NOTHING_KNOWN, Abilities, AbilityLookup, may_think
+from talaria.models.model import Models
+from talaria.models.wire import Wire
 
 _log = logging.getLogger("talaria.agent")
 _HAS_TEXT = "Ask to go on from there, or send /retry to have it answered anew."
@@ -63,7 +64,7 @@ class Caller:
     """Makes the model calls of one turn, to the session's own model or to the fallbacks behind it.
 
     A fallback stays for the rest of the turn; the next turn starts with the session's own model again.
-    `said` is the text that the current call has streamed.
+    `choice` is the model that is called. `said` is the text that the current call has streamed.
     """
 
     def __init__(
@@ -82,8 +83,9 @@ class Caller:
         self._agent = agent
         self._view = agent
         self._model = routes.models.get(agent.pinned.spec.provider)
-        own = _choice(agent.pinned.spec)
-        self._fallbacks = [choice for choice in routes.chain if choice != own]
+        self._own = ModelChoice(agent.pinned.spec.provider, agent.pinned.spec.model)
+        self.choice = self._own
+        self._fallbacks = [choice for choice in routes.chain if choice != self._own]
         self._has_spoken = False
         self._has_thought = False
         self._cut: CallCut | None = None
@@ -91,17 +93,12 @@ class Caller:
         self.said: list[str] = []
 
     @property
-    def spec(self) -> AgentSpec:
-        """The spec of the model that is called."""
-        return self._view.pinned.spec
-
-    @property
     def note(self) -> str:
         """A note for the user if a fallback answered or the conversation was compacted; else empty."""
         kept = f"\n\n{self._keeper.note}" if self._keeper is not None and self._keeper.note else ""
         if not self._failures:
             return kept
-        return f"{kept}\n\n[Answered by {_choice(self.spec)}, because {self._failures[0][1].user_text}]"
+        return f"{kept}\n\n[Answered by {self.choice}, because {self._failures[0][1].user_text}]"
 
     async def ask(self) -> Completion:
         """Return the answer. Raises `ModelError` if no model answers; `said` then has what was streamed."""
@@ -150,17 +147,17 @@ class Caller:
         made here."""
         if self._keeper is not None:
             await self._keeper.fit(self._view)
-        spec, context = self.spec, self._context
+        choice, context = self.choice, self._context
         self.said.clear()
         self._has_spoken = False
         if self._journal.owes:
             await self._journal.commit()
-        known = self._routes.abilities(spec.provider, spec.model)
+        known = self._routes.abilities(choice.provider, choice.model)
         # A model that is known not to reason would refuse an effort.
         effort = None if known.reasoning is False else context.reasoning
-        planned = self._planned(may_think(spec.model, known, effort))
+        planned = self._planned(may_think(choice.model, known, effort))
         call = ModelCall(
-            model=spec.model,
+            model=choice.model,
             prefix=self._view.pinned.prefix,
             chunks=self._view.transcript.chunks,
             reasoning=effort,
@@ -183,17 +180,17 @@ class Caller:
             deltas.finish()
             self._account_failure(error)
             if isinstance(error, ModelError) and not isinstance(error, EndpointResting):
-                context.metrics.model_called(spec.provider, error.type, time.perf_counter() - began)
+                context.metrics.model_called(choice.provider, error.type, time.perf_counter() - began)
             raise
-        context.metrics.model_called(spec.provider, "ok", time.perf_counter() - began)
-        context.metrics.tokens_used(spec.provider, completion.usage)
+        context.metrics.model_called(choice.provider, "ok", time.perf_counter() - began)
+        context.metrics.tokens_used(choice.provider, completion.usage)
         measure(self._view, request_weight(self._view), completion.usage.input)
         self._watch_cache(completion.usage)
         self.said.clear()
         message = redact_message(
             completion.message, context.redactor
         )  # no await: a cancel would lose its cost
-        message = msgspec.structs.replace(message, provider=spec.provider)
+        message = msgspec.structs.replace(message, provider=choice.provider)
         return msgspec.structs.replace(completion, message=message)
 
     def _account_failure(self, error: BaseException) -> None:
@@ -209,12 +206,12 @@ class Caller:
             self._journal.drop(unsent)
 
     def _planned(self, may_think: bool) -> PlannedCall:
-        spec, context = self.spec, self._context
+        context = self._context
         call = PlannedCall(
             self._journal.fence,
             self._journal.next_step,
-            spec.provider,
-            spec.model,
+            self.choice.provider,
+            self.choice.model,
             request_weight(self._view),
             context.max_output,
             may_think,
@@ -226,8 +223,8 @@ class Caller:
         agent = self._agent
         sample = CacheSample(
             self._routes.clock.elapsed(),
-            str(_choice(agent.pinned.spec)),
-            str(_choice(self.spec)),
+            str(self._own),
+            str(self.choice),
             agent.pinned.id,
             agent.revision.epoch,
             tokens,
@@ -264,7 +261,7 @@ class Caller:
         )
 
     async def _wait(self, error: ModelError, tries: int, seconds: float) -> None:
-        choice = _choice(self.spec)
+        choice = self.choice
         _log.info("%s is tried again in %.1f s: %s", choice, seconds, error.user_text)
         self._context.emit(Retrying(str(choice), tries + 1, round(seconds, 3), error.user_text))
         self._context.metrics.model_retried(choice.provider)
@@ -272,7 +269,7 @@ class Caller:
 
     async def _fall_back(self, error: ModelError) -> bool:
         """Switch to the next usable model of the chain. Return False if there is none."""
-        models, left = self._routes.models, _choice(self.spec)
+        models, left = self._routes.models, self.choice
         while self._fallbacks:
             choice = self._fallbacks.pop(0)
             try:
@@ -284,7 +281,7 @@ class Caller:
             pinned = _pin_for(choice, wire, self._view.pinned, self._context.tools, known)
             self._view = await self._routes.builder.view(self._view.session_id, pinned)
             self._journal.feed(self._view)
-            self._model = model
+            self._model, self.choice = model, choice
             self._failures.append((left, error.with_traceback(None)))
             _log.warning("%s answers instead of %s: %s", choice, left, error.user_text)
             self._context.emit(FellBack(str(choice), str(left), error.user_text))
@@ -303,13 +300,9 @@ class Caller:
         if not self._failures:
             return error
         first = self._failures[0][1]
-        others = [choice for choice, _ in self._failures[1:]] + [_choice(self.spec)]
+        others = [choice for choice, _ in self._failures[1:]] + [self.choice]
         told = f"{first.user_text.removesuffix('.')}, and {', '.join(map(str, others))} failed too."
         return _reworded(first, told, first.hint)
-
-
-def _choice(spec: AgentSpec) -> ModelChoice:
-    return ModelChoice(spec.provider, spec.model)
 
 
 def _reworded(error: ModelError, user_text: str, hint: str) -> ModelError:
@@ -321,7 +314,7 @@ def _reworded(error: ModelError, user_text: str, hint: str) -> ModelError:
 
 
 def _pin_for(
-    choice: ModelChoice, wire: WireFormat, own: PinnedSpec, tools: TurnTools | None, known: Abilities
+    choice: ModelChoice, wire: Wire, own: PinnedSpec, tools: TurnTools | None, known: Abilities
 ) -> PinnedSpec:
     """Return the session's spec for another model: the same prompt and tools in that model's wire format.
 

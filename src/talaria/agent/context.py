@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from talaria.access.budgets import TurnBudget
 from talaria.core.clock import Clock
 from talaria.core.entries import Note
 from talaria.core.events import Event
 from talaria.core.ids import TurnId
 from talaria.core.messages import ToolCall, ToolResult, UserMessage
-from talaria.core.ports import Budget
 from talaria.core.questions import Question, QuestionDraft
 from talaria.core.redaction import Redactor
 from talaria.core.tools import ToolSpec
+from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
+
+if TYPE_CHECKING:
+    from talaria.agent.warm import WarmAgent
 
 
 class TurnTools(Protocol):
@@ -63,20 +66,43 @@ class Steering(Protocol):
         ...
 
 
-class TurnNotes(Protocol):
-    """News for the session of a turn, such as the end of a background process."""
+class NoteSource(Protocol):
+    """News for sessions, such as the ends of background processes."""
+
+    async def waiting(self, turn: Turn, agent: WarmAgent, *, is_first: bool) -> Sequence[Note]:
+        """Return the notes that the log of the turn's session does not have yet. `agent` answers the turn. A
+        turn asks before each model call; `is_first` is True for the first one. Raises nothing."""
+        ...
+
+    async def told(self, turn: Turn, notes: Sequence[Note]) -> None:
+        """The log has these notes, also those of other sources. Raises nothing."""
+        ...
+
+
+class TurnNotes:
+    """The notes of all sources for one turn."""
+
+    __slots__ = ("_agent", "_is_first", "_sources", "_turn")
+
+    def __init__(self, sources: Sequence[NoteSource], turn: Turn, agent: WarmAgent) -> None:
+        self._sources = sources
+        self._turn = turn
+        self._agent = agent
+        self._is_first = True
 
     async def waiting(self) -> Sequence[Note]:
-        """Return the notes that the session's log does not have yet. Raises nothing."""
-        ...
+        is_first, self._is_first = self._is_first, False
+        found: list[Note] = []
+        for source in self._sources:
+            found += await source.waiting(self._turn, self._agent, is_first=is_first)
+        return found
 
     async def told(self, notes: Sequence[Note]) -> None:
-        """The log has these notes. Raises nothing."""
-        ...
+        for source in self._sources:
+            await source.told(self._turn, notes)
 
 
-@dataclass(frozen=True, slots=True)
-class TurnContext:
+class TurnContext(msgspec.Struct, frozen=True):
     """The context that a turn gives to its loop. With `tools` None, tool calls belong to the caller and end
     the turn. With `steering` None, no message can join the turn; with `notes` None, no note. `redactor` takes
     the gateway's secrets out of what the model says. Calls of a turn that `gives_way` wait for those of other
@@ -88,12 +114,12 @@ class TurnContext:
     tools: TurnTools | None
     clock: Clock
     metrics: Metrics
-    budget: Budget
+    budget: TurnBudget
     reasoning: str | None = None
     max_output: int | None = None
     sampling: bytes = b""
     streams_calls: bool = False
     steering: Steering | None = None
-    redactor: Redactor = field(default_factory=Redactor)
+    redactor: Redactor = msgspec.field(default_factory=Redactor)
     notes: TurnNotes | None = None
     gives_way: bool = False

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from talaria.agent.calling import Caller
 from talaria.agent.context import TurnContext, TurnTools
@@ -24,18 +26,14 @@ class HookedCaller(Caller):
 
     async def ask(self) -> Completion:
         """Return the answer. Raises `HookRefusal`, and what `Caller.ask` raises."""
-        await self.hooks.before_model(self.turn, self._name)
+        await self.hooks.before_model(self.turn, str(self.choice))
         try:
             completion = await super().ask()
         except ModelError as error:
-            self.hooks.after_model(self.turn, self._name, error)
+            self.hooks.after_model(self.turn, str(self.choice), error)
             raise
-        self.hooks.after_model(self.turn, self._name, completion)
+        self.hooks.after_model(self.turn, str(self.choice), completion)
         return completion
-
-    @property
-    def _name(self) -> str:
-        return f"{self.spec.provider}/{self.spec.model}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ from talaria.core.messages import (
 from talaria.core.questions import Question
 from talaria.core.specs import PinnedSpec
 from talaria.core.spending import Spent
-from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.tools import SEND_FILE
 from talaria.core.turns import SIDE_STEP, Step, StepKind, StepState
 from talaria.core.wrapped_calls import inner_call
+from talaria.store.store import Store
 
 
 class Journal:

@@ -90,7 +90,7 @@ class Loop:
             if not message.text and not message.tool_calls and self._context.tools is not None:
                 await self._journal.commit((), (step,), (usage,))
                 raise EmptyAnswer(
-                    f"The model {self._caller.spec.model} sent an empty answer.",
+                    f"The model {self._caller.choice.model} sent an empty answer.",
                     "Send your message again.",
                 )
             reply = _reply_text(completion) + (self._caller.note if self._context.tools else "")
@@ -107,10 +107,10 @@ class Loop:
 
     def said(self) -> AssistantMessage | None:
         """Return what a model call that did not end has said so far, marked as interrupted."""
-        spec, text = self._caller.spec, "".join(self._caller.said)
+        choice, text = self._caller.choice, "".join(self._caller.said)
         if not text:
             return None
-        return AssistantMessage(text, model=spec.model, interrupted=True, provider=spec.provider)
+        return AssistantMessage(text, model=choice.model, interrupted=True, provider=choice.provider)
 
     # -- messages that join ---------------------------------------------------------------------------------
 
@@ -137,12 +137,12 @@ class Loop:
 
     async def _ask(self) -> Completion:
         completion = await self._caller.ask()
-        self._context.emit(UsageReported(completion.usage, self._caller.spec.model))
+        self._context.emit(UsageReported(completion.usage, self._caller.choice.model))
         return completion
 
     def _account(self, completion: Completion) -> tuple[StepWrite, UsageWrite]:
         return (
-            StepWrite(self._journal.next_step, StepKind.MODEL, self._caller.spec.model, StepState.ENDED),
+            StepWrite(self._journal.next_step, StepKind.MODEL, self._caller.choice.model, StepState.ENDED),
             self._context.budget.charge(completion),
         )
 

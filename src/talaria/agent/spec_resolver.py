@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
 
 from talaria.agent.prompt import render_prompt, replace_memory
 from talaria.agent.settings import AgentSettings
+from talaria.core.bounded import BoundedDict
 from talaria.core.ids import ChatKey
-from talaria.core.ports import Models
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
 from talaria.core.tools import SKILL_TOOL
 from talaria.models.catalog import Catalog
 from talaria.models.known import Abilities
 from talaria.models.local.local_chat import LocalChat
+from talaria.models.model import Models
 from talaria.models.wire import openai_prefix
 from talaria.tools.offering import ToolOffer
 from talaria.tools.toolset import ToolSet
@@ -51,7 +51,7 @@ class SpecResolver:
         self._tools = tools
         self._memory = memory
         self._skills = skills
-        self._known: OrderedDict[tuple[str, str, str, bool, str, str], PinnedSpec] = OrderedDict()
+        self._known: BoundedDict[tuple[str, str, str, bool, str, str], PinnedSpec] = BoundedDict(_KEPT)
         self._tool_bytes: dict[tuple[str, str], bytes] = {}
 
     @property
@@ -110,8 +110,6 @@ class SpecResolver:
         told = (wire.name, offer.direct.fingerprint)
         shared = self._tool_bytes.setdefault(told, prefix.tools)
         pinned = pin(spec, Prefix(prefix.system, shared))
-        if len(self._known) >= _KEPT:
-            self._known.popitem(last=False)
         if len(self._tool_bytes) > _KEPT:
             self._tool_bytes.clear()
         self._known[kept_as] = pinned

@@ -7,7 +7,7 @@ and paths are there, because the log has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 
@@ -22,12 +22,11 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.ports import WireFormat
 from talaria.core.specs import AgentSpec
 from talaria.core.units import format_size
 from talaria.models.local.local_chat import LocalChat
 from talaria.models.openai_chat import adapt_for_model
-from talaria.models.wire import attached_text
+from talaria.models.wire import Wire, attached_text
 
 _READER = "read_file"  # the tool that opens files
 IMAGE_INPUT_BYTES = 8 << 10
@@ -43,18 +42,14 @@ class Transcript:
     session's spec only. `weight` is `size` with each image counted as what it takes of the model's context.
     """
 
-    __slots__ = ("_chunks", "_spec", "_wire", "size", "weight")
+    __slots__ = ("_spec", "_wire", "chunks", "size", "weight")
 
-    def __init__(self, wire: WireFormat, spec: AgentSpec) -> None:
+    def __init__(self, wire: Wire, spec: AgentSpec) -> None:
         self._wire = wire
         self._spec = spec
-        self._chunks: list[bytes] = []
+        self.chunks: list[bytes] = []
         self.size = 0
         self.weight = 0
-
-    @property
-    def chunks(self) -> Sequence[bytes]:
-        return self._chunks
 
     def append(self, message: Message) -> None:
         hidden = 0
@@ -67,7 +62,7 @@ class Transcript:
             hidden = hidden_weight(message)
         # The bytes that an encoder returns may have half as much room to spare. The copy has none.
         chunk = bytes(memoryview(self._wire.encode(message)))
-        self._chunks.append(chunk)
+        self.chunks.append(chunk)
         self.size += len(chunk)
         self.weight += len(chunk) - hidden
 
@@ -79,7 +74,7 @@ class Transcript:
         )
 
     def clear(self) -> None:
-        self._chunks.clear()
+        self.chunks.clear()
         self.size = self.weight = 0
 
 
@@ -130,4 +125,4 @@ def hidden_weight(message: UserMessage | ToolResults) -> int:
     """Return how many of a message's bytes belong to images and do not count as input."""
     holders = message.results if isinstance(message, ToolResults) else (message,)
     images = [part for holder in holders for part in holder.parts if isinstance(part, Image)]
-    return sum(max(0, len(image.url) - IMAGE_INPUT_BYTES) for image in images)
+    return sum([max(0, len(image.url) - IMAGE_INPUT_BYTES) for image in images]) if images else 0

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from talaria.agent.cache_watch import CacheSample
 from talaria.agent.transcript import Transcript
-from talaria.core.entries import Entry, ReasoningSet, Revision, tells_of_memory
+from talaria.core.bounded import BoundedDict
+from talaria.core.entries import Entry, ReasoningSet, Revision, Summary, tells_of_memory
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, SessionId, SpecId
 from talaria.core.messages import is_untrusted
-from talaria.core.ports import Models, WireFormat, WorkspaceHandle, Workspaces
-from talaria.core.shown import find_summary, has_untrusted, shown_messages
+from talaria.core.shown import ShownLog
 from talaria.core.specs import AgentSpec, PinnedSpec
-from talaria.core.store_ports import Store
+from talaria.models.model import Models
+from talaria.models.wire import Wire
+from talaria.store.store import Store
+
+if TYPE_CHECKING:
+    from talaria.workspace.workspaces import ChatWorkspace, ChatWorkspaces
 
 _OVERHEAD = 2048  # the objects of an agent without messages, so that a thousand of them are not free
 _CHUNK_OVERHEAD = 64  # the object around the bytes of one message, and its place in a list
@@ -50,23 +54,24 @@ class WarmAgent:
         "revision",
         "session_id",
         "summary",
+        "summary_seq",
         "transcript",
         "workspace",
     )
 
-    def __init__(self, session_id: SessionId, pinned: PinnedSpec, credential: str, wire: WireFormat) -> None:
+    def __init__(self, session_id: SessionId, pinned: PinnedSpec, credential: str, wire: Wire) -> None:
         self.session_id = session_id
         self.pinned = pinned
         self.credential = credential
         self.transcript = Transcript(wire, pinned.spec)
         self.revision = Revision(0, 0)
         self.reasoning = ""
-        self.summary: Entry | None = None
+        self.summary_seq, self.summary = 0, Summary()  # the summary in force, if the seq is not 0
         self.measured: tuple[int, int] | None = None
         self.failed_at = 0
         self.has_heard = False
         self.has_untrusted = False
-        self.workspace: WorkspaceHandle | None = None
+        self.workspace: ChatWorkspace | None = None
         self.cache_sample: CacheSample | None = None
 
     @property
@@ -93,7 +98,7 @@ class WarmAgent:
                 self.has_untrusted = self.has_untrusted or is_untrusted(message)
             self.revision = Revision(entry.epoch, entry.seq)
 
-    def restart(self, pinned: PinnedSpec, wire: WireFormat) -> None:
+    def restart(self, pinned: PinnedSpec, wire: Wire) -> None:
         """Forget all messages, because the log shows others now, and use this spec from here on."""
         self.pinned = pinned
         self.transcript = Transcript(wire, pinned.spec)
@@ -114,11 +119,11 @@ class WarmAgent:
 class AgentBuilder:
     """Builds warm agents from the log. Agents share specs and their prefix bytes."""
 
-    def __init__(self, store: Store, models: Models, workspaces: Workspaces) -> None:
+    def __init__(self, store: Store, models: Models, workspaces: ChatWorkspaces) -> None:
         self._store = store
         self._models = models
         self.workspaces = workspaces
-        self._specs: OrderedDict[SpecId, PinnedSpec] = OrderedDict()
+        self._specs: BoundedDict[SpecId, PinnedSpec] = BoundedDict(_SPECS_KEPT)
         self._builds = asyncio.Semaphore(_BUILDS_AT_ONCE)
 
     async def build(
@@ -156,8 +161,6 @@ class AgentBuilder:
         if pinned is None:
             raise StoreError(f"The stored spec {spec_id} is missing.", "Start a new session with /new.")
         self._specs[spec_id] = pinned
-        if len(self._specs) > _SPECS_KEPT:
-            self._specs.popitem(last=False)
         return pinned
 
     def credential(self, pinned: PinnedSpec) -> str:
@@ -169,8 +172,8 @@ class AgentBuilder:
 async def load_agent(agent: WarmAgent, log: Sequence[Entry]) -> None:
     """Give an agent without messages what the model sees of the log, in short steps: encoding a long one
     takes a good part of a second."""
-    done = 0
-    for shown in shown_messages(log, can_recall=can_recall(agent.pinned.spec)):
+    done, shown_log = 0, ShownLog(log)
+    for shown in shown_log.messages(can_recall=can_recall(agent.pinned.spec)):
         before = agent.transcript.size
         agent.transcript.append(shown.message)
         done += agent.transcript.size - before + _ENTRY_WORK
@@ -181,8 +184,8 @@ async def load_agent(agent: WarmAgent, log: Sequence[Entry]) -> None:
         if isinstance(entry.body, ReasoningSet):
             agent.reasoning = entry.body.effort
     agent.has_heard = any(map(tells_of_memory, log))
-    agent.has_untrusted = has_untrusted(log)
-    agent.summary = find_summary(log)
+    agent.has_untrusted = shown_log.has_untrusted()
+    agent.summary_seq, agent.summary = shown_log.summary_seq, shown_log.summary
     if log:
         agent.revision = Revision(log[-1].epoch, log[-1].seq)
 

@@ -16,6 +16,7 @@ from talaria.config.reload import merge
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts, S
 from talaria.core.redaction import Secret
+from talaria.core.tasks import stop, wait_first
 from talaria.gateway import Gateway
 
 _log = logging.getLogger("talaria.channels")
@@ -69,8 +70,7 @@ async def _supervise(gateway: Gateway, channel: Channel[S]) -> AsyncIterator[Non
         yield
     finally:
         gateway.reloader.watchers.remove(supervisor.check)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await stop(running)
 
 
 class _Supervisor(Generic[S]):
@@ -154,9 +154,7 @@ class _Supervisor(Generic[S]):
             await asyncio.wait((taking, changing), return_when=asyncio.FIRST_COMPLETED)
             return None if self._changed.is_set() else taking.result()
         finally:
-            for task in (taking, changing):
-                task.cancel()
-            await asyncio.gather(taking, changing, return_exceptions=True)
+            await stop(taking, changing)
 
     async def _stay_closed(self, reason: str) -> None:
         self._gateway.channels[self._channel.name] = _Closed(f"stopped: {reason}")
@@ -170,13 +168,7 @@ class _Supervisor(Generic[S]):
 
 async def _first(*events: asyncio.Event | None) -> None:
     """Wait for the first of these events."""
-    waiting = [asyncio.ensure_future(event.wait()) for event in events if event is not None]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+    await wait_first(*(event.wait() for event in events if event is not None))
 
 
 def _is_cancelled() -> bool:

@@ -22,6 +22,7 @@ from talaria.core.errors import TalariaError
 from talaria.core.program import spoken
 from talaria.core.version import this_version
 from talaria.models.settings import LOCAL
+from talaria.operations.sessions import ProjectBody, SessionKey, show_session, use_project
 
 if TYPE_CHECKING:
     from talaria.channels.console.larger_offer import LargerOffer
@@ -71,7 +72,7 @@ async def _chat(invocation: Invocation, session: str, folder: str | None, files:
     try:
         async with connect(home, os.environ, session) as client, AsyncExitStack() as scopes:
             if folder is not None:
-                folder = await client.use_project(session, folder)
+                folder = (await client.carry_out(use_project, ProjectBody(x=session, folder=folder))).folder
             screen = await _terminal(client, home, session, scopes) if is_terminal else _pipe()
             if folder is not None:
                 screen.say(f"This chat works on {folder}.")
@@ -108,7 +109,7 @@ async def _terminal(client: GatewayClient, home: Home, session: str, scopes: Asy
     from talaria.channels.console.message_input import TerminalPrompt
     from talaria.channels.console.terminal import FoldedCalls, TerminalRenderer
     from talaria.channels.console.typed_ahead import TypedAhead
-    from talaria.core.display import clean
+    from talaria.core.text import clean
     from talaria.models.local.weights import describe_model, is_built_in
 
     console = Console(highlight=False)
@@ -170,7 +171,7 @@ async def _offer_larger(
 async def _model_of(client: GatewayClient, session: str) -> str | None:
     """Return the session's model; None if the session has not begun."""
     try:
-        return (await client.session(session)).model
+        return (await client.carry_out(show_session, SessionKey(session))).model
     except TalariaError:
         return None
 

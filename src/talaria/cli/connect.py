@@ -27,6 +27,7 @@ from talaria.core.access import Person
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.program import spoken
+from talaria.operations.access import InviteBody, Nothing, invite_person, list_pairings
 from talaria.parts import PARTS
 
 _TRY_SECONDS = 20.0
@@ -101,8 +102,8 @@ async def _connect(
         assert not isinstance(found, Path)
         if isinstance(found, GatewayClient):
             click.echo("The running gateway opens the channel within seconds.")
-            known = {each.person for each in (await found.listing()).paired}
-            _tell(account, (await found.invite(channel.name)).code, wait)
+            known = {each.person for each in (await found.carry_out(list_pairings, Nothing())).paired}
+            _tell(account, (await found.carry_out(invite_person, InviteBody(channel.name))).code, wait)
             name = await _await_gateway(home, channel.name, known, wait, serve)
         else:
             admin = PairingAdmin(found.pairings, pairing_channels(PARTS))
@@ -178,7 +179,11 @@ async def _await_gateway(
                         click.echo(f"The gateway's channel is {state}")
                         click.echo(f"  Stop it, then start it here: {serve}")
                         is_told = True
-                    for each in (await client.listing()).paired if client is not None else ():
+                    for each in (
+                        (await client.carry_out(list_pairings, Nothing())).paired
+                        if client is not None
+                        else ()
+                    ):
                         if each.person.channel == channel and each.person not in known:
                             return each.person.name or each.person.user_id
             await clock.sleep(1)

@@ -29,14 +29,13 @@ from talaria.config.load import Loaded, load
 from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings, settings_type
 from talaria.config.shared_files import examine_shared_files
-from talaria.core.display import clean
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.findings import Finding, Level, failed, problem
 from talaria.core.gateway_part import Examination, Parts, Status
+from talaria.core.text import clean, visible_json
 from talaria.jobs.views import JobView
 from talaria.parts import PARTS
 from talaria.store.engines import find_rescue
-from talaria.tools.visible import visible_json
 
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.PROBLEM: "red"}
 _NAME_WIDTH = 8

@@ -8,22 +8,21 @@ from functools import partial
 
 from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.descriptor import find_address
-from talaria.cli.jobs import stored_desk
+from talaria.cli.operations import open_records
 from talaria.cli.text import count
 from talaria.config.home import Home
 from talaria.config.settings import Settings
-from talaria.core.clock import SystemClock
-from talaria.core.display import clean_line
 from talaria.core.errors import TalariaError
 from talaria.core.findings import Finding, ok, shell, warn
 from talaria.core.gateway_part import Parts
 from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.jobs import MAX_FAILURES, NOWHERE, JobState
-from talaria.jobs.views import JobList, JobView
+from talaria.core.text import clean_line
+from talaria.jobs.views import JobView
 from talaria.jobs.zones import agent_zone, is_zone, zone_name
+from talaria.operations.jobs import JobQuery, list_jobs
 from talaria.store.engines import read_jobs
 from talaria.store.home_lock import HomeLock
-from talaria.store.memory import MemoryStore
 
 _LOOKED_AT = 500  # jobs
 _NAMED = 3  # jobs in a finding
@@ -34,7 +33,7 @@ async def find_jobs(home: Home, settings: Settings, client: GatewayClient | None
     """Return the unfinished jobs of the running gateway, or of the database that no process uses; none of a
     database that cannot be read now, of which other checks tell. Read-only."""
     if client is not None:
-        return (await client.ask("GET", f"/api/jobs?limit={_LOOKED_AT}&unfinished=1", JobList)).items
+        return (await client.carry_out(list_jobs, JobQuery(limit=_LOOKED_AT, unfinished=True))).items
     if settings.store.url or not home.database.exists():
         return ()
     lock = HomeLock(home.path)
@@ -43,8 +42,9 @@ async def find_jobs(home: Home, settings: Settings, client: GatewayClient | None
     except TalariaError:
         return ()
     try:
-        desk = stored_desk(MemoryStore(SystemClock()).jobs, settings)
-        return tuple(JobView.of(job, desk) for job in read_jobs(home.database, _LOOKED_AT))
+        async with open_records(home, None) as records:
+            desk = records.job_desk()
+            return tuple(JobView.of(job, desk) for job in read_jobs(home.database, _LOOKED_AT))
     except TalariaError:
         return ()
     finally:

@@ -208,6 +208,7 @@ def _write_crash(trace: str, invocation: Invocation) -> Path | None:
 
     from talaria.core.errors import TalariaError
     from talaria.core.version import this_version
+    from talaria.core.whole_files import write_new
 
     try:
         home = invocation.any_home()
@@ -215,8 +216,7 @@ def _write_crash(trace: str, invocation: Invocation) -> Path | None:
             return None
         home.logs.mkdir(mode=0o700, exist_ok=True)
         path = home.logs / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(f"talaria {this_version()}\n{trace}")
+        write_new(path, f"talaria {this_version()}\n{trace}".encode(errors="replace"))
         for old in sorted(home.logs.glob("crash-*.txt"))[:-_KEPT_CRASHES]:  # a service is restarted often
             old.unlink(missing_ok=True)
     except (OSError, TalariaError):

@@ -18,8 +18,8 @@ from talaria.cli.text import columns, count, describe_error
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load, own_secrets
 from talaria.config.secrets_file import SECRETS_FILE, home_environ, read_secrets_file, write_secrets_file
-from talaria.core.display import clean, clean_line
 from talaria.core.errors import ConfigError, NotFound, TalariaError
+from talaria.core.text import clean, clean_line
 from talaria.parts import PARTS
 from talaria.tools.mcp import pins
 from talaria.tools.mcp.part import MCP

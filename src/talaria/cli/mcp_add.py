@@ -20,8 +20,8 @@ from talaria.config.edit import check_change, edited, replace_config
 from talaria.config.home import Home
 from talaria.config.load import FILE_NAME, load, own_secrets, read_config
 from talaria.config.secrets_file import read_secrets_file, write_secrets_file
-from talaria.core.display import clean_line
 from talaria.core.errors import BadRequest, ConfigError
+from talaria.core.text import clean_line
 from talaria.parts import PARTS
 from talaria.tools.mcp.launch import refusal
 from talaria.tools.mcp.part import MCP

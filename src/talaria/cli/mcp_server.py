@@ -29,17 +29,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient, GatewayGone
 from talaria.channels.http.settings import HttpSettings
-from talaria.cli.gateway_tools import GATEWAY_TOOLS, CallPlace, GatewayTool, ToolAnswer
+from talaria.cli.gateway_tools import CallPlace, GatewayTool, ToolAnswer, gateway_tools
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.program import spoken
 from talaria.core.version import this_version
+from talaria.operations.pages import PageQuery
+from talaria.operations.sessions import list_sessions
+from talaria.operations.table import OPERATIONS, Operations
 
 MCP_PATH = "/mcp"
 _MAX_SESSIONS = 100
 _MAX_CONNECTIONS = 200
 _DRAIN_SECONDS = 5
 _UNAUTHORIZED = "unauthorized"
-_TOOLS = {tool.name: tool for tool in GATEWAY_TOOLS}
 _INSTRUCTIONS = "Agents that keep their conversations. The same session name goes on with one."
 Find = Callable[[], GatewayAddress | None]
 OpenGateway = Callable[[str | None], AbstractAsyncContextManager[GatewayClient]]
@@ -64,14 +66,16 @@ def gateway_opener(find: Find) -> OpenGateway:
     return open_gateway
 
 
-def make_server(open_gateway: OpenGateway) -> Server[Any]:
+def make_server(open_gateway: OpenGateway, operations: Operations = OPERATIONS) -> Server[Any]:
+    tools = {tool.name: tool for tool in gateway_tools(operations)}
+
     async def list_tools(context: object, params: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_describe(tool) for tool in GATEWAY_TOOLS])
+        return types.ListToolsResult(tools=[_describe(tool) for tool in tools.values()])
 
     async def call_tool(
         context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
-        if (tool := _TOOLS.get(params.name)) is None:
+        if (tool := tools.get(params.name)) is None:
             raise MCPError(types.INVALID_PARAMS, f"There is no tool {params.name!r}.")
         numbers = count(1)
 
@@ -94,7 +98,7 @@ def make_server(open_gateway: OpenGateway) -> Server[Any]:
         instructions=_INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
-        get_tool_input_schema=lambda name: _TOOLS[name].schema if name in _TOOLS else None,
+        get_tool_input_schema=lambda name: tools[name].schema if name in tools else None,
     )
 
 
@@ -177,7 +181,7 @@ class TokenGate:
             return _error(401, ErrorInfo(_UNAUTHORIZED, "The request has no token.", hint))
         try:
             async with self._open_gateway(token) as gateway:
-                await gateway.sessions(1)
+                await gateway.carry_out(list_sessions, PageQuery(limit=1))
         except GatewayGone as error:
             return _error(503, error.info())
         except TalariaError as error:

@@ -16,12 +16,11 @@ from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.config.plugin_sources import FOLDER, PluginSource, find_plugins
 from talaria.config.secrets_file import home_environ
-from talaria.core.display import clean
 from talaria.core.errors import NotFound
 from talaria.core.extensions import PluginReport, PluginState
 from talaria.core.suggest import did_you_mean
+from talaria.core.text import clean, visible_json
 from talaria.parts import PARTS
-from talaria.tools.visible import visible_json
 
 if TYPE_CHECKING:
     from talaria.plugins.checking import CheckResult

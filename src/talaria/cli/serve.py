@@ -28,13 +28,13 @@ from talaria.cli.text import count
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.config.settings import Settings
-from talaria.core.display import clean_line
 from talaria.core.errors import ConfigError
 from talaria.core.extensions import PluginState
 from talaria.core.failpoints import VARIABLE, arm
 from talaria.core.gateway_part import Parts
 from talaria.core.redaction import Secret, SecretRegistry
 from talaria.core.spending import FREE
+from talaria.core.text import clean_line, list_some
 from talaria.core.version import this_version
 from talaria.gateway import Gateway, find_extensions
 from talaria.models.discovery import detect_providers
@@ -151,7 +151,7 @@ async def _serve(start: Start, invocation: Invocation) -> int:
         deadline = loaded.settings.shutdown.deadline.total_seconds()
         _log.info("stopping: running turns may finish within %g s; a second signal ends it at once", deadline)
     if left := await asyncio.to_thread(find_running, home.path):
-        names = ", ".join(clean_line(each.command, 40) for each in left[:5]) + (", …" if left[5:] else "")
+        names = list_some([clean_line(each.command, 40) for each in left], 5)
         end = " ".join(str(each.pid) for each in left)
         many = count(len(left), "background process", "background processes")
         _log.warning("%s still running: %s. To end: kill %s", many, names, end)

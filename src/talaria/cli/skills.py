@@ -12,7 +12,7 @@ import click
 
 from talaria.cli.options import Invocation, group
 from talaria.cli.text import columns
-from talaria.core.display import clean_line
+from talaria.core.text import clean_line
 from talaria.core.units import format_size
 from talaria.skills.diffs import count_hidden, reveal, show_changes
 from talaria.skills.front_matter import SkillError

@@ -19,8 +19,8 @@ from talaria.channels.console.gateway_client import GatewayClient
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.text import count
-from talaria.core.display import clean_line
 from talaria.core.errors import NotFound
+from talaria.core.text import clean_line
 from talaria.core.units import format_age, format_size
 
 _MAX_AGENTS = 15

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
+from talaria.core.bounded import BoundedDict
 from talaria.core.cluster import ChatPlace, Here
-from talaria.core.cluster_port import ClusterStore
 from talaria.core.errors import StoreError, ToolError
 from talaria.core.ids import ChatKey, asking_chat
+from talaria.store.store import ClusterStore
 
 _KEPT = 20_000  # chats that are remembered
 
@@ -22,8 +21,8 @@ class ChatPlaces:
     def __init__(self, store: ClusterStore, here: Here) -> None:
         self._store = store
         self.here = here
-        self._claimed: OrderedDict[ChatKey, None] = OrderedDict()
-        self._whole: OrderedDict[ChatKey, None] = OrderedDict()  # chats that have lost nothing
+        self._claimed: BoundedDict[ChatKey, None] = BoundedDict(_KEPT)
+        self._whole: BoundedDict[ChatKey, None] = BoundedDict(_KEPT)  # chats that have lost nothing
 
     async def claim(self, chat_key: ChatKey, *, is_tied: bool = False) -> None:
         """Note that files of a chat are in this place, before there are any. Files in a folder that all
@@ -45,14 +44,14 @@ class ChatPlaces:
                 "Try again in a moment, or when that gateway is back.",
             )
         if place:
-            _keep(self._claimed, key)
+            self._claimed[key] = None
 
     def note_accepted(self, chat_key: ChatKey, *, has_loss: bool) -> None:
         """The order that accepted a message of the chat has looked whether the chat lost something."""
         if has_loss:
             self._whole.pop(chat_key, None)
         else:
-            _keep(self._whole, chat_key)
+            self._whole[chat_key] = None
 
     async def find_loss(self, chat_key: ChatKey) -> ChatPlace | None:
         """Return what the chat has lost and its log does not tell yet. Raises `StoreError`."""
@@ -60,13 +59,13 @@ class ChatPlaces:
             return None
         found = await self._store.chat_place(chat_key)
         if not found.lost:
-            _keep(self._whole, chat_key)
+            self._whole[chat_key] = None
         return found if found.lost else None
 
     async def forget_loss(self, chat_key: ChatKey, lost: str) -> None:
         """The log of the chat tells of the loss. Raises `StoreError`."""
         await self._store.forget_loss(chat_key, lost)
-        _keep(self._whole, chat_key)
+        self._whole[chat_key] = None
 
     def note_lost(self, chat_key: ChatKey) -> None:
         """This member has taken the chat over from a place that is gone."""
@@ -76,9 +75,3 @@ class ChatPlaces:
     def forget(self) -> None:
         self._claimed.clear()
         self._whole.clear()
-
-
-def _keep(chats: OrderedDict[ChatKey, None], key: ChatKey) -> None:
-    chats[key] = None
-    if len(chats) > _KEPT:
-        chats.popitem(last=False)

@@ -10,9 +10,9 @@ from talaria.cluster.member_checks import describe
 from talaria.cluster.place_file import PLACE_FILE
 from talaria.core.clock import Clock
 from talaria.core.cluster import Member
-from talaria.core.cluster_port import ClusterStore
 from talaria.core.errors import ConfigError
 from talaria.core.ids import OwnerId
+from talaria.store.store import ClusterStore
 
 _log = logging.getLogger("talaria.cluster")
 _LOOKS = 6  # in the time of a lease

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from threading import Event, Thread
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,7 +14,10 @@ from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
 from talaria.core.ids import Fence, OwnerId, SessionId
 from talaria.core.ledger import Renewal
-from talaria.core.store_ports import Store, ThreadStore
+from talaria.store.store import Store, ThreadOrders
+
+if TYPE_CHECKING:
+    from talaria.cluster.membership import Membership
 
 _log = logging.getLogger("talaria.leases")
 _JOIN_SECONDS = 1.0
@@ -34,25 +37,6 @@ class _Held(msgspec.Struct):
     on_lost: Callable[[], None]
 
 
-class MemberTime(Protocol):
-    """The time of this process as a member of a cluster, which is renewed with its leases."""
-
-    @property
-    def is_out(self) -> bool: ...
-
-    async def wait_until_in(self) -> None: ...
-
-    async def renew(self) -> None: ...
-
-    def renew_from_thread(self, store: ThreadStore, timeout: float) -> bool:
-        """Return whether the database carried the renewal out. Called in a thread."""
-        ...
-
-    def watch(self) -> None:
-        """Look whether the time has run out. Called on the event loop, more often than renewals."""
-        ...
-
-
 class LeaseKeeper:
     """Renews every held lease each third of its length.
 
@@ -68,7 +52,7 @@ class LeaseKeeper:
         self._store = store
         self._clock = clock
         self._held: dict[SessionId, _Held] = {}
-        self._member: MemberTime | None = None
+        self._member: Membership | None = None
         self.owner = owner
         self.lease_seconds = lease_seconds
 
@@ -90,7 +74,7 @@ class LeaseKeeper:
         """Return the time at which a request for a lease begins, to pass to `hold`."""
         return self._clock.elapsed()
 
-    def accompany(self, member: MemberTime) -> None:
+    def accompany(self, member: Membership) -> None:
         """Renew this too, from now on."""
         self._member = member
 
@@ -114,7 +98,7 @@ class LeaseKeeper:
             tasks.create_task(self._every(self.lease_seconds / 3, self._renew_all), name="lease-renewal")
             tasks.create_task(self._watch(), name="lease-watch")
 
-    async def run_beside(self, store: ThreadStore, is_alive: Callable[[], bool]) -> None:
+    async def run_beside(self, store: ThreadOrders, is_alive: Callable[[], bool]) -> None:
         """Renew in a thread and watch on the loop, until cancelled.
 
         Renewal ends for good when `is_alive`, which the thread calls, returns False: then the leases expire.
@@ -189,7 +173,7 @@ class LeaseKeeper:
 
     # -- in any thread --------------------------------------------------------------------------------------
 
-    def _renew_from_thread(self, store: ThreadStore, loop: asyncio.AbstractEventLoop) -> bool:
+    def _renew_from_thread(self, store: ThreadOrders, loop: asyncio.AbstractEventLoop) -> bool:
         """Return whether the database carried the renewal out."""
         began, renewals = self._plan()
         if not renewals:
@@ -207,7 +191,7 @@ class LeaseKeeper:
             _call(loop, self._lose, renewals, lost)
         return True
 
-    def _renew_member(self, store: ThreadStore) -> bool:
+    def _renew_member(self, store: ThreadOrders) -> bool:
         """Return whether the database carried the renewal out."""
         try:
             return self._member is None or self._member.renew_from_thread(store, self._timeout)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -21,11 +20,11 @@ from talaria.cluster.place_file import find_place
 from talaria.cluster.settings import ClusterSettings
 from talaria.core.clock import Clock
 from talaria.core.cluster import Here, Member, MemberFigures, Wake
-from talaria.core.cluster_port import ClusterStore
 from talaria.core.errors import StoreError
 from talaria.core.ids import OwnerId
-from talaria.core.store_ports import StoreEngine, ThreadStore
+from talaria.core.tasks import Tasks, stop
 from talaria.core.version import this_version
+from talaria.store.store import ClusterStore, Store, ThreadOrders
 
 _log = logging.getLogger("talaria.cluster")
 _LEAVE_SECONDS = 5.0
@@ -76,7 +75,7 @@ class Membership:
         self._changed = asyncio.Event()
         self._wakes: dict[Wake, list[Callable[[], object]]] = {what: [] for what in Wake}
         self._outs: list[Callable[[], object]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         keeper.accompany(self)
 
     @property
@@ -109,7 +108,7 @@ class Membership:
         if owner == self.owner:
             self._hear(what)
         else:
-            self._spawn(self.store.wake(what, owner), f"wake-up {what}")
+            self._tasks.start(self.store.wake(what, owner), f"wake-up {what}")
 
     async def wait_until_in(self) -> None:
         """Return at once unless this member is out. Waits until it is in again."""
@@ -151,9 +150,7 @@ class Membership:
     async def leave(self) -> None:
         """Let the others go on with what this member has not finished."""
         self._has_left = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop(*self._tasks)
         if self._leash is not None:
             self._leash.shorten(self._mark())
         try:
@@ -181,11 +178,6 @@ class Membership:
         for heard in self._wakes[what]:
             heard()
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # -- its time: called by the keeper of leases -----------------------------------------------------------
 
     async def renew(self) -> None:
@@ -200,7 +192,7 @@ class Membership:
         else:
             self._note(began, mark, is_renewed=is_renewed)
 
-    def renew_from_thread(self, store: ThreadStore, timeout: float) -> bool:
+    def renew_from_thread(self, store: ThreadOrders, timeout: float) -> bool:
         """Renew in a thread. Return whether the database carried it out."""
         if not self._must_renew():
             return True
@@ -225,7 +217,7 @@ class Membership:
         if self._is_lost:
             if not self._is_joining:
                 self._is_joining = True
-                self._spawn(self._join_again(), "join")
+                self._tasks.start(self._join_again(), "join")
         elif not self.is_out:
             self._changed.set()  # it may have been out for a moment that nobody was told of
             if not self._is_in:
@@ -274,7 +266,7 @@ class Membership:
 
 @asynccontextmanager
 async def join_cluster(
-    store: StoreEngine,
+    store: Store,
     clock: Clock,
     keeper: LeaseKeeper,
     settings: ClusterSettings,

@@ -11,13 +11,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from talaria.core.clock import Clock
 from talaria.core.cluster import CHANNEL_ROLE
-from talaria.core.cluster_port import ClusterStore
 from talaria.core.errors import StoreError
 from talaria.core.ids import OwnerId
 from talaria.core.tasks import sleep_until_woken
+
+if TYPE_CHECKING:
+    from talaria.store.store import ClusterStore
 
 _log = logging.getLogger("talaria.roles")
 UPKEEP = "upkeep"

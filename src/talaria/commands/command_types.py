@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -61,18 +60,6 @@ class ExtraCommand:
     def describe(self) -> str:
         usage = f"/{self.name} {self.arguments}".rstrip()
         return f"{usage}: {self.help} ({self.origin})"
-
-
-@runtime_checkable
-class CommandSource(Protocol):
-    """A source of tools that brings commands too."""
-
-    @property
-    def name(self) -> str: ...
-
-    def commands(self) -> Iterable[ExtraCommand]:
-        """Return the commands as of now. Cheap."""
-        ...
 
 
 class Route(Enum):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from talaria.commands.command_types import CommandContext, CommandResult, DecisionWish
 from talaria.core.delivery import Button
-from talaria.core.display import clean_line
 from talaria.core.ids import QuestionId, asking_chat
 from talaria.core.ledger import AskedQuestion
 from talaria.core.questions import APPROVE, DENY, Question, QuestionKind, Span
+from talaria.core.text import clean_line
 
 _LISTED = 10
 _SHORT = 200

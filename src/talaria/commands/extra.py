@@ -52,5 +52,7 @@ class ExtraCommands:
 
     def is_control(self, name: str) -> bool:
         """Return whether the command (`""` for none) passes its chat's lane."""
+        if not name:
+            return False
         found = self.find(name)
         return is_control(name) if found is None else found.is_control

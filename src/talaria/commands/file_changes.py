@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from talaria.core.file_changes import ChangeKind, FileDiff, KeptPath, TurnDiff, UndoReport
+from talaria.core.text import cut
 
 _NAMED = 10  # paths of one kind that are named
 _ALL_CHARS = 3000
@@ -74,12 +75,11 @@ def _fenced(lines: Sequence[str], most_chars: int) -> str:
     """Return a code block with as many lines as fit. A fence in the text does not end the block."""
     shown: list[str] = []
     room = most_chars
-    for line in lines:
-        cut = line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}…"
-        room -= len(cut) + 1
+    for line in (cut(each, _LINE_CHARS) for each in lines):
+        room -= len(line) + 1
         if room < 0:
             break
-        shown.append(cut)
+        shown.append(line)
     fence = _FENCE
     while any(line[1:].lstrip().startswith(fence) for line in shown):
         fence += "`"

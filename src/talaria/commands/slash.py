@@ -24,13 +24,13 @@ from talaria.commands.remembering import USAGE, memory
 from talaria.commands.window_use import describe_window
 from talaria.commands.workspace_status import describe_workspace
 from talaria.core.delivery import Button
-from talaria.core.display import clean_line
 from talaria.core.entries import Hidden, ReasoningSet, TitleSet
 from talaria.core.ledger import ChatSummary
 from talaria.core.program import spoken_afar
 from talaria.core.sessions import Session
 from talaria.core.spending import Scope, Spent, price_command, show_usd
 from talaria.core.suggest import nearest
+from talaria.core.text import clean_line, cut
 from talaria.core.turns import Turn
 
 _COMMAND = re.compile(r"/([A-Za-z][A-Za-z_-]*)(?:\s+(.*))?", re.DOTALL)
@@ -127,8 +127,7 @@ def _undo(context: CommandContext, args: str) -> CommandResult:
     if not undone:
         return CommandResult("There is nothing to undo.")
     what = "the last exchange" if len(undone) == 1 else f"the last {len(undone)} exchanges"
-    said = " ".join(undone[0].said.text.split())
-    said = said if len(said) <= _QUOTE_LIMIT else said[:_QUOTE_LIMIT] + "…"
+    said = cut(" ".join(undone[0].said.text.split()), _QUOTE_LIMIT)
     reply = f"Undid {what}, from your “{said}” on."
     turn_ids = tuple(turn_id for exchange in undone for turn_id in exchange.turn_ids)
     return CommandResult(reply, (Hidden(undone[0].first, undone[-1].last),), undo_files=turn_ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from talaria.core.background import ProcessInfo, ProcessState
-from talaria.core.display import clean_line
+from talaria.core.text import clean_line
 from talaria.core.units import format_age
 
 _NAMED = 5

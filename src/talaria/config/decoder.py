@@ -17,7 +17,7 @@ import msgspec
 
 from talaria.config.issues import IssueCollector, dotted, quoted
 from talaria.config.origins import Override
-from talaria.core.gateway_part import Parts, ToolPart
+from talaria.core.gateway_part import Parts
 from talaria.core.setting_marks import (
     SECRET_MARKS,
     Check,
@@ -29,6 +29,7 @@ from talaria.core.setting_marks import (
 )
 from talaria.core.suggest import did_you_mean
 from talaria.core.units import DURATION_FORMS, SIZE_FORMS, Size, parse_duration, parse_size
+from talaria.tools.part import ToolPart
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -50,6 +50,7 @@ class Home(msgspec.Struct, frozen=True):
     files = _Inside("files")
     logs = _Inside("logs")
     login_pages = _Inside("open")
+    replacing = _Inside(".replacing")  # a file that is there while a restore replaces the home's files
 
     @classmethod
     def find(cls, option: str | Path | None, environ: Mapping[str, str]) -> Home:
@@ -68,14 +69,20 @@ class Home(msgspec.Struct, frozen=True):
         return find_database(url, self.database)
 
     def find_loss(self, url: str) -> StoreError | None:
-        """Return the error for a database that is missing while its saved content or the chats' files are
-        there; None otherwise.
+        """Return the error for a restore that was interrupted, and for a database that is missing while its
+        saved content or the chats' files are there; None otherwise.
 
         A start would make an empty database, as if nothing had been. Files in a home that no gateway has
         locked yet were put there beforehand.
         """
         from talaria.store.engines import find_unrestored  # noqa: PLC0415 - heavy
 
+        if self.replacing.exists():
+            return StoreError(
+                f"A restore of the home {self.path} was interrupted, so files may be missing.",
+                "Run `talaria restore FILE` again. To keep the files as they are now, delete "
+                f"{shlex.quote(str(self.replacing))}.",
+            )
         database = self.find_database(url)
         if not self.lock.exists() or not is_file(url) or database.exists():
             return None

@@ -17,6 +17,7 @@ from talaria.config.origins import Override, key_lines
 from talaria.core.errors import ConfigError
 from talaria.core.setting_marks import KeyPath
 from talaria.core.suggest import nearest
+from talaria.core.text import cut, list_some
 from talaria.observe.lines import escape
 
 if TYPE_CHECKING:
@@ -161,8 +162,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def quoted(text: str) -> str:
-    shown = text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…"
-    return escape(json.dumps(shown, ensure_ascii=False))
+    return escape(json.dumps(cut(text, _LONGEST_SHOWN), ensure_ascii=False))
 
 
 def _by_place(issue: Issue) -> tuple[bool, int]:
@@ -182,4 +182,4 @@ def _shown(raw: Any) -> str:
             return "a date or time"
     if isinstance(raw, dict):
         return "a table"
-    return f"[{', '.join(_shown(item) for item in raw[:_MOST_SHOWN])}{', …' if raw[_MOST_SHOWN:] else ''}]"
+    return f"[{list_some([_shown(item) for item in raw[: _MOST_SHOWN + 1]], _MOST_SHOWN)}]"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from talaria.core.errors import ConfigError
-from talaria.core.whole_files import changing_files, replace_file
+from talaria.core.whole_files import lock_file, replace_file
 
 SECRETS_FILE = "secrets.env"
 _LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)")
@@ -35,6 +35,7 @@ class HomeEnviron(Mapping[str, str]):
     def __init__(self, home: Path, environ: Mapping[str, str]) -> None:
         self.environ = environ
         self._home = home
+        self._path = home / SECRETS_FILE
         self._stamp: Stamp = None
         self._found: Mapping[str, str] = {}
 
@@ -50,7 +51,7 @@ class HomeEnviron(Mapping[str, str]):
 
     def stored(self) -> Mapping[str, str]:
         """Return the secrets of the file. It is read again when it was changed."""
-        stamp = stamp_of(self._home / SECRETS_FILE)
+        stamp = stamp_of(self._path)
         if stamp != self._stamp:
             self._found, self._stamp = read_secrets_file(self._home), stamp
         return self._found
@@ -76,7 +77,7 @@ def write_secrets_file(home: Path, values: Mapping[str, str | None]) -> None:
     writes at the same time. Raises `ConfigError`."""
     path = home / SECRETS_FILE
     try:
-        with changing_files(home):
+        with lock_file(home / ".lock"):
             _write(path, values)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}.", "Is the home yours?") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Protocol
 
 
@@ -19,17 +20,14 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+_BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The machine's clocks. `elapsed` is CLOCK_BOOTTIME where it exists, since leases must age in suspend."""
 
-    def now(self) -> float:
-        return time.time()
-
-    def elapsed(self) -> float:
-        return time.clock_gettime(_BOOTTIME)
+    now = staticmethod(time.time)
+    elapsed = staticmethod(partial(time.clock_gettime, _BOOTTIME))
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-_BOOTTIME: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

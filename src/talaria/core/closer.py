@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from talaria.core.clock import Clock
+from talaria.core.tasks import Tasks
 
 _GRACE_SECONDS = 1.0  # for one that was cancelled to go
 
@@ -24,7 +25,7 @@ class Closer:
         self._seconds = seconds
         self._what = what
         self._log = log
-        self._watches: set[asyncio.Task[None]] = set()
+        self._watches = Tasks()
         self.dropped = 0
         self.failed = 0
 
@@ -40,9 +41,7 @@ class Closer:
             self._note_failure(name, error)
             return
         if rest is not None:
-            watch = asyncio.get_running_loop().create_task(self._watch(name, rest), name=f"closer of {name}")
-            self._watches.add(watch)
-            watch.add_done_callback(self._watches.discard)
+            self._watches.start(self._watch(name, rest), f"closer of {name}")
 
     async def drain(self) -> None:
         """Wait until everything that is being closed now is closed or dropped."""

@@ -1,9 +1,4 @@
-"""Text from outside that is safe to display: control characters could move the cursor, set titles or reverse
-lines.
-
-Characters are dropped one by one, so it does not matter where a stream was split. The rest of an escape
-sequence is harmless letters.
-"""
+"""Tool calls, their output and sent files as short lines that are safe to display."""
 
 from __future__ import annotations
 
@@ -13,37 +8,15 @@ from collections import deque
 import msgspec
 
 from talaria.core.files import SentFile
+from talaria.core.text import clean, clean_line
 from talaria.core.units import format_size
 
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # cannot be written in any encoding
-_SPACE = re.compile(r"\s+")
 _NOTE = re.compile(r"(?:\A|\n)\[((?:Exit code|Ended) [^\n]{1,400})\]\s*\Z")
 _NOTE_CHARS = 500
 _TELLING = ("path", "command", "url", "query", "pattern", "task", "action", "question")
 _MAX_ARGUMENTS = 1 << 20
 _LONGEST = 72  # of a tool's name, and of the argument behind it
 PREVIEW_CHARS = 200  # of a result that is shown beside its call
-
-
-def clean(text: str) -> str:
-    """Return the text without control characters other than line feeds and tabs."""
-    return _SURROGATE.sub("\ufffd", _UNSAFE.sub("", text))
-
-
-def plain_name(name: str) -> str:
-    """Return the name of a file with `_` in place of such characters."""
-    return _SURROGATE.sub("_", _UNSAFE.sub("_", name))
-
-
-def clean_line(text: str, longest: int = 200) -> str:
-    """Return the text as one line of at most `longest` characters. Only the beginning of a long text is
-    looked at."""
-    start = text[: longest * 16]
-    line = _SPACE.sub(" ", clean(start)).strip()
-    if len(line) <= longest and len(start) == len(text):
-        return line
-    return line[: longest - 1].rstrip() + "…"
 
 
 def find_note(result: str) -> str:

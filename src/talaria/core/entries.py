@@ -118,6 +118,11 @@ class Summary(msgspec.Struct, frozen=True, tag="summary", omit_defaults=True):
     before: int = 0
     after: int = 0
 
+    @property
+    def floor(self) -> int:
+        """The seq of the last entry of this log that it stands for; 0 if it stands for none."""
+        return 0 if self.of else self.last
+
 
 class SummaryDropped(msgspec.Struct, frozen=True, tag="summary_dropped"):
     """The summary at entry `seq` does not count any more, nor any later one: what they stand for is shown
@@ -217,15 +222,3 @@ def exchanges(entries: Sequence[Entry]) -> list[Exchange]:
             both = known if entry.turn_id in known else known + turn_ids
             found[-1] = msgspec.structs.replace(found[-1], last=entry.seq, turn_ids=both)
     return found
-
-
-_ENCODER = msgspec.json.Encoder()
-_DECODER: msgspec.json.Decoder[EntryBody] = msgspec.json.Decoder(EntryBody)
-
-
-def encode_body(body: EntryBody) -> bytes:
-    return _ENCODER.encode(body)
-
-
-def decode_body(data: bytes) -> EntryBody:
-    return _DECODER.decode(data)

@@ -66,6 +66,23 @@ class NotFound(TalariaError):
     type = "not_found"
 
 
+class Refused(TalariaError):
+    """A refusal of the type `kind`, which decides the status of an HTTP answer."""
+
+    type = "refused"
+
+    def __init__(self, kind: str, user_text: str, hint: str) -> None:
+        super().__init__(user_text, hint)
+        self.type = kind
+
+
+class NoSession(NotFound):
+    """The chat has no open session, and the order does not say how to create one. Never shown: the caller
+    sends the order again with a session."""
+
+    type = "no_session"
+
+
 class TooManyTries(TalariaError):
     """Too many wrong codes: the lock opens again after a while."""
 

@@ -119,7 +119,8 @@ class ChatAddress(msgspec.Struct, frozen=True):
 
 def channel_of(key: ChatKey) -> str:
     """Return the channel of a valid key. Cheaper than `ChatAddress.parse`."""
-    return unquote(key.split(":", 3)[2])
+    name = key.split(":", 3)[2]
+    return unquote(name) if "%" in name else name
 
 
 def job_chat(agent: str, job_id: JobId, asked_in: ChatKey) -> ChatKey:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -425,17 +425,3 @@ class JobBell:
         """Another member has rung, or has left what it was about to run."""
         for watcher in self._watchers:
             watcher()
-
-
-class JobRunner(Protocol):
-    """Runs slots as turns."""
-
-    async def start(self, claimed: ClaimedSlot) -> None:
-        """Make the slot's turn and return once it is accepted, or settle the slot without a turn.
-
-        The turn is accepted with `Accept.claim`, so that its end settles the slot in the finishing
-        transaction. The scheduler renews the claim until this returns. `StaleFence` means that another
-        process runs the slot. After any other exception the slot fails, with the error's text as its reason,
-        and is tried again as the plan says.
-        """
-        ...

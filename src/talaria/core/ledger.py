@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,6 +35,13 @@ class BranchPoint(msgspec.Struct, frozen=True):
 
     session_id: SessionId
     seq: int
+
+
+class LogTotals(NamedTuple):
+    """`entries` is the sum of the sessions' last seqs."""
+
+    sessions: int
+    entries: int
 
 
 class Fresh(msgspec.Struct, frozen=True):
@@ -82,6 +90,8 @@ class Accept(msgspec.Struct, frozen=True):
     - `Binding.CHAIN` appends `fresh.context`, and `fresh.spec` if it is another one, to the session at the
       place `behind`. Raises `HeadMoved` if that place is not the session's head. With `Binding.NEW` the fresh
       session begins with a copy of the log up to the place `behind`.
+    - Without `fresh` the message needs a session that exists. If the chat has none, or it has expired,
+      `NoSession` is raised and nothing is written.
     - With `only` the message is taken only if its session is this one; `NotFound` otherwise.
     - With `claim` the turn is the run of a job's slot and is bound to it; see `SlotClaim`.
     - If a message in the same `scope` had one of the `names`, `RepeatedMessage` is raised with its turn,
@@ -96,7 +106,7 @@ class Accept(msgspec.Struct, frozen=True):
 
     turn_id: TurnId
     inbound: Inbound
-    fresh: Fresh
+    fresh: Fresh | None = None
     command: str = ""
     binding: Binding = Binding.CURRENT
     resume: SessionId | None = None
@@ -115,6 +125,10 @@ class Accept(msgspec.Struct, frozen=True):
     busy: str = ""
     passes: bool = False
     most_waiting: int = 0
+
+    @property
+    def is_ephemeral(self) -> bool:
+        return self.fresh is not None and self.fresh.ephemeral
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -6,16 +6,13 @@ in one place is never shown in another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
-from typing import Protocol, TypeAlias, runtime_checkable
-from urllib.parse import unquote
+from typing import TypeAlias
 
 import msgspec
 
-from talaria.core.ids import ChatAddress, ChatKey, SessionId, TurnId
-from talaria.core.people import KnownPeople, PersonId
-from talaria.core.tools import Tool
+from talaria.core.ids import SessionId, TurnId
+from talaria.core.people import PersonId
 
 FAMILY = "memory"  # in `tools.enabled`
 
@@ -42,15 +39,6 @@ class MemoryPlace(msgspec.Struct, frozen=True):
     @property
     def pages(self) -> tuple[MemoryPage, ...]:
         return (MemoryPage.MEMORY,) if self.person is None else tuple(MemoryPage)
-
-
-def place_of(people: KnownPeople, key: ChatKey) -> MemoryPlace:
-    """Return the place whose memory a chat uses."""
-    person = people.of_chat(key)
-    if person is not None:
-        return MemoryPlace(unquote(key.split(":", 2)[1]), person)
-    address = ChatAddress.parse(key)
-    return MemoryPlace(address.agent, chat=f"{address.channel}:{address.kind}:{address.chat}")
 
 
 # -- edits ------------------------------------------------------------------------------------------------
@@ -116,43 +104,3 @@ class TurnMemory(msgspec.Struct, frozen=True):
     turn_id: TurnId
     said: str
     at: float
-
-
-@runtime_checkable
-class MemoryProvider(Protocol):
-    """The part that remembers. It is a source of tools, of the family `memory`.
-
-    The gateway puts `prompt` into the prefix of new sessions and tells running ones of its changes, line by
-    line. A provider that `follows_turns` is also asked before a turn and told after it.
-    """
-
-    name: str
-    is_builtin: bool
-    follows_turns: bool
-
-    def tools(self) -> tuple[Tool, ...]: ...
-
-    def subscribe(self, changed: Callable[[], None]) -> None: ...
-
-    def prompt(self, place: MemoryPlace) -> str:
-        """Return what a new session of the place is told. It has no secrets. Called for each message, so it
-        must be cheap; raises nothing."""
-        ...
-
-    async def pages(self, place: MemoryPlace) -> tuple[PageContent, ...]:
-        """Return all that is remembered, for people to read."""
-        ...
-
-    async def edit(self, place: MemoryPlace, edit: MemoryEdit, origin: EditOrigin) -> str:
-        """Carry out an edit, and return what became of it, in words. Durable when it returns. Raises
-        `ToolError` with the reason if nothing was changed."""
-        ...
-
-    async def prefetch(self, turn: TurnMemory) -> str:
-        """Return what the model should read before it answers the turn; empty for nothing."""
-        ...
-
-    async def sync(self, turn: TurnMemory, answer: str) -> None:
-        """Take a turn in that has ended. Called again with the same turn after a crash. Turns with content
-        from outside, and turns that nobody attends, are not told."""
-        ...

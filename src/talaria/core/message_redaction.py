@@ -28,7 +28,7 @@ _TEXTS = (TextDelta, ThoughtDelta)
 
 def redact_parts(parts: tuple[Part, ...], redactor: Redactor) -> tuple[Part, ...]:
     """Return the parts without secrets. Images are left as they are."""
-    return tuple(_redact_part(part, redactor) for part in parts)
+    return tuple([_redact_part(part, redactor) for part in parts])
 
 
 def _redact_part(part: Part, redactor: Redactor) -> Part:
@@ -59,14 +59,12 @@ def redact_message(message: M, redactor: Redactor) -> M:
             changed = {"text": redactor(text), "tool_calls": calls, "reasoning": kept}
         case ToolResults(results=results):
             changed = {"results": tuple(_redact_result(result, redactor) for result in results)}
-    is_same = all(getattr(message, name) == value for name, value in changed.items())
-    return message if is_same else msgspec.structs.replace(message, **changed)
+    redacted = msgspec.structs.replace(message, **changed)
+    return message if redacted == message else redacted
 
 
 def redact_messages(messages: tuple[M, ...], redactor: Redactor) -> tuple[M, ...]:
-    if not redactor:
-        return messages
-    return tuple(redact_message(message, redactor) for message in messages)
+    return tuple([redact_message(message, redactor) for message in messages])
 
 
 def weigh_message(message: Message) -> int:
@@ -106,7 +104,7 @@ class DeltaRedactor:
     def __call__(self, delta: ModelDelta) -> None:
         last = self._last
         if isinstance(delta, _TEXTS):
-            if type(delta) is not type(last):
+            if last is not None and type(delta) is not type(last):
                 self.finish()
             self._last = delta
             text = self._stream.feed_text(delta.text)

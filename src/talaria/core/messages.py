@@ -130,7 +130,7 @@ class UserMessage(msgspec.Struct, frozen=True, tag="user"):
 
     @property
     def text(self) -> str:
-        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+        return "\n".join([part.text for part in self.parts if isinstance(part, Text)])
 
 
 class AssistantMessage(msgspec.Struct, frozen=True, tag="assistant"):

@@ -141,12 +141,15 @@ class Redactor:
 
     def _spans(self, data: bytes) -> list[_Span]:
         """Return where secrets are in a text in lower case without line breaks, in order."""
-        found = {span for anchor in self._unsieved for span in self._matches(data, anchor, 0, len(data))}
+        found: set[_Span] = set()
+        for anchor in self._unsieved:
+            found.update(self._matches(data, anchor, 0, len(data)))
         view = memoryview(data)[: len(data) // _WORD * _WORD].cast("I")
         for block in range(0, len(view), _BLOCK):
+            if not (words := self._words.intersection(view[block : block + _BLOCK])):
+                continue
             # An anchor begins at most three bytes before its word.
             start, end = max(0, block * _WORD - _WORD), (block + _BLOCK) * _WORD
-            words = self._words.intersection(view[block : block + _BLOCK])
             for anchor in {anchor for word in words for anchor in self._by_word[word]}:
                 found.update(self._matches(data, anchor, start, end + len(anchor)))
         return sorted(found, key=lambda span: (span.start, -span.end, span.name)) if found else []
@@ -179,15 +182,16 @@ class StreamRedactor:
     either bytes or, with `feed_text` and `finish_text`, a text.
     """
 
-    __slots__ = ("_held", "_redactor")
+    __slots__ = ("_held", "_is_idle", "_redactor")
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
+        self._is_idle = not redactor  # it knows no secret
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
         redactor = self._redactor
-        if not redactor:
+        if self._is_idle:
             return data
         whole = self._held + data if self._held else data
         lower, joined = _normalised(whole)
@@ -211,7 +215,7 @@ class StreamRedactor:
         return self._redactor.redact_bytes(rest)
 
     def feed_text(self, text: str) -> str:
-        if not self._redactor:
+        if self._is_idle:
             return text
         return self.feed(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from talaria.core.display import clean_line
 from talaria.core.jobs import MAX_FAILURES, JobPlan, SlotEnd, SlotState
 from talaria.core.spending import show_usd
+from talaria.core.text import clean_line
 from talaria.core.turns import NO_REPLY, RunOrder
 
 _NAME = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 OutputSink: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Takes the output of a command piece by piece. The command waits for it, so that memory is bounded."""
@@ -51,25 +51,3 @@ class ShellEnd:
             return signal.Signals(self.code - 128)
         except ValueError:
             return None
-
-
-class Shell(Protocol):
-    """The shell of a session. Its working directory and environment last from command to command, and
-    outlive the handle, the gateway and the end of the session."""
-
-    async def run(self, command: ShellCommand, sink: OutputSink) -> ShellEnd:
-        """Run a command in the session's sandbox and wait for its end.
-
-        Every process of it is gone when this returns, raises or is cancelled. Raises `ToolError` if it cannot
-        be run; a command that fails or runs out of time is a `ShellEnd`.
-        """
-        ...
-
-    async def state(self) -> ShellState:
-        """Return the state as the next command will find it. Does not need a sandbox."""
-        ...
-
-    @property
-    def confinement(self) -> str:
-        """The sandbox that commands run in, in a sentence; empty if no command has needed one yet."""
-        ...

@@ -45,8 +45,9 @@ _RECALL = (
 )
 
 
-def find_summary(entries: Sequence[Entry]) -> Entry | None:
-    """Return the entry of the summary in force: the newest one that is not void.
+def find_summary(entries: Sequence[Entry]) -> tuple[int, Summary]:
+    """Return the seq and the summary in force, which is the newest one that is not void; 0 and an empty one
+    if there is none.
 
     A summary is void once a later entry hides a part of its range or drops it.
     """
@@ -63,31 +64,61 @@ def find_summary(entries: Sequence[Entry]) -> Entry | None:
                     undo.first <= summary.last and undo.last >= summary.first for undo in hidden
                 )
                 if entry.seq < dropped and not is_touched:
-                    return entry
+                    return entry.seq, summary
             case _:
                 pass
-    return None
+    return 0, Summary()
 
 
-def find_floor(entries: Sequence[Entry]) -> int:
-    """Return the number of the last entry that the summary in force stands for; 0 without one."""
-    found = find_summary(entries)
-    return found.body.last if found and isinstance(found.body, Summary) and not found.body.of else 0
+class ShownLog:
+    """The part of a log that the model sees: the summary in force, and the messages behind its range.
 
+    `summary` is empty and `summary_seq` 0 without one. `floor` is the seq of the last entry that it stands
+    for. `hidden` are the seqs of the entries that an undo covers.
+    """
 
-def visible_entries(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries that the model sees, in whole or shortened, and the summary in force."""
-    hidden, summary = hidden_seqs(entries), find_summary(entries)
-    return [
-        entry
-        for entry in entries
-        if entry is summary or (entry.message is not None and entry.seq not in hidden)
-    ]
+    __slots__ = ("entries", "floor", "hidden", "summary", "summary_seq")
 
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        self.hidden = hidden_seqs(entries)
+        self.summary_seq, self.summary = find_summary(entries)
+        self.floor = self.summary.floor
 
-def has_untrusted(entries: Sequence[Entry]) -> bool:
-    """Return whether untrusted content is in what the model sees of these entries."""
-    return any(map(is_untrusted_entry, visible_entries(entries)))
+    def visible_entries(self) -> list[Entry]:
+        """Return the entries that the model sees, in whole or shortened, and the summary in force."""
+        return [
+            entry
+            for entry in self.entries
+            if entry.seq == self.summary_seq or (entry.message is not None and entry.seq not in self.hidden)
+        ]
+
+    def has_untrusted(self) -> bool:
+        """Return whether untrusted content is in what the model sees."""
+        return any(map(is_untrusted_entry, self.visible_entries()))
+
+    def behind_floor(self, until: float = math.inf) -> Iterator[tuple[Entry, Message]]:
+        """Yield the visible messages that no summary stands for, up to the seq `until`, in whole."""
+        for entry in self.entries:
+            if not self.floor < entry.seq <= until or entry.seq in self.hidden:
+                continue
+            if (message := entry.message) is not None:
+                yield entry, message
+
+    def messages(self, *, can_recall: bool = True) -> Iterator[SeenMessage]:
+        """Yield what the model sees, in order. With `can_recall` the model has the recall tools."""
+        summary, stubs = self.summary, frozenset(self.summary.stubs)
+        if summary.text:
+            told = UserMessage((Text(render_summary(self.summary_seq, summary, can_recall=can_recall)),))
+            yield SeenMessage(self.summary_seq, told, is_short=True)
+        folded = {seq: fold for fold in summary.folds for seq in range(fold[0], fold[1] + 1)}
+        for entry, message in self.behind_floor():
+            if (fold := folded.get(entry.seq)) is not None:
+                if entry.seq == fold[0]:
+                    yield SeenMessage(entry.seq, UserMessage((Text(_render_fold(*fold)),)), is_short=True)
+                continue
+            short = shorten(entry.seq, message, stubs) if stubs else message
+            yield SeenMessage(entry.seq, short, is_short=short is not message)
 
 
 def is_untrusted_entry(entry: Entry) -> bool:
@@ -103,26 +134,6 @@ class SeenMessage(msgspec.Struct, frozen=True):
     seq: int
     message: Message
     is_short: bool = False
-
-
-def shown_messages(entries: Sequence[Entry], *, can_recall: bool = True) -> Iterator[SeenMessage]:
-    """Yield what the model sees, in order. With `can_recall` the model has the recall tools."""
-    found, hidden = find_summary(entries), hidden_seqs(entries)
-    summary = found.body if found is not None and isinstance(found.body, Summary) else Summary()
-    if found is not None and summary.text:
-        told = UserMessage((Text(render_summary(found.seq, summary, can_recall=can_recall)),))
-        yield SeenMessage(found.seq, told, is_short=True)
-    floor, stubs = 0 if summary.of else summary.last, frozenset(summary.stubs)
-    folded = {seq: fold for fold in summary.folds for seq in range(fold[0], fold[1] + 1)}
-    for entry in entries:
-        if entry.seq <= floor or entry.seq in hidden or (message := entry.message) is None:
-            continue
-        if (fold := folded.get(entry.seq)) is not None:
-            if entry.seq == fold[0]:
-                yield SeenMessage(entry.seq, UserMessage((Text(_render_fold(*fold)),)), is_short=True)
-            continue
-        short = shorten(entry.seq, message, stubs) if stubs else message
-        yield SeenMessage(entry.seq, short, is_short=short is not message)
 
 
 def render_summary(seq: int, summary: Summary, *, can_recall: bool) -> str:
@@ -214,22 +225,15 @@ def settled_bodies(
     These are the last reasoning effort, the visible messages up to the last final answer, none behind the seq
     `until`, and the summary in force. A turn that is still running is left out.
     """
-    hidden = hidden_seqs(entries)
-    found = find_summary([entry for entry in entries if _may_count(entry, until)])
-    summary = found.body if found is not None and isinstance(found.body, Summary) else None
-    floor = summary.last if summary is not None and not summary.of else 0
+    log = ShownLog([entry for entry in entries if _may_count(entry, until)])
     wishes = [entry.body for entry in entries if isinstance(entry.body, ReasoningSet)]
-    copied = [
-        (entry.seq, entry.message)
-        for entry in entries
-        if floor < entry.seq <= until and entry.seq not in hidden and entry.message is not None
-    ]
+    copied = [(entry.seq, message) for entry, message in log.behind_floor(until)]
     while copied and not _is_answer(copied[-1][1]):
         copied.pop()
     bodies: list[EntryBody] = [*wishes[-1:], *(message for _, message in copied)]
-    if summary is not None:
+    if log.summary_seq:
         numbers = {old: first + len(wishes[-1:]) + i for i, (old, _) in enumerate(copied)}
-        bodies.append(_branched(summary, session_id, numbers))
+        bodies.append(_branched(log.summary, session_id, numbers))
     return tuple(bodies)
 
 

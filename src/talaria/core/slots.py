@@ -17,6 +17,54 @@ Ts = TypeVarTuple("Ts")
 _MOST_THREADS = 1024
 
 
+class FairWaiters:
+    """Waiters by owner. Owners take turns, and the waiters of one owner are served in their order. Belongs to
+    one event loop."""
+
+    def __init__(self) -> None:
+        self.owners: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self.owners.values()))
+
+    def has(self, owner: Hashable) -> bool:
+        # A waiter that is done was cancelled and has not withdrawn yet.
+        return any(not waiter.done() for waiter in self.owners.get(owner, ()))
+
+    async def wait(self, owner: Hashable, give_back: Callable[[], None]) -> None:
+        """Wait until `wake` chooses this waiter. If the caller is cancelled, it leaves nothing behind:
+        `give_back` is called if it was chosen in the same round."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.owners.setdefault(owner, deque()).append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():
+                give_back()
+            else:
+                self._withdraw(owner, waiter)
+            raise
+
+    def wake(self, may: Callable[[Hashable], bool] = lambda owner: True) -> Hashable | None:
+        """Let the first waiter of the first owner that `may` go on, and return that owner, which goes behind
+        the others. None if there is no such waiter."""
+        for owner, queue in self.owners.items():
+            waiter = next((each for each in queue if not each.done()), None)
+            if waiter is not None and may(owner):
+                waiter.set_result(None)
+                self._withdraw(owner, waiter)
+                if owner in self.owners:
+                    self.owners.move_to_end(owner)
+                return owner
+        return None
+
+    def _withdraw(self, owner: Hashable, waiter: asyncio.Future[None]) -> None:
+        queue = self.owners[owner]
+        queue.remove(waiter)
+        if not queue:
+            del self.owners[owner]
+
+
 class FairSlots:
     """At most `most()` slots in use at a time, and at most `share()` by one owner.
 
@@ -28,12 +76,12 @@ class FairSlots:
         self._most = most
         self._share = share
         self._used: dict[Hashable, int] = {}
-        self._waiters: OrderedDict[Hashable, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiters = FairWaiters()
         self.in_use = 0
 
     @property
     def waiting(self) -> int:
-        return sum(map(len, self._waiters.values()))
+        return len(self._waiters)
 
     @asynccontextmanager
     async def slot(self, owner: Hashable) -> AsyncIterator[None]:
@@ -46,28 +94,20 @@ class FairSlots:
 
     async def acquire(self, owner: Hashable) -> None:
         """Wait for a slot. A caller that is cancelled has none. Call `release` once for each slot."""
-        if self._waiters:
+        if self._waiters.owners:
             self._grant()  # the limits may have been raised since
-        if owner not in self._waiters and self.in_use < self._most() and self._has_share(owner):
+        is_first = owner not in self._waiters.owners or not self._waiters.has(owner)
+        if is_first and self.in_use < self._most() and self._has_share(owner):
             self._take(owner)
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(owner, deque()).append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.cancelled():
-                self._drop(owner, waiter)
-            else:  # the slot was granted in the same round
-                self.release(owner)
-            raise
+        else:
+            await self._waiters.wait(owner, partial(self.release, owner))
 
     def release(self, owner: Hashable) -> None:
         self.in_use -= 1
         self._used[owner] -= 1
         if not self._used[owner]:
             del self._used[owner]
-        if self._waiters:
+        if self._waiters.owners:
             self._grant()
 
     def _has_share(self, owner: Hashable) -> bool:
@@ -78,25 +118,8 @@ class FairSlots:
         self._used[owner] = self._used.get(owner, 0) + 1
 
     def _grant(self) -> None:
-        while self.in_use < self._most():
-            owner = next(filter(self._has_share, self._waiters), None)
-            if owner is None:
-                return
-            waiter = self._waiters[owner][0]
-            self._drop(owner, waiter)
-            if owner in self._waiters:
-                self._waiters.move_to_end(owner)
-            if not waiter.done():
-                self._take(owner)
-                waiter.set_result(None)
-
-    def _drop(self, owner: Hashable, waiter: asyncio.Future[None]) -> None:
-        waiters = self._waiters.get(owner)
-        if waiters is None or waiter not in waiters:
-            return
-        waiters.remove(waiter)
-        if not waiters:
-            del self._waiters[owner]
+        while self.in_use < self._most() and (owner := self._waiters.wake(self._has_share)) is not None:
+            self._take(owner)
 
 
 class FairThreads:

@@ -1,4 +1,4 @@
-"""Work that is finished although its caller is cancelled, and loops that run beside the turns."""
+"""Background tasks, work that is finished although its caller is cancelled, and loops beside the turns."""
 
 from __future__ import annotations
 
@@ -27,15 +27,25 @@ class Uncancellable(asyncio.Future[T]):
         return False
 
 
-async def wait_event(event: asyncio.Event, clock: Clock, seconds: float) -> None:
-    """Wait for the event, at most so long."""
-    tasks = (asyncio.ensure_future(clock.sleep(seconds)), asyncio.ensure_future(event.wait()))
+async def wait_future(future: asyncio.Future[Any], seconds: float) -> None:
+    """Wait until the future is done, at most so long. The future itself is never cancelled.
+
+    Like `asyncio.wait` for one future, at a third of the cost.
+    """
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    timer = loop.call_later(seconds, wake)
+    future.add_done_callback(wake)
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await waiter
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        timer.cancel()
+        future.remove_done_callback(wake)
 
 
 class finish(Generic[T]):  # noqa: N801 - reads as a verb: `await finish(work)`
@@ -75,16 +85,54 @@ class finish(Generic[T]):  # noqa: N801 - reads as a verb: `await finish(work)`
                 failure = error
 
 
+async def finish_in_task(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end in a task even if the caller is cancelled meanwhile; the cancellation is raised
+    afterwards. A second cancellation cancels the work. For work that awaits more than the store's writes."""
+    doing = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await doing
+        raise
+
+
+class Tasks(set["asyncio.Task[Any]"]):
+    """The running background tasks of one owner."""
+
+    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run the work in a task, which leaves the set when it ends."""
+        task = asyncio.create_task(work, name=name)
+        self.add(task)
+        task.add_done_callback(self.discard)
+        return task
+
+
+async def stop(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel the tasks and wait until they have ended. Their results and errors are dropped."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def running(*work: Coroutine[Any, Any, T], name: str) -> AsyncIterator[list[asyncio.Task[T]]]:
+    """Run the work in tasks while the block runs. Leaving the block stops them."""
+    tasks = [asyncio.create_task(each, name=name) for each in work]
+    try:
+        yield tasks
+    finally:
+        await stop(*tasks)
+
+
+async def wait_first(*work: Coroutine[Any, Any, object]) -> None:
+    """Run the work until one piece of it has ended, and stop the others. Results and errors are dropped."""
+    async with running(*work, name="first-of") as tasks:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
 async def sleep_until_woken(clock: Clock, seconds: float, woken: asyncio.Event) -> None:
     """Sleep for so long, or until `woken` is set."""
-    sleeping = asyncio.ensure_future(clock.sleep(seconds))
-    waking = asyncio.ensure_future(woken.wait())
-    try:
-        await asyncio.wait((sleeping, waking), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (sleeping, waking):
-            task.cancel()
-        await asyncio.gather(sleeping, waking, return_exceptions=True)
+    await wait_first(clock.sleep(seconds), woken.wait())
 
 
 @asynccontextmanager
@@ -103,6 +151,4 @@ async def run_loops(clock: Clock, loops: Mapping[str, Callable[[], Awaitable[Non
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop(*tasks)

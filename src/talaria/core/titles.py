@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from talaria.core.display import clean_line
 from talaria.core.messages import File, UserMessage
+from talaria.core.text import clean_line
 
 LONGEST_TITLE: Final = 60  # characters
 _LOOKED_AT: Final = 4_000

@@ -8,9 +8,8 @@ person clears it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import NewType, Protocol
+from typing import NewType
 
 import msgspec
 
@@ -24,22 +23,6 @@ class Taint(msgspec.Struct, frozen=True):
 
     since: float
     source: str
-
-
-class Taints(Protocol):
-    """The rows of tainted folders."""
-
-    async def mark(self, folders: Sequence[FolderName], at: float, source: str) -> None:
-        """Mark the folders as tainted. The first mark of a folder stays. Durable."""
-        ...
-
-    async def find(self, folders: Sequence[FolderName]) -> Taint | None:
-        """Return the oldest taint of folders that overlap with these; None if there is none."""
-        ...
-
-    async def clear(self, folders: Sequence[FolderName]) -> None:
-        """Forget every taint of folders that overlap with these, because a person said so. Durable."""
-        ...
 
 
 PROJECT = "project:"

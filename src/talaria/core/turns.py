@@ -158,7 +158,7 @@ class Inbound(msgspec.Struct, frozen=True):
     `key` is the platform's id of this message within its scope; a second inbound with the same key is the
     same turn. `model` is a wish for the model, `address` is the way back for channels that push replies. No
     person attends an unattended turn, so what would need an approval is refused there. `run` is set for a
-    turn that no person waits for.
+    turn that no person waits for. `repeats_others` is set if the sender passes on what somebody else wrote.
     """
 
     chat_key: ChatKey
@@ -169,6 +169,7 @@ class Inbound(msgspec.Struct, frozen=True):
     address: str | None = None
     is_unattended: bool | UnsetType = UNSET
     run: RunOrder | UnsetType = UNSET
+    repeats_others: bool | UnsetType = UNSET
 
     @property
     def order(self) -> RunOrder | None:
@@ -177,8 +178,9 @@ class Inbound(msgspec.Struct, frozen=True):
 
     @property
     def untrusted(self) -> bool | UnsetType:
-        """Whether the message came from outside; unset for most messages."""
-        return UNSET if self.run is UNSET or not self.run.untrusted else True
+        """Whether the message has untrusted content; unset for most messages."""
+        is_from_outside = self.run is not UNSET and self.run.untrusted
+        return True if is_from_outside or self.repeats_others is True else UNSET
 
     @property
     def gives_way(self) -> bool:
@@ -192,7 +194,7 @@ class Inbound(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+        return "\n".join([part.text for part in self.parts if isinstance(part, Text)])
 
 
 class Turn(msgspec.Struct, frozen=True):

@@ -15,10 +15,10 @@ from typing import NoReturn
 import msgspec
 from msgspec import UNSET
 
+from talaria.access.people import People
 from talaria.core.clock import Clock
 from talaria.core.errors import BadRequest, NotFound
 from talaria.core.ids import JOB_PREFIX, ChatAddress, ChatKey, JobId, new_job_id
-from talaria.core.job_port import JobStore
 from talaria.core.jobs import (
     NOWHERE,
     AddJob,
@@ -33,7 +33,7 @@ from talaria.core.jobs import (
     SlotPage,
 )
 from talaria.core.ledger import Page
-from talaria.core.people import OWNER, KnownPeople, PersonId
+from talaria.core.people import OWNER, PersonId
 from talaria.core.suggest import did_you_mean
 from talaria.core.turns import Sender
 from talaria.jobs.planning import zone_of
@@ -58,6 +58,7 @@ from talaria.jobs.schedules import (
 from talaria.jobs.settings import CHECKED_INTERVAL, JobSettings
 from talaria.jobs.words import UnclearSchedule, parse_sentence, suggest_reminder
 from talaria.jobs.zones import find_zone, zone_name
+from talaria.store.store import JobStore
 
 _LOOKED_AT = 500  # jobs, when one is looked for by its name
 
@@ -77,7 +78,7 @@ class JobDesk:
     def __init__(
         self,
         jobs: JobStore,
-        people: KnownPeople,
+        people: People,
         clock: Clock,
         *,
         zone: tzinfo,

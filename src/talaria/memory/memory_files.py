@@ -11,21 +11,21 @@ turns. People edit the files too: a file that changes while a write is prepared 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from talaria.core.bounded import BoundedDict
 from talaria.core.errors import ToolError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.memory import MemoryPage, MemoryPlace, PageContent
 from talaria.core.people import OWNER
+from talaria.core.whole_files import lock_file, sync, write_new
 from talaria.memory.pages import Edited, body, page_digest
 
 MAX_READ_BYTES: Final = 64 << 10
@@ -65,7 +65,7 @@ class MemoryFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._cache: OrderedDict[MemoryPlace, _KnownPages] = OrderedDict()
+        self._cache: BoundedDict[MemoryPlace, _KnownPages] = BoundedDict(_PLACES_KEPT)
 
     def folder(self, place: MemoryPlace) -> Path:
         agent = self._root / folder_name(place.agent)
@@ -83,8 +83,6 @@ class MemoryFiles:
             folder = self.folder(place)
             known = _KnownPages(folder, tuple(str(folder / page) for page in place.pages))
             self._cache[place] = known
-            if len(self._cache) > _PLACES_KEPT:
-                self._cache.popitem(last=False)
         stamps = tuple([_stamp(path) for path in known.paths])
         if stamps != known.stamps:
             known.pages = tuple(_read(known.folder, page) for page in place.pages)
@@ -141,7 +139,7 @@ class MemoryFiles:
             left.unlink(missing_ok=True)
         draft = folder / f".{page}.{secrets.token_hex(4)}"
         try:
-            _write(draft, text)
+            write_new(draft, text.encode())
             if kept.strip():
                 _keep_earlier(folder, page, kept)
             if _stamp(folder / page) != before:
@@ -150,7 +148,7 @@ class MemoryFiles:
             draft.replace(folder / page)
         finally:
             draft.unlink(missing_ok=True)
-        _sync_folder(folder)
+        sync(folder)
         hit(Failpoint.REMEMBERED)
         return True
 
@@ -158,12 +156,8 @@ class MemoryFiles:
     def _lock(self) -> Iterator[None]:
         """Let one writer of all processes in. The lock is free when its process has ended."""
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(self._root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with lock_file(self._root / ".lock"):
             yield
-        finally:
-            os.close(descriptor)
 
 
 def _stamp(path: Path | str) -> Stamp:
@@ -195,27 +189,11 @@ def _read(folder: Path, page: MemoryPage) -> PageContent:
     return PageContent(page, text, page_digest(text), len(data))
 
 
-def _write(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _keep_earlier(folder: Path, page: MemoryPage, text: str) -> None:
     earlier = folder / "earlier"
     earlier.mkdir(exist_ok=True, mode=0o700)
     stem = page.removesuffix(".md")
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-    _write(earlier / f"{stem}-{when}.md", f"{body(text)}\n")
+    write_new(earlier / f"{stem}-{when}.md", f"{body(text)}\n".encode())
     for old in sorted(earlier.glob(f"{stem}-*.md"))[:-_EARLIER_KEPT]:
         old.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

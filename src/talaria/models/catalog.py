@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import msgspec
 from talaria.core.errors import NoModel, NotFound
 from talaria.core.spending import FREE, Price
 from talaria.core.suggest import did_you_mean
+from talaria.core.text import cut
 from talaria.models.discovery import ModelLists
 from talaria.models.known import NOTHING_KNOWN, Abilities, find_by_pattern, known_abilities
 from talaria.models.settings import LOCAL, SCRIPTED, ModelSettings
@@ -75,6 +77,7 @@ class Catalog:
         self._abilities = abilities or {}
         self._model_lists = model_lists
         self._built_in_default = built_in_default
+        self._merged = lru_cache(maxsize=256)(self._merge)
 
     def change(
         self,
@@ -134,9 +137,11 @@ class Catalog:
 
     def abilities(self, provider: str, model: str) -> Abilities:
         """Return what is known of a model: from the operator, then the endpoint, then the built-in table."""
-        found = self.configured_abilities(provider, model)
-        if self._model_lists is not None and (listed := self._model_lists.find(provider, model)) is not None:
-            found = found.or_else(listed)
+        lists = self._model_lists
+        return self._merged(provider, model, None if lists is None else lists.find(provider, model))
+
+    def _merge(self, provider: str, model: str, listed: Abilities | None) -> Abilities:
+        found = self.configured_abilities(provider, model).or_else(listed or NOTHING_KNOWN)
         return found.or_else(known_abilities(provider, model))
 
     def configured_abilities(self, provider: str, model: str) -> Abilities:
@@ -194,7 +199,7 @@ class Catalog:
 
     def _unknown(self, wish: str) -> NotFound:
         known = list(dict.fromkeys((*self.names(), *self.listed())))
-        wish = wish if len(wish) <= _LONGEST_WISH else f"{wish[:_LONGEST_WISH]}…"
+        wish = cut(wish, _LONGEST_WISH)
         suggestion = did_you_mean(wish, known)
         provider = self._model.provider
         example = f", such as {provider}/{wish}" if provider else ""

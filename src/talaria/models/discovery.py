@@ -8,26 +8,26 @@ it asks a server for its list of models and for nothing else, and never uses a k
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from talaria.core.clock import Clock
 from talaria.core.errors import ModelError, NoModel
+from talaria.core.whole_files import replace_file
 from talaria.models.answer_budget import is_costly
 from talaria.models.failures import DECODE_ERRORS
 from talaria.models.known import Abilities
-from talaria.models.loaded_context import LoadedModels
 from talaria.models.settings import PRESETS, SCRIPTED
 
 if TYPE_CHECKING:
     import aiohttp
+
+    from talaria.models.providers import Providers
 
 _log = logging.getLogger("talaria.models")
 
@@ -55,43 +55,37 @@ class ModelList(msgspec.Struct, frozen=True, omit_defaults=True):
     is_local: bool = False  # its server loads and unloads models
 
 
-class ListSource(Protocol):
-    """Asks endpoints. Raises `NoModel` for a provider that cannot be used, `ModelError` when one fails."""
-
-    def base_url(self, provider: str) -> str: ...
-
-    async def list_models(self, provider: str) -> bytes: ...
-
-    async def loaded(self, provider: str) -> LoadedModels | None: ...
-
-
 class ModelLists:
     """The model lists of the providers in use. The file is a cache for the next start."""
 
     def __init__(
-        self, source: ListSource, clock: Clock, providers: Iterable[str], path: Path | None = None
+        self, source: Providers, clock: Clock, providers: Iterable[str], path: Path | None = None
     ) -> None:
         self._source = source
         self._clock = clock
         self._providers = tuple(name for name in dict.fromkeys(providers) if name and name != SCRIPTED)
         self._path = path
         self._lists: dict[str, ModelList] = _load(path) if path is not None else {}
+        self.change()
+
+    def change(self) -> None:
+        """Forget the lists of addresses that are not configured any more."""
+        self._lists = {name: found for name, found in self._lists.items() if self._is_current(name, found)}
+
+    def _is_current(self, provider: str, found: ModelList) -> bool:
+        try:
+            return found.url == self._source.base_url(provider)
+        except NoModel:
+            return False
 
     def find(self, provider: str, model: str) -> Abilities | None:
-        found = self.get(provider)
-        if found is None:
+        if (found := self._lists.get(provider)) is None:
             return None
         return found.models.get(model) or found.models.get(f"{model}:latest")  # as Ollama lists it
 
     def get(self, provider: str) -> ModelList | None:
         """Return the provider's list; None if it was not asked, or was asked at another address."""
-        found = self._lists.get(provider)
-        if found is None:
-            return None
-        try:
-            return found if found.url == self._source.base_url(provider) else None
-        except NoModel:
-            return None
+        return self._lists.get(provider)
 
     def names(self) -> Iterable[str]:
         """Yield `provider/model` for every listed model, provider by provider."""
@@ -110,7 +104,9 @@ class ModelLists:
     async def refresh(self) -> None:
         due = [provider for provider in self._providers if self._is_due(provider)]
         for provider in due:
-            self._lists[provider] = await self._ask(provider)
+            found = await self._ask(provider)
+            if self._is_current(provider, found):
+                self._lists[provider] = found
         if due and self._path is not None:
             # A copy: `change` may add providers meanwhile. Off the loop: the disk may hang.
             await asyncio.to_thread(_save, self._path, dict(self._lists))
@@ -166,15 +162,10 @@ def _load(path: Path) -> dict[str, ModelList]:
 
 
 def _save(path: Path, lists: Mapping[str, ModelList]) -> None:
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        unfinished.touch(0o600)
-        unfinished.write_bytes(msgspec.json.encode(lists))
-        unfinished.replace(path)
+        replace_file(path, msgspec.json.encode(lists), is_durable=False)
     except OSError as error:
         _log.warning("%s cannot be written: %s", path, error.strerror)
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
 
 
 # -- reading lists ----------------------------------------------------------------------------------------

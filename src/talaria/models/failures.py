@@ -25,6 +25,7 @@ from talaria.core.errors import (
     ModelUnavailable,
 )
 from talaria.core.redaction import Redactor
+from talaria.core.text import cut_to_fit
 
 MAX_REASON = 300
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -293,7 +294,7 @@ class ProviderErrors:
 
     def malformed(self, what: str) -> ModelError:
         hint = "Try again, and if it stays so, run `talaria doctor --call`."
-        return self._failed(f"sent an answer that cannot be read: {_cut(what)}", hint)
+        return self._failed(f"sent an answer that cannot be read: {cut_to_fit(what, MAX_REASON)}", hint)
 
     def unreachable(self, url: str, reason: str) -> ModelError:
         return ModelUnavailable(
@@ -361,15 +362,11 @@ class ProviderErrors:
     def say(self, what: str, reason: str = "") -> str:
         """Return a sentence about the model: what it did, and the reason in the words of the provider."""
         # Redact before trimming: the redactor does not find half a key, but a person can still read it.
-        reason = _cut(" ".join(self._redact(reason[:_MAX_MESSAGE]).split()))
+        reason = cut_to_fit(" ".join(self._redact(reason[:_MAX_MESSAGE]).split()), MAX_REASON)
         model = f" (model {self._model})" if self._model else ""
         text = f"{self._provider}{model} {self._redact(what)}"
         text = f"{text}: {reason}" if reason else text
         return text if text.endswith((".", "!", "?", "…")) else f"{text}."
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"
 
 
 def _format_wait(seconds: float | None) -> str:

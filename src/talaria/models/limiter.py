@@ -15,18 +15,18 @@ outcome of that call changes nothing.
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from enum import StrEnum
+from functools import partial
 
 import msgspec
 
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import EndpointResting, IllegalMove, ModelError
+from talaria.core.slots import FairWaiters
 from talaria.models.failures import ProviderErrors, harms_endpoint
 from talaria.observe.metrics import EndpointReading
 
@@ -145,8 +145,8 @@ class FairSemaphore:
         self._free = self._count = count
         self._most_giving_way = max(1, count - max(1, count // 4))
         self._giving_way = 0
-        self._waiting = _Waiters()
-        self._behind = _Waiters()  # those that give way
+        self._waiting = FairWaiters()
+        self._behind = FairWaiters()  # those that give way
 
     @property
     def busy(self) -> int:
@@ -154,7 +154,7 @@ class FairSemaphore:
 
     @property
     def waiting(self) -> int:
-        return self._waiting.count + self._behind.count
+        return len(self._waiting) + len(self._behind)
 
     @asynccontextmanager
     async def held(self, session: str, *, gives_way: bool = False) -> AsyncIterator[None]:
@@ -170,63 +170,20 @@ class FairSemaphore:
             self._take(gives_way)
             return
         queue = self._behind if gives_way else self._waiting
-        waiter = queue.add(session)
-        try:
-            await waiter
-        except BaseException:
-            if waiter.done() and not waiter.cancelled():
-                self.release(gave_way=gives_way)
-            else:
-                queue.withdraw(session, waiter)
-            raise
+        await queue.wait(session, partial(self.release, gave_way=gives_way))
 
     def release(self, *, gave_way: bool = False) -> None:
         """Hand the permit to the session whose turn it is, or keep it free."""
         self._free += 1
         self._giving_way -= gave_way
-        if self._waiting.wake():
+        if self._waiting.wake() is not None:
             self._take(gives_way=False)
-        elif self._giving_way < self._most_giving_way and self._behind.wake():
+        elif self._giving_way < self._most_giving_way and self._behind.wake() is not None:
             self._take(gives_way=True)
 
     def _take(self, gives_way: bool) -> None:
         self._free -= 1
         self._giving_way += gives_way
-
-
-class _Waiters:
-    """Calls that wait for a permit, by session."""
-
-    def __init__(self) -> None:
-        self._sessions: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self._sessions.values()))
-
-    def add(self, session: str) -> asyncio.Future[None]:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sessions.setdefault(session, deque()).append(waiter)
-        return waiter
-
-    def wake(self) -> bool:
-        """Let the first call of the first session go on. Its session goes behind the others."""
-        for session, queue in self._sessions.items():
-            # A waiter that is done was cancelled and has not withdrawn yet.
-            waiter = next((waiter for waiter in queue if not waiter.done()), None)
-            if waiter is not None:
-                waiter.set_result(None)
-                self.withdraw(session, waiter)
-                if session in self._sessions:
-                    self._sessions.move_to_end(session)
-                return True
-        return False
-
-    def withdraw(self, session: str, waiter: asyncio.Future[None]) -> None:
-        queue = self._sessions[session]
-        queue.remove(waiter)
-        if not queue:
-            del self._sessions[session]
 
 
 # -- both together ------------------------------------------------------------------------------------------
@@ -242,58 +199,69 @@ class CallLimiter:
         draw: Callable[[], float] = random.random,
         breaker: BreakerSettings | None = None,
     ) -> None:
-        self._breaker = CircuitBreaker(clock or SystemClock(), draw, breaker)
-        self._permits = FairSemaphore(max_concurrency)
+        self.breaker = CircuitBreaker(clock or SystemClock(), draw, breaker)
+        self.permits = FairSemaphore(max_concurrency)
 
     @property
     def is_resting(self) -> bool:
-        return self._breaker.is_resting
+        return self.breaker.is_resting
 
-    @asynccontextmanager
-    async def call(
-        self, session: str, errors: ProviderErrors, *, gives_way: bool = False
-    ) -> AsyncIterator[Callable[[], None]]:
-        """Hold a permit while the caller makes one call. Yield the function to call when the answer starts.
-
-        Raises `EndpointResting` while the breaker is open: before waiting for a permit, and again after it.
-        """
-        if self.is_resting:
-            raise self._refusal(errors)
-        await self._permits.acquire(session, gives_way=gives_way)
-        try:
-            ticket = self._breaker.admit()
-            if ticket is None:
-                raise self._refusal(errors)
-
-            def started() -> None:
-                nonlocal ticket
-                assert ticket is not None
-                ticket = self._breaker.started(ticket)
-
-            try:
-                yield started
-            except ModelError as error:
-                if harms_endpoint(error):
-                    self._breaker.failed(ticket)
-                else:
-                    self._breaker.answered(ticket)
-                raise
-            except BaseException:
-                self._breaker.cancelled(ticket)
-                raise
-            self._breaker.answered(ticket)
-        finally:
-            self._permits.release(gave_way=gives_way)
+    def call(self, session: str, errors: ProviderErrors, *, gives_way: bool = False) -> LimitedCall:
+        """Return the context in which the caller makes one call."""
+        return LimitedCall(self, session, errors, gives_way=gives_way)
 
     def reading(self) -> EndpointReading:
-        breaker = self._breaker
+        breaker = self.breaker
         return EndpointReading(
             state=breaker.state,
             failures=breaker.failures,
             retry_seconds=round(breaker.rests_for, 3),
-            busy=self._permits.busy,
-            waiting=self._permits.waiting,
+            busy=self.permits.busy,
+            waiting=self.permits.waiting,
         )
 
-    def _refusal(self, errors: ProviderErrors) -> EndpointResting:
-        return errors.resting(self._breaker.failures, self._breaker.rests_for)
+
+class LimitedCall:
+    """Holds a permit inside the block. Entering returns the function to call when the answer starts.
+
+    Entering raises `EndpointResting` while the breaker is open: before waiting for a permit, and again after
+    it. A class, because a generator costs twice as much.
+    """
+
+    __slots__ = ("_errors", "_gives_way", "_limiter", "_session", "_ticket")
+
+    def __init__(
+        self, limiter: CallLimiter, session: str, errors: ProviderErrors, *, gives_way: bool
+    ) -> None:
+        self._limiter = limiter
+        self._session = session
+        self._errors = errors
+        self._gives_way = gives_way
+        self._ticket = 0
+
+    async def __aenter__(self) -> Callable[[], None]:
+        breaker, permits = self._limiter.breaker, self._limiter.permits
+        if breaker.is_resting:
+            raise self._refusal(breaker)
+        await permits.acquire(self._session, gives_way=self._gives_way)
+        if (ticket := breaker.admit()) is None:
+            permits.release(gave_way=self._gives_way)
+            raise self._refusal(breaker)
+        self._ticket = ticket
+        return self._started
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        breaker = self._limiter.breaker
+        if error is None or (isinstance(error, ModelError) and not harms_endpoint(error)):
+            breaker.answered(self._ticket)
+        elif isinstance(error, ModelError):
+            breaker.failed(self._ticket)
+        else:
+            breaker.cancelled(self._ticket)
+        self._limiter.permits.release(gave_way=self._gives_way)
+
+    def _started(self) -> None:
+        self._ticket = self._limiter.breaker.started(self._ticket)
+
+    def _refusal(self, breaker: CircuitBreaker) -> EndpointResting:
+        return self._errors.resting(breaker.failures, breaker.rests_for)

@@ -317,7 +317,7 @@ class ChatReader:
         chunk = _decode_chunk(event)
         if chunk.error and is_error(chunk.error):
             raise answer.errors.in_stream(parse_error(chunk.error))
-        if len(chunk.usage) > _NULL and (usage := openai_usage(chunk.usage)) is not None:
+        if chunk.usage and len(chunk.usage) > _NULL and (usage := openai_usage(chunk.usage)) is not None:
             answer.usage = usage
         if chunk.id and not answer.id:
             answer.id = chunk.id[:MAX_ID]
@@ -346,7 +346,7 @@ class ChatReader:
                 answer.add_refusal(text)
             if delta.tool_calls:
                 self._take_calls(delta.tool_calls, answer)
-        if len(choice.usage) > _NULL and (usage := openai_usage(choice.usage)) is not None:
+        if choice.usage and len(choice.usage) > _NULL and (usage := openai_usage(choice.usage)) is not None:
             answer.usage = usage
         if choice.finish_reason:
             if choice.finish_reason == "error":

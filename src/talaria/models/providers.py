@@ -178,9 +178,9 @@ class Providers:
         return self._local if provider == LOCAL and LOCAL not in self._configured else None
 
     def _find(self, provider: str) -> ProviderSettings:
-        if self._built_in(provider) is not None:
-            return ProviderSettings("built-in")
         settings = self._settings.get(provider)
+        if settings is None and self._built_in(provider) is not None:
+            return ProviderSettings("built-in")
         if settings is None:
             provider = provider[:100]
             suggestion = did_you_mean(provider, self._settings)
@@ -192,7 +192,8 @@ class Providers:
         return settings
 
     def _key(self, settings: ProviderSettings) -> str:
-        return settings.api_key or self._environ.get(settings.api_key_env, "")
+        name = settings.api_key_env
+        return settings.api_key or (self._environ.get(name, "") if name else "")
 
     def _usable(self, provider: str) -> ProviderSettings:
         settings = self._find(provider)

@@ -40,11 +40,11 @@ def read_counts(raw: msgspec.Raw) -> dict[str, Any] | None:
 def count(counts: object, name: str) -> int:
     """Return the member `name` of a decoded object if it is a whole number from 0 on, and 0 otherwise."""
     value = counts.get(name) if isinstance(counts, dict) else None
-    if isinstance(value, float) and value.is_integer():
+    if type(value) is float and value.is_integer():
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if type(value) is not int or value <= 0:  # a bool is no count
         return 0
-    return min(value, _LONGEST_COUNT)
+    return value if value < _LONGEST_COUNT else _LONGEST_COUNT
 
 
 def clamp_usage(usage: TokenUsage, body: Iterable[bytes], sent: int, received: int) -> TokenUsage:

@@ -16,6 +16,7 @@ from talaria.core.messages import (
     AssistantMessage,
     File,
     Image,
+    Message,
     Part,
     Reasoning,
     Text,
@@ -32,8 +33,8 @@ from talaria.core.models import (
     TextDelta,
     ThoughtDelta,
 )
-from talaria.core.ports import WireFormat
 from talaria.core.specs import Prefix
+from talaria.core.tools import ToolSpec
 from talaria.core.units import format_size
 from talaria.models.answer_budget import MAX_DOCUMENT_BYTES, MAX_ID, SMALL_DOCUMENT, AnswerBudget
 from talaria.models.failures import DECODE_ERRORS, ProviderErrors
@@ -44,8 +45,19 @@ _CUTS = frozenset({"length", "content_filter"})  # reasons of answers that are n
 _encode = msgspec.json.Encoder().encode
 
 
-class Wire(WireFormat, Protocol):
-    """A wire format as an endpoint uses it: the `WireFormat` port, with requests and answers."""
+class Wire(Protocol):
+    """The format in which a provider's API takes a conversation, and in which it answers. The encoding of a
+    message does not depend on its position, so that the bytes of a request are a prefix of those of later
+    requests."""
+
+    @property
+    def name(self) -> str: ...
+
+    def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix: ...
+
+    def encode(self, message: Message) -> bytes:
+        """Return one or more JSON objects, joined by commas."""
+        ...
 
     @property
     def path(self) -> str:

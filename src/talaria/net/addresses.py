@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import TypeAlias
 
 from talaria.core.errors import ToolError
+from talaria.core.text import cut
 
 Address: TypeAlias = IPv4Address | IPv6Address
 
@@ -102,7 +103,7 @@ def _parse_ipv6(text: str) -> Address:
 
 
 def _odd(text: str, why: str) -> AddressRefused:
-    shown = text if len(text) <= 80 else text[:80] + "…"
+    shown = cut(text, 80)
     return AddressRefused(f"The host {shown!r} is refused: {why}.", "Write the plain name of the host.")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin, urlsplit
 
 from talaria.core.errors import ToolError
+from talaria.core.text import cut
 from talaria.core.units import format_size
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class FetchedPage:
 
 def check_url(url: str) -> str:
     """Return the address without its fragment. Raises `ToolError` for one that is not fetched."""
-    shown = url if len(url) <= 200 else url[:200] + "…"
+    shown = cut(url, 200)
     if len(url) > _MAX_URL:
         raise ToolError(f"The address has more than {_MAX_URL} characters.", "Fetch a shorter one.")
     try:

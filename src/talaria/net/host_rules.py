@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from talaria.core.ports import HostAnswer, HostAsker, HostRequest
+from talaria.core.bounded import BoundedDict
+from talaria.core.ids import SessionId
 from talaria.net.addresses import AddressRefused, parse_host, write_address
 
 if TYPE_CHECKING:
@@ -65,8 +66,34 @@ def is_listed(host: str, port: int, settings: NetworkSettings) -> bool:
     return not isinstance(parsed, str) and write_address(parsed, port) in settings.private_endpoints()
 
 
+@dataclass(frozen=True, slots=True)
+class HostRequest:
+    """A connection that a command of a session wants. `host` is a name in lower case or an address, as
+    `net.addresses.parse_host` returns it. Nobody waits for a background process, so it cannot be held."""
+
+    session_id: SessionId
+    host: str
+    port: int
+    is_background: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HostAnswer:
+    """The answer to a `HostRequest`. `reason` is a sentence for the command that asked, if it is refused."""
+
+    is_admitted: bool
+    reason: str = ""
+
+
+AskHost: TypeAlias = Callable[[HostRequest], Awaitable[HostAnswer]]
+"""Asks a person about a host that no rule admits. A host that is granted to the session already is admitted
+at once. The caller waits for a limited time and then cancels the call; the question stays open for the
+session. For a background process the call refuses at once, and leaves the question open."""
+
+
 class NetworkGate:
-    """`HostGate` by `[network] commands` and `allow`. An unlisted host is a question for `asker`.
+    """Decides which hosts the commands of a session reach, by `[network] commands` and `allow`. An unlisted
+    host is a question for `ask`. The address is checked apart from this.
 
     Connections that wait for the same answer share one question. A question that nobody answered in time
     stays open; for a few minutes the same host does not hold a command again.
@@ -75,47 +102,46 @@ class NetworkGate:
     def __init__(
         self,
         settings: Callable[[], NetworkSettings],
-        asker: HostAsker | None = None,
+        ask: AskHost | None = None,
         hold_seconds: float = HOLD_SECONDS,
     ) -> None:
         self._settings = settings
-        self.asker = asker
+        self.ask = ask
         self._hold_seconds = hold_seconds
         self._open: dict[_Key, asyncio.Task[HostAnswer]] = {}
-        self._unanswered: OrderedDict[_Key, float] = OrderedDict()
+        self._unanswered: BoundedDict[_Key, float] = BoundedDict(_MOST_REMEMBERED)
 
     async def admit(self, request: HostRequest) -> HostAnswer:
+        """Return the answer, after a person was asked if that is needed."""
         settings = self._settings()
         if settings.commands == "off":
             return HostAnswer(False, 'Commands have no network here (network.commands = "off").')
         if settings.commands == "open" or is_listed(request.host, request.port, settings):
             return HostAnswer(True)
-        if self.asker is None:
+        if self.ask is None:
             return HostAnswer(False, "It is not in network.allow, and there is nobody to ask.")
         if request.is_background:
-            return await self.asker.ask(request)
-        return await self._ask(request, self.asker)
+            return await self.ask(request)
+        return await self._share(request, self.ask)
 
-    async def _ask(self, request: HostRequest, asker: HostAsker) -> HostAnswer:
+    async def _share(self, request: HostRequest, ask: AskHost) -> HostAnswer:
         key = (request.session_id, write_rule(request.host, request.port))
         asking = self._open.get(key)
         if asking is None:
-            asking = asyncio.create_task(self._hold(key, request, asker), name="ask about a host")
+            asking = asyncio.create_task(self._hold(key, request, ask), name="ask about a host")
             self._open[key] = asking
             asking.add_done_callback(lambda _: self._open.pop(key, None))
         return await asyncio.shield(asking)
 
-    async def _hold(self, key: _Key, request: HostRequest, asker: HostAsker) -> HostAnswer:
+    async def _hold(self, key: _Key, request: HostRequest, ask: AskHost) -> HostAnswer:
         now = asyncio.get_running_loop().time()
         was_asked = self._unanswered.get(key, 0.0) > now
         try:
             async with asyncio.timeout(_SHORT_HOLD if was_asked else self._hold_seconds):
-                answer = await asker.ask(request)
+                answer = await ask(request)
         except TimeoutError:
             if not was_asked:
                 self._unanswered[key] = now + self._hold_seconds + _AGAIN_SECONDS
-                if len(self._unanswered) > _MOST_REMEMBERED:
-                    self._unanswered.popitem(last=False)
             text = "A person was asked and has not answered yet. Try again once they have, or do without it."
             return HostAnswer(False, text)
         self._unanswered.pop(key, None)

@@ -19,11 +19,11 @@ from typing import TypeAlias
 
 from talaria.core.errors import TalariaError
 from talaria.core.ids import SessionId
-from talaria.core.ports import HostGate, HostRequest
+from talaria.core.tasks import Tasks, running, stop
 from talaria.net.addresses import AddressRefused
 from talaria.net.client_hello import HelloReader
 from talaria.net.dialer import Dialer
-from talaria.net.host_rules import WEB_PORTS
+from talaria.net.host_rules import WEB_PORTS, HostRequest, NetworkGate
 from talaria.net.proxy_requests import (
     BadProxyRequest,
     ChunkedBody,
@@ -84,7 +84,7 @@ class CommandProxy:
 
     def __init__(
         self,
-        gate: HostGate,
+        gate: NetworkGate,
         dialer: Dialer,
         bounds: ProxyBounds | None = None,
         *,
@@ -126,7 +126,7 @@ class ProxyListener:
         self.session_id = session_id
         self._folder = -1
         self._servers: list[asyncio.Server] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._refusals: deque[str] = deque(maxlen=_MAX_REFUSALS)
         self._lines = _ConnectionLines(session_id, proxy.bounds)
 
@@ -161,9 +161,7 @@ class ProxyListener:
         """Close the sockets and every connection through them."""
         for server in self._servers:
             server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop(*self._tasks)
         self._lines.end_window()
         if self._folder >= 0:
             for name in (FOREGROUND, BACKGROUND):
@@ -188,9 +186,7 @@ class ProxyListener:
             return
         self._proxy.open_connections[self.session_id] += 1
         served = _Served(self._proxy, told, reader, writer)
-        task = asyncio.create_task(self._serve(served), name="proxy connection")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._serve(served), "proxy connection")
 
     async def _serve(self, served: _Served) -> None:
         told, failure = served.told, None
@@ -367,8 +363,7 @@ class _Served:
     async def _exchange(self, request: ProxyRequest, up_reader: _Reader, up: _Writer) -> None:
         """Pass on one request, and its response until the host closes the connection."""
         up.write(request.head)
-        sending = asyncio.create_task(self._send_body(request.length, up), name="proxy body")
-        try:
+        async with running(self._send_body(request.length, up), name="proxy body"):
             status = 100
             while status < 200:  # some responses come before the real one
                 head = await up_reader.readuntil(b"\r\n\r\n")
@@ -376,9 +371,6 @@ class _Served:
                 self._count(len(written), is_sent=False)
                 self._writer.write(written)
             await self._pump(up_reader, self._writer, is_sent=False)
-        finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
 
     async def _send_body(self, length: int | None, up: _Writer) -> None:
         chunks = ChunkedBody() if length is None else None
@@ -431,13 +423,8 @@ class _Served:
 
 async def _both(*pumps: Coroutine[object, object, None]) -> None:
     """Run both directions until both have ended, or one has failed."""
-    tasks = [asyncio.create_task(pump, name="proxy pump") for pump in pumps]
-    try:
+    async with running(*pumps, name="proxy pump") as tasks:
         await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _write_refusal(writer: _Writer, status: int, text: str) -> None:

@@ -165,8 +165,8 @@ class SseDataParser(LineParser[bytes]):
                     events.append(kept[0] if len(kept) == 1 else b"\n".join(kept))
                     kept.clear()
                     self._size = 0
-            elif not kept and line.startswith(b"data: ") and len(line) <= self._max:
-                self._size = len(line)
+            elif not kept and line.startswith(b"data: ") and (size := len(line)) <= self._max:
+                self._size = size
                 kept.append(line[6:])
             elif line.startswith(b"data:") or line == b"data":
                 self._add(line)

@@ -21,16 +21,14 @@ import msgspec
 from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.program import spoken_afar
+from talaria.core.text import DIRECTION_MARKS, MISLEADING, NOT_IN_LINES, escape_match
 
 Scalar = str | int | float | bool | None
 Redact = Callable[[str], str]
 
 _MAX_TEXT = 8 << 10
 _MAX_QUEUED = 64 << 10  # the first cut, made when a record is queued; redaction comes before the second
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
-)
-_SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_UNPRINTABLE = re.compile(f"[{NOT_IN_LINES}{MISLEADING}{DIRECTION_MARKS}]")
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _turn: ContextVar[Mapping[str, Scalar]] = ContextVar("talaria_turn")
 _plugin: ContextVar[str] = ContextVar("talaria_plugin", default="")
@@ -123,14 +121,7 @@ def as_text(line: Line, redact: Redact) -> str:
 
 def escape(text: str) -> str:
     """Make control characters, line breaks and direction marks visible: text cannot forge log lines."""
-    return _UNPRINTABLE.sub(_escape_character, text)
-
-
-def _escape_character(match: re.Match[str]) -> str:
-    character = match[0]
-    if character in _SHORT_ESCAPES:
-        return _SHORT_ESCAPES[character]
-    return f"\\x{ord(character):02x}" if ord(character) < 0x100 else f"\\u{ord(character):04x}"
+    return _UNPRINTABLE.sub(escape_match, text)
 
 
 def _without_surrogates(text: str) -> str:

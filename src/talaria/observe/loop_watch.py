@@ -32,7 +32,7 @@ from talaria.core.ids import TURN_PREFIX, TurnId
 from talaria.core.limits import Limits
 from talaria.core.units import format_size
 from talaria.observe.health import read_rss
-from talaria.observe.metrics import LoopReading, Metrics
+from talaria.observe.metrics import LoopReading, Metrics, loop_metrics
 
 _log = logging.getLogger("talaria.loop")
 
@@ -41,6 +41,7 @@ STALL_SECONDS = 0.25
 _SETTLE_SECONDS = 2.0  # for which a stall counts after it has ended
 _SCHEDULED_SHARE = 4  # scheduled work is put off at this fraction of the limit
 _WARN_SECONDS = 1.0
+_SCHEDSTAT = "/proc/self/task/{thread}/schedstat"
 _LOG_SECONDS = 10.0  # between two reports of stalls shorter than a second
 _MINUTE = 60.0
 _FRAMES = 16
@@ -163,15 +164,17 @@ class LoopWatch:
         on_wedged: Callable[[Holder | None], None] = lambda holder: None,
         wedged_seconds: float = math.inf,
         on_blocked: Callable[[Holder, float], None] = lambda holder, seconds: None,
+        schedstat: str = _SCHEDSTAT,
     ) -> None:
         """`on_blocked` is called on the loop, with the holder and the seconds, after a stall that is warned
-        of."""
+        of. `schedstat` is the file in which the system reports how long the loop's thread waited for a
+        processor."""
         self.load = Load(limits, measure=self._measure, memory=read_rss)
         self._metrics = metrics
         self._on_wedged = on_wedged
         self._on_blocked = on_blocked
         self._wedged_seconds = wedged_seconds
-        self._run_delay = _RunDelay()
+        self._run_delay = _RunDelay(schedstat)
         self._stop = Event()
         self._thread = Thread(target=self._run, name="talaria-loop-watch", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -201,7 +204,7 @@ class LoopWatch:
     def start(self) -> None:
         self._loop, self._home = asyncio.get_running_loop(), get_ident()
         self._run_delay.open()
-        self._metrics.watch_loop(self.reading)
+        self._metrics.watch(lambda: loop_metrics(self.reading()))
         self.load.limits.watch("loop_lag", lambda: self.load.lag)
         self.load.limits.watch("memory", read_rss)
         self._schedule()
@@ -349,13 +352,14 @@ class _RunDelay:
     """The seconds for which a thread waited for a processor, all its life. They stay 0 where the system does
     not tell them."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self._path = path
         self._file = -1
 
     def open(self) -> None:
         """Watch the calling thread."""
         with suppress(OSError):  # not Linux
-            self._file = os.open(f"/proc/self/task/{get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.open(self._path.format(thread=get_native_id()), os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> float:
         if self._file < 0:

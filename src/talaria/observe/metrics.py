@@ -5,14 +5,24 @@ Label values are providers, models, tools, routes, channels and states, never se
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
+from itertools import accumulate
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from talaria.core.ids import TurnId
 from talaria.core.jobs import JobCounts
@@ -43,13 +53,7 @@ _LAG_SECONDS = (0.002, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 15, 60)
 _MODEL_SECONDS = (0.1, 0.5, 1, 2, 5, 15, 60, 300)
 
 
-class PoolReading(msgspec.Struct, frozen=True):
-    """The warm pool's figures at one moment: `size` to `bytes` are gauges, the rest count from the start."""
-
-    size: int = 0
-    busy: int = 0
-    building: int = 0
-    bytes: int = 0
+class PoolCounters(msgspec.Struct):
     hits: int = 0
     builds: int = 0
     catchups: int = 0
@@ -58,6 +62,16 @@ class PoolReading(msgspec.Struct, frozen=True):
     evicted_idle: int = 0
     evicted_bytes: int = 0
     released: int = 0
+
+
+class PoolReading(msgspec.Struct, frozen=True):
+    """The warm pool's figures at one moment. The counters count from the start."""
+
+    size: int
+    busy: int
+    building: int
+    bytes: int
+    counters: PoolCounters
 
 
 class EndpointReading(msgspec.Struct, frozen=True):
@@ -128,17 +142,18 @@ class Metrics:
     def __init__(self) -> None:
         self._member = ""
         self.turns_ended = 0
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # process-wide: no `_created` series
         self._registry = registry = CollectorRegistry()
 
-        def counter(name: str, text: str, *labels: str) -> _LabelledCounter:
-            return _LabelledCounter(Counter(f"talaria_{name}", text, labels, registry=registry))
+        def counter(name: str, text: str, *labels: str) -> _Counter:
+            registry.register(counted := _Counter(f"talaria_{name}", text, labels))
+            return counted
 
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(f"talaria_{name}", text, registry=registry)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"talaria_{name}", text, buckets=buckets, registry=registry)
+        def histogram(name: str, text: str, bounds: tuple[float, ...]) -> _Histogram:
+            registry.register(observed := _Histogram(f"talaria_{name}", text, bounds))
+            return observed
 
         self._turns = counter("turns", "Turns that ended.", "state", "channel")
         self._turn_seconds = histogram("turn_seconds", "From accepted to ended.", _TURN_SECONDS)
@@ -244,39 +259,19 @@ class Metrics:
         """Count a stream as open while the block runs."""
         return self._streams.track_inprogress()
 
-    def watch_pool(self, read: Callable[[], PoolReading]) -> None:
+    def watch(self, read: Callable[[], Iterator[Metric]]) -> None:
         """Call `read` at each scrape. It must be quick and must not raise."""
-        self._registry.register(_ScrapeCollector(lambda: _pool_metrics(read())))
-
-    def watch_endpoints(self, read: Callable[[], Mapping[str, EndpointReading]]) -> None:
-        """Call `read` at each scrape; its keys are providers. It must be quick and must not raise."""
-        self._registry.register(_ScrapeCollector(lambda: _endpoint_metrics(read())))
-
-    def watch_network(self, read: Callable[[], NetworkReading]) -> None:
-        """Call `read` at each scrape. It must be quick and must not raise."""
-        self._registry.register(_ScrapeCollector(lambda: _network_metrics(read())))
-
-    def watch_servers(self, read: Callable[[], Mapping[str, ServerReading]]) -> None:
-        """Call `read` at each scrape; its keys are names of MCP servers. It must be quick and not raise."""
-        self._registry.register(_ScrapeCollector(lambda: _server_metrics(read())))
+        self._registry.register(_ScrapeCollector(read))
 
     def loop_was_late(self, seconds: float) -> None:
         """Count one tick of the event loop, which came so late."""
         self._lag.observe(seconds)
 
-    def watch_loop(self, read: Callable[[], LoopReading]) -> None:
-        """Call `read` at each scrape. It must be quick and must not raise."""
-        self._registry.register(_ScrapeCollector(lambda: _loop_metrics(read())))
-
-    def watch_limits(self, read: Callable[[], Mapping[str, LimitReading]]) -> None:
-        """Call `read` at each scrape; its keys are those of `[limits]`. It must be quick and not raise."""
-        self._registry.register(_ScrapeCollector(lambda: _limit_metrics(read())))
-
     def watch_cluster(self, member: str, read: Callable[[], ClusterReading]) -> None:
         """Label the metrics of this gateway with its name in the cluster, and call `read` at each scrape. It
         must be quick and must not raise."""
         self._member = member
-        self._registry.register(_ScrapeCollector(lambda: _cluster_metrics(read())))
+        self.watch(lambda: _cluster_metrics(read()))
 
     def note_store(self, stats: StoreStats) -> None:
         """Set the store's gauges. The store answers asynchronously, so the caller asks it before `render`."""
@@ -292,24 +287,46 @@ class Metrics:
         return generate_latest(_MemberPage(self._registry, self._member))
 
 
-class _LabelledCounter:
+class _Counter(Collector):
     """A counter with a bounded number of label sets; further sets are counted as `other`.
 
-    Keeps the client library's children by their label values: a look-up here costs a third of `labels()`.
+    Only the event loop counts, so no lock is needed. The client library takes one for each increment.
     """
 
-    def __init__(self, counter: Counter) -> None:
-        self._counter = counter
-        self._children: dict[tuple[str, ...], Counter] = {}
+    def __init__(self, name: str, text: str, labels: tuple[str, ...]) -> None:
+        self._family = (name, text, None, labels)
+        self._counts: dict[tuple[str, ...], float] = {}
 
     def inc(self, *labels: str, by: float = 1) -> None:
-        child = self._children.get(labels)
-        if child is None:
-            if len(self._children) >= _MAX_LABEL_SETS:
-                self._counter.labels(*[_OTHER] * len(labels)).inc(by)
-                return
-            child = self._children[labels] = self._counter.labels(*labels)
-        child.inc(by)
+        counts = self._counts
+        if labels not in counts:
+            labels = labels if len(counts) < _MAX_LABEL_SETS else (_OTHER,) * len(labels)
+            counts.setdefault(labels, 0.0)
+        counts[labels] += by
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(*self._family)
+        for labels, count in self._counts.items():
+            family.add_metric(labels, count)
+        yield family
+
+
+class _Histogram(Collector):
+    """Counts values by their upper bounds. Without a lock, as `_Counter`."""
+
+    def __init__(self, name: str, text: str, bounds: tuple[float, ...]) -> None:
+        self._family = (name, text)
+        self._bounds = (*bounds, math.inf)
+        self._counts = [0] * len(self._bounds)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterator[Metric]:
+        counts = zip(map(floatToGoString, self._bounds), accumulate(self._counts), strict=True)
+        yield HistogramMetricFamily(*self._family, list(counts), self._sum)
 
 
 class _ScrapeCollector(Collector):
@@ -340,44 +357,52 @@ class _MemberPage(CollectorRegistry):
             yield metric
 
 
+def _family(
+    kind: type[GaugeMetricFamily | CounterMetricFamily],
+    name: str,
+    text: str,
+    value: float | Mapping[str, float],
+    label: str = "",
+) -> Metric:
+    """Return a metric with one value, or with values by that of a label."""
+    if not isinstance(value, Mapping):
+        return kind(f"talaria_{name}", text, value)
+    family = kind(f"talaria_{name}", text, labels=(label,))
+    for key, number in value.items():
+        family.add_metric((key,), number)
+    return family
+
+
+_gauge = partial(_family, GaugeMetricFamily)
+_counter = partial(_family, CounterMetricFamily)
+
+
 def _cluster_metrics(now: ClusterReading) -> Iterator[Metric]:
-    members = GaugeMetricFamily("talaria_members", "Gateways of the database.", labels=("state",))
-    for state, number in now.members.items():
-        members.add_metric((state,), number)
-    roles = GaugeMetricFamily("talaria_role", "1 for a role that this gateway has.", labels=("role",))
-    for role, is_held in now.roles.items():
-        roles.add_metric((role,), is_held)
-    yield from (members, roles)
-    lost = "Living gateways that this one cannot reach."
-    yield GaugeMetricFamily("talaria_members_unreachable", lost, now.unreachable)
-    yield GaugeMetricFamily("talaria_member_out", "1 while it could not renew its time.", now.is_out)
+    yield _gauge("members", "Gateways of the database.", now.members, "state")
+    yield _gauge("role", "1 for a role that this gateway has.", now.roles, "role")
+    yield _gauge("members_unreachable", "Living gateways that this one cannot reach.", now.unreachable)
+    yield _gauge("member_out", "1 while it could not renew its time.", now.is_out)
 
 
-def _pool_metrics(now: PoolReading) -> Iterator[Metric]:
-    yield GaugeMetricFamily("talaria_pool_agents", "Warm agents.", now.size)
-    yield GaugeMetricFamily("talaria_pool_busy", "Agents leased by a turn.", now.busy)
-    yield GaugeMetricFamily("talaria_pool_building", "Agents being built.", now.building)
-    yield GaugeMetricFamily("talaria_pool_bytes", "Transcript bytes held.", now.bytes)
-    leases = CounterMetricFamily("talaria_pool_leases", "Leases by what they found.", labels=("found",))
-    leases.add_metric(("hit",), now.hits)
-    leases.add_metric(("nothing",), now.builds)
-    leases.add_metric(("behind",), now.catchups)
-    leases.add_metric(("outdated",), now.rebuilds)
-    yield leases
-    evicted = CounterMetricFamily("talaria_pool_evicted", "Agents evicted, by rule.", labels=("rule",))
-    evicted.add_metric(("cap",), now.evicted_cap)
-    evicted.add_metric(("idle",), now.evicted_idle)
-    evicted.add_metric(("bytes",), now.evicted_bytes)
-    yield evicted
-    yield CounterMetricFamily("talaria_pool_released", "Agents that left memory.", now.released)
+def pool_metrics(now: PoolReading) -> Iterator[Metric]:
+    yield _gauge("pool_agents", "Warm agents.", now.size)
+    yield _gauge("pool_busy", "Agents leased by a turn.", now.busy)
+    yield _gauge("pool_building", "Agents being built.", now.building)
+    yield _gauge("pool_bytes", "Transcript bytes held.", now.bytes)
+    done = now.counters
+    found = {"hit": done.hits, "nothing": done.builds, "behind": done.catchups, "outdated": done.rebuilds}
+    yield _counter("pool_leases", "Leases by what they found.", found, "found")
+    rules = {"cap": done.evicted_cap, "idle": done.evicted_idle, "bytes": done.evicted_bytes}
+    yield _counter("pool_evicted", "Agents evicted, by rule.", rules, "rule")
+    yield _counter("pool_released", "Agents that left memory.", done.released)
 
 
-def _endpoint_metrics(now: Mapping[str, EndpointReading]) -> Iterator[Metric]:
+def endpoint_metrics(now: Mapping[str, EndpointReading]) -> Iterator[Metric]:
+    """The keys are providers."""
+
     def gauge(name: str, text: str, value: Callable[[EndpointReading], float]) -> Metric:
-        family = GaugeMetricFamily(f"talaria_endpoint_{name}", text, labels=("provider",))
-        for provider, reading in now.items():
-            family.add_metric((provider,), value(reading))
-        return family
+        values = {provider: value(reading) for provider, reading in now.items()}
+        return _gauge(f"endpoint_{name}", text, values, "provider")
 
     yield gauge("busy", "Model calls under way.", lambda reading: reading.busy)
     yield gauge("waiting", "Model calls that wait for a permit.", lambda reading: reading.waiting)
@@ -385,42 +410,37 @@ def _endpoint_metrics(now: Mapping[str, EndpointReading]) -> Iterator[Metric]:
     yield gauge("resting", "1 while the breaker is not closed.", lambda reading: reading.state != "closed")
 
 
-def _network_metrics(now: NetworkReading) -> Iterator[Metric]:
-    yield GaugeMetricFamily("talaria_command_networks", "Sessions with a network.", now.sessions)
-    yield GaugeMetricFamily("talaria_command_connections_open", "Open connections.", now.connections)
+def network_metrics(now: NetworkReading) -> Iterator[Metric]:
+    yield _gauge("command_networks", "Sessions with a network.", now.sessions)
+    yield _gauge("command_connections_open", "Open connections.", now.connections)
 
 
-def _server_metrics(now: Mapping[str, ServerReading]) -> Iterator[Metric]:
-    labels = ("server",)
-    up = GaugeMetricFamily("talaria_mcp_up", "1 while the MCP server is ready.", labels=labels)
-    starts = CounterMetricFamily("talaria_mcp_starts", "How often it was started.", labels=labels)
-    calls = CounterMetricFamily("talaria_mcp_calls", "Calls of its tools.", labels=labels)
-    failed = CounterMetricFamily("talaria_mcp_failed_calls", "Calls that failed.", labels=labels)
-    proposed = GaugeMetricFamily("talaria_mcp_proposed", "Changed tools to approve.", labels=labels)
-    for name, reading in now.items():
-        up.add_metric((name,), reading.state == "ready")
-        starts.add_metric((name,), reading.starts)
-        calls.add_metric((name,), reading.calls)
-        failed.add_metric((name,), reading.failed_calls)
-        proposed.add_metric((name,), len(reading.proposed))
-    yield from (up, starts, calls, failed, proposed)
+def server_metrics(now: Mapping[str, ServerReading]) -> Iterator[Metric]:
+    """The keys are names of MCP servers."""
+
+    def values(value: Callable[[ServerReading], float]) -> dict[str, float]:
+        return {name: value(reading) for name, reading in now.items()}
+
+    is_up = values(lambda reading: reading.state == "ready")
+    failed, proposed = values(lambda reading: reading.failed_calls), values(lambda each: len(each.proposed))
+    yield _gauge("mcp_up", "1 while the MCP server is ready.", is_up, "server")
+    yield _counter("mcp_starts", "How often it was started.", values(lambda each: each.starts), "server")
+    yield _counter("mcp_calls", "Calls of its tools.", values(lambda each: each.calls), "server")
+    yield _counter("mcp_failed_calls", "Calls that failed.", failed, "server")
+    yield _gauge("mcp_proposed", "Changed tools to approve.", proposed, "server")
 
 
-def _loop_metrics(now: LoopReading) -> Iterator[Metric]:
+def loop_metrics(now: LoopReading) -> Iterator[Metric]:
     worst = "The longest delay of the event loop in the last minute."
-    yield GaugeMetricFamily("talaria_loop_worst_seconds", worst, now.worst_seconds)
-    yield CounterMetricFamily("talaria_loop_stalls", "How often the event loop was held.", now.stalls)
+    yield _gauge("loop_worst_seconds", worst, now.worst_seconds)
+    yield _counter("loop_stalls", "How often the event loop was held.", now.stalls)
 
 
-def _limit_metrics(now: Mapping[str, LimitReading]) -> Iterator[Metric]:
-    limit = GaugeMetricFamily(
-        "talaria_limit", "Limits of [limits], in bytes, seconds or counts.", labels=("limit",)
-    )
-    used = GaugeMetricFamily("talaria_limit_used", "How much of a limit is in use.", labels=("limit",))
-    refused = CounterMetricFamily("talaria_limit_refused", "What a limit refused.", labels=("limit",))
-    for key, reading in now.items():
-        limit.add_metric((key,), reading.limit)
-        refused.add_metric((key,), reading.refused)
-        if reading.used is not None:
-            used.add_metric((key,), reading.used)
-    yield from (limit, used, refused)
+def limit_metrics(now: Mapping[str, LimitReading]) -> Iterator[Metric]:
+    """The keys are those of `[limits]`."""
+    limits = {key: reading.limit for key, reading in now.items()}
+    used = {key: reading.used for key, reading in now.items() if reading.used is not None}
+    refused = {key: reading.refused for key, reading in now.items()}
+    yield _gauge("limit", "Limits of [limits], in bytes, seconds or counts.", limits, "limit")
+    yield _gauge("limit_used", "How much of a limit is in use.", used, "limit")
+    yield _counter("limit_refused", "What a limit refused.", refused, "limit")

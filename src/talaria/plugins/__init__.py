@@ -10,7 +10,6 @@ from talaria.channels.descriptor import Channel
 from talaria.commands.command_types import CommandCall
 from talaria.core.entries import Summary
 from talaria.core.errors import TalariaError, ToolError
-from talaria.core.gateway_part import ToolScope
 from talaria.core.hooks import (
     AnswerFacts,
     EndFacts,
@@ -21,11 +20,12 @@ from talaria.core.hooks import (
     ToolFacts,
     TurnFacts,
 )
-from talaria.core.memory import MemoryProvider
 from talaria.core.setting_marks import Check, Mark
-from talaria.core.tools import Risk, Tool, ToolContext, ToolSource, ToolSpec
+from talaria.core.tools import Risk, ToolSpec
 from talaria.gateway import Gateway
 from talaria.plugins.api import Plugin
+from talaria.tools.part import ToolScope
+from talaria.tools.tool import MemoryProvider, Tool, ToolContext, ToolSource
 
 __all__ = [
     "AnswerFacts",

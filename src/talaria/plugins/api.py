@@ -19,7 +19,6 @@ from talaria.commands.command_types import CommandCall
 from talaria.config.load import read_secrets
 from talaria.config.plugin_tables import PLUGIN_TABLES, check_table
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import ToolScope
 from talaria.core.hooks import (
     AnswerFacts,
     EndFacts,
@@ -29,9 +28,10 @@ from talaria.core.hooks import (
     ToolFacts,
     TurnFacts,
 )
-from talaria.core.memory import MemoryProvider
 from talaria.core.redaction import Secret
-from talaria.core.tools import Risk, Tool, ToolSource
+from talaria.core.tools import Risk
+from talaria.tools.part import ToolScope
+from talaria.tools.tool import MemoryProvider, Tool, ToolSource
 from talaria.tools.typed_function import typed_tool
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -167,11 +167,13 @@ class Plugin:
     def add_tool(self, tool: Tool) -> None:
         """Offer a tool that brings its own spec."""
         self._check_open()
+        _check_class(tool, Tool)
         self.brought.tools.append(tool)
 
     def add_source(self, source: ToolSource) -> None:
         """Offer the tools of a source, which may change later. Changes reach new sessions and `/reload`."""
         self._check_open()
+        _check_class(source, ToolSource)
         if source.is_builtin:
             raise ConfigError(
                 f"The source {source.name} says that it is built in.", "Let `is_builtin` be False."
@@ -271,3 +273,11 @@ class Plugin:
                 f"The plug-in {self.name} registers something after its registration.",
                 "Register everything inside of `register`.",
             )
+
+
+def _check_class(thing: object, wanted: type) -> None:
+    if not isinstance(thing, wanted):
+        raise ConfigError(
+            f"{type(thing).__name__} is not a {wanted.__name__}.",
+            f"Let its class inherit from `talaria.plugins.{wanted.__name__}`.",
+        )

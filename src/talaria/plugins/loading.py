@@ -24,11 +24,10 @@ from talaria.config.plugin_sources import PluginSource, find_disabled, find_plug
 from talaria.config.secrets_file import home_environ
 from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.extensions import PluginReport, PluginState
-from talaria.core.gateway_part import GatewayPart, NoSettings, Parts, ToolPart, ToolScope
+from talaria.core.gateway_part import GatewayPart, NoSettings, Parts
 from talaria.core.hooks import Hooks
-from talaria.core.memory import FAMILY, MemoryProvider
+from talaria.core.memory import FAMILY
 from talaria.core.redaction import SecretRegistry
-from talaria.core.tools import Tool, ToolSource
 from talaria.gateway import ExtensionPart
 from talaria.observe.lines import log_plugin
 from talaria.observe.loop_watch import Holder
@@ -44,6 +43,8 @@ from talaria.plugins.checking import (
 )
 from talaria.plugins.records import KeptCheck, Quarantined, keep_checks, quarantine, read_records
 from talaria.plugins.running import HookRunner, PluginCalls, PluginHooks, make_command
+from talaria.tools.part import ToolPart, ToolScope
+from talaria.tools.tool import MemoryProvider, Tool, ToolSource
 from talaria.tools.toolset import Family
 
 _log = logging.getLogger("talaria.plugins")

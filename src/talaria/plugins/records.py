@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from talaria.core.whole_files import changing_files, replace_file
+from talaria.core.whole_files import lock_file, replace_file
 
 FILE: Final = "plugins.json"
 
@@ -49,7 +49,7 @@ def read_records(home: Path) -> PluginRecords:
 
 def keep_checks(home: Path, checks: dict[str, KeptCheck]) -> None:
     """Keep these checks in place of all others. Raises `OSError`."""
-    with changing_files(home):
+    with lock_file(home / ".lock"):
         records = read_records(home)
         if records.checks != checks:
             _write(home, msgspec.structs.replace(records, checks=checks))
@@ -57,14 +57,14 @@ def keep_checks(home: Path, checks: dict[str, KeptCheck]) -> None:
 
 def quarantine(home: Path, name: str, entry: Quarantined) -> None:
     """Keep the plug-in out from the next start on. Raises `OSError`."""
-    with changing_files(home):
+    with lock_file(home / ".lock"):
         records = read_records(home)
         _write(home, msgspec.structs.replace(records, quarantine={**records.quarantine, name: entry}))
 
 
 def release(home: Path, name: str) -> bool:
     """Take a plug-in out of the quarantine. Return whether it was there. Raises `OSError`."""
-    with changing_files(home):
+    with lock_file(home / ".lock"):
         records = read_records(home)
         rest = {other: entry for other, entry in records.quarantine.items() if other != name}
         if rest == records.quarantine:

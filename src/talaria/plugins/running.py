@@ -29,6 +29,7 @@ from talaria.core.ids import SessionId
 from talaria.core.messages import ToolCall, ToolResult
 from talaria.core.models import Completion
 from talaria.core.slots import FairSlots
+from talaria.core.tasks import stop
 from talaria.core.turns import Turn
 from talaria.observe.lines import log_plugin
 from talaria.plugins.api import Hook, PluginCommand
@@ -164,9 +165,7 @@ class HookRunner:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await asyncio.gather(*(queue.join() for queue in self._news.values()))
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await stop(*tasks)
 
     # -- asked --------------------------------------------------------------------------------------------
 

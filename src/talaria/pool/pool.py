@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,9 +20,11 @@ from talaria.core.clock import Clock
 from talaria.core.closer import Closer
 from talaria.core.entries import Revision
 from talaria.core.ids import ChatKey, SessionId, SpecId
-from talaria.core.ports import WorkspaceHandle
-from talaria.observe.metrics import PoolReading
+from talaria.observe.metrics import PoolCounters, PoolReading
 from talaria.pool.policy import AgentState, AgentView, Cause, PoolLimits, plan_eviction
+
+if TYPE_CHECKING:
+    from talaria.workspace.workspaces import ChatWorkspace
 
 _log = logging.getLogger("talaria.pool")
 RELEASE_SECONDS = 5.0
@@ -35,17 +38,6 @@ class Wanted(msgspec.Struct, frozen=True):
     chat_key: ChatKey
     spec_id: SpecId
     revision: Revision
-
-
-class PoolCounters(msgspec.Struct):
-    hits: int = 0
-    builds: int = 0
-    catchups: int = 0
-    rebuilds: int = 0
-    evicted_cap: int = 0
-    evicted_idle: int = 0
-    evicted_bytes: int = 0
-    released: int = 0
 
 
 class AgentStats(msgspec.Struct, frozen=True):
@@ -74,8 +66,7 @@ class PoolStats(msgspec.Struct, frozen=True):
 
     def reading(self) -> PoolReading:
         """Return the figures for the metrics."""
-        counters = msgspec.structs.asdict(self.counters)
-        return PoolReading(self.size, self.busy, self.building, self.bytes, **counters)
+        return PoolReading(self.size, self.busy, self.building, self.bytes, self.counters)
 
 
 class _Slot:
@@ -206,7 +197,7 @@ class Pool:
             dropped=self._closer.dropped,
         )
 
-    def give_back(self, workspace: WorkspaceHandle) -> None:
+    def give_back(self, workspace: ChatWorkspace) -> None:
         """Release a handle that was opened without an agent, as that of an agent is released: the caller does
         not wait, and a failure is only logged."""
         self._closer.close(workspace.session_id, workspace.release)

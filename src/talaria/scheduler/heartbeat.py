@@ -8,7 +8,6 @@ import msgspec
 
 from talaria.core.clock import Clock
 from talaria.core.ids import ChatAddress, JobId
-from talaria.core.job_port import JobStore
 from talaria.core.jobs import (
     NOWHERE,
     AddJob,
@@ -24,6 +23,7 @@ from talaria.core.people import OWNER
 from talaria.core.turns import Sender
 from talaria.core.units import parse_duration
 from talaria.jobs.settings import HeartbeatSettings
+from talaria.store.store import JobStore
 
 HEARTBEAT: Final = JobId("job_heartbeat")
 _NO_LIMIT: Final = 1 << 30

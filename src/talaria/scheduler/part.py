@@ -67,7 +67,7 @@ class JobService:
         await follow_rules(gateway.store, gateway.clock, zone)
         scheduler = Scheduler(
             gateway.store.jobs,
-            self._runs,
+            self._runs.start,
             gateway.clock,
             gateway.turns.owner,
             settings=lambda: gateway.reloader.live.settings.jobs,

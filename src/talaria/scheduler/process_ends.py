@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from talaria.core.ids import SessionId, asking_chat
 from talaria.core.jobs import AfterProcess
-from talaria.core.tasks import wait_event
+from talaria.core.tasks import sleep_until_woken
 
 if TYPE_CHECKING:
     from talaria.gateway import Gateway
@@ -42,7 +42,8 @@ class ProcessEnds:
                 is_known = self._notes.is_open
                 if is_known:
                     await self.look()
-                await wait_event(self._woken, self._clock, _LOOK_SECONDS if is_known else _START_SECONDS)
+                seconds = _LOOK_SECONDS if is_known else _START_SECONDS
+                await sleep_until_woken(self._clock, seconds, self._woken)
         finally:
             unwatch()
             self._processes.watchers.remove(self._woken.set)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from talaria.core.cluster import Wake
-from talaria.core.display import clean_line
 from talaria.core.errors import LeaseHeld, NotFound, Overloaded, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, SessionId, asking_chat, job_chat
@@ -37,6 +36,8 @@ from talaria.core.messages import Part, Text
 from talaria.core.questions import Question, QuestionKind
 from talaria.core.run_texts import reminder_text
 from talaria.core.sending import ChatMessage
+from talaria.core.tasks import Tasks
+from talaria.core.text import clean_line
 from talaria.core.turns import NO_REPLY, Inbound, ReplyPlace, RunOrder, Sender, Turn
 from talaria.jobs.planning import zone_of
 from talaria.jobs.zones import agent_zone
@@ -61,7 +62,7 @@ def plan_digest(plan: JobPlan) -> str:
 
 
 class JobRuns:
-    """Implements `core.jobs.JobRunner`, and puts the questions of runs to those who asked for the jobs."""
+    """Starts the runs of slots, and puts the questions of runs to the people who asked for the jobs."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -70,7 +71,7 @@ class JobRuns:
         self._sender = gateway.sender
         self._checks = JobChecks(gateway.workspaces, gateway.secrets)
         self._agent = gateway.settings.agent.name
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._turns.live.observe(self._watch)
         self._turns.hosts.use_owners(self._put_question)
         for live in self._turns.live:
@@ -82,6 +83,7 @@ class JobRuns:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def start(self, claimed: ClaimedSlot) -> None:
+        """Make the slot's turn; see `Scheduler`."""
         job, slot = claimed.job, claimed.slot
         if not job.plan.is_reminder and await self._is_elsewhere(job):
             await self._pass_on(job, slot)
@@ -302,12 +304,9 @@ class JobRuns:
             _log.warning("a question of %s could not be put: %s", message.sender.id, error.user_text)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="after a run")
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
+        self._tasks.start(work, "after a run").add_done_callback(self._note_failure)
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("what follows a run failed", exc_info=error)
 

@@ -16,27 +16,25 @@ from talaria.core.clock import Clock
 from talaria.core.errors import HeadMoved, NotFound, StaleFence, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import OwnerId
-from talaria.core.job_port import JobStore
 from talaria.core.jobs import (
     CLAIM_SECONDS,
     ClaimedSlot,
     ClaimSlots,
     EditJob,
     Job,
-    JobRunner,
     JobState,
     RewindJob,
     SettleSlot,
     SlotState,
 )
 from talaria.core.ledger import Page
-from talaria.core.store_ports import Store
-from talaria.core.tasks import finish, sleep_until_woken
+from talaria.core.tasks import finish, sleep_until_woken, stop
 from talaria.jobs.planning import is_lost, plan_slots, replan, zone_of
 from talaria.jobs.schedules import next_instant
 from talaria.jobs.settings import JobSettings
 from talaria.jobs.zones import rules_version, zone_name
 from talaria.observe.metrics import Metrics
+from talaria.store.store import JobStore, Store
 
 _log = logging.getLogger("talaria.jobs")
 
@@ -50,6 +48,12 @@ _RULES = "jobs.zones"  # the cursor with the rules by which the stored instants 
 class Scheduler:
     """Starts the runs of jobs that have come. `run` goes on until it is cancelled.
 
+    `start` makes the turn of a slot and returns once it is accepted, or settles the slot without a turn. The
+    turn is accepted with `Accept.claim`, so that its end settles the slot in the finishing transaction. The
+    scheduler renews the claim until `start` returns. `StaleFence` means that another process runs the slot.
+    After any other exception the slot fails, with the error's text as its reason, and is tried again as the
+    plan says.
+
     `sheds` tells whether runs have to wait now; reminders are sent all the same. On cancellation the claims
     of runs that have not begun are given back.
     """
@@ -57,7 +61,7 @@ class Scheduler:
     def __init__(
         self,
         jobs: JobStore,
-        runner: JobRunner,
+        start: Callable[[ClaimedSlot], Awaitable[None]],
         clock: Clock,
         owner: OwnerId,
         *,
@@ -67,7 +71,7 @@ class Scheduler:
         metrics: Metrics | None = None,
     ) -> None:
         self._jobs = jobs
-        self._runner = runner
+        self._start_run = start
         self._clock = clock
         self._owner = owner
         self._settings = settings
@@ -165,7 +169,7 @@ class Scheduler:
 
     async def _start(self, claimed: ClaimedSlot) -> None:
         try:
-            await self._runner.start(claimed)
+            await self._start_run(claimed)
         except asyncio.CancelledError:
             await self._settle(claimed, SlotState.DUE, "")
             raise
@@ -200,9 +204,7 @@ class Scheduler:
                 await self._jobs.renew([one.slot.claim for one in self._starting.values()])
 
     async def _let_go(self) -> None:
-        for task in tuple(self._starting):
-            task.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
+        await stop(*self._starting)
 
 
 async def follow_rules(store: Store, clock: Clock, zone: tzinfo) -> None:

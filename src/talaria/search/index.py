@@ -18,12 +18,11 @@ from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.ledger import BranchPoint
 from talaria.core.people import Reach
-from talaria.core.recall_port import RecallStore
-from talaria.core.search_port import FoundEntry, IndexReading, LogHit, SearchPage
 from talaria.core.sessions import Session
 from talaria.search import ranking
 from talaria.search.entry_texts import full_text, indexed_text, speaker_of
 from talaria.search.excerpts import excerpt
+from talaria.search.hits import FoundEntry, IndexReading, LogHit, SearchPage
 from talaria.search.side_file import (
     EVERY_DOCUMENT,
     Addition,
@@ -35,6 +34,7 @@ from talaria.search.side_file import (
 from talaria.search.words import analyse
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.faults import DiskFault, kind_of, storage_failure
+from talaria.store.store import RecallStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,7 +55,10 @@ _MOST_QUERY_CHARS = 2000
 
 
 class LogIndex:
-    """See `core.search_port.SearchIndex`. The side file is opened at the first use.
+    """The full text of all lasting sessions. The side file is opened at the first use.
+
+    The index is filled behind the turns and can be deleted at any time; it is then made again. A search first
+    takes in what was appended since, for a bounded time. Sessions that are deleted are never returned.
 
     All work on the file is done in a thread, one piece at a time. A search waits for one such piece at most.
     """
@@ -202,6 +205,8 @@ class LogIndex:
     # -- forgetting
 
     async def forget(self, session_id: SessionId) -> None:
+        """Remove a deleted session from the index. Does nothing if the index cannot be written: its hits are
+        left out all the same, and it is removed later."""
         if self._file is None and not self.path.exists():
             return
         try:
@@ -230,6 +235,11 @@ class LogIndex:
     # -- finding
 
     async def search(self, query: str, reach: Reach, limit: int = 10, after: str | None = None) -> SearchPage:
+        """Find the entries that fit a text best: a question, some words, or "words in quotation marks" which
+        must stand together. `after` is the `next` of an earlier page.
+
+        Raises `BadRequest` for a query without words and for an invalid page, and `StoreError`.
+        """
         parsed, offset = _parse(query), _offset(after, limit)
         while True:
             replaced = self._replaced
@@ -254,6 +264,8 @@ class LogIndex:
         return SearchPage(page, str(offset + limit) if more else None, is_complete)
 
     async def find(self, query: str, logs: Sequence[BranchPoint], limit: int) -> Sequence[LogHit]:
+        """Find the entries of these logs that fit a text best, in each up to a seq. Raises `BadRequest` for a
+        query without words, and `StoreError`."""
         parsed = _parse(query)
         while True:
             replaced = self._replaced

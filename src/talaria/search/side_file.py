@@ -18,7 +18,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from talaria.core.ids import ChatKey, SessionId
-from talaria.core.recall_port import LogTotals
+from talaria.core.ledger import LogTotals
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.faults import DiskFault, kind_of
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from talaria.core.text import CONTROLS, CONTROLS_8_BIT, DIRECTION_MARKS, LINE_SEPARATORS, MISLEADING, cut
 from talaria.core.units import format_size
 from talaria.skills.skill_folder import SkillContent, SkillFile
 
@@ -17,8 +18,8 @@ _MAX_COMPARED: Final = 256 << 10  # bytes of a file; a larger one is only named
 _MAX_WIDTH: Final = 400
 # The joiner U+200D is not among them: emoji are made with it.
 _HIDDEN: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
-    "\U000e0000-\U000e007f]"
+    f"[{CONTROLS}{CONTROLS_8_BIT}{LINE_SEPARATORS}{MISLEADING}{DIRECTION_MARKS}"
+    "\u200b\u200c\u2060-\u2065\U000e0000-\U000e007f]"
 )
 
 
@@ -35,8 +36,7 @@ def show_changes(
 
 def reveal(text: str) -> str:
     """Return a line in which characters that nobody would see are written as escapes."""
-    cut = text if len(text) <= _MAX_WIDTH else f"{text[:_MAX_WIDTH]}…"
-    return _HIDDEN.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", cut)
+    return _HIDDEN.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", cut(text, _MAX_WIDTH))
 
 
 def count_hidden(data: bytes) -> int:

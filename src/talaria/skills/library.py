@@ -6,7 +6,6 @@ what counted before, or a copy that is not what its pin says, which is never sho
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -19,6 +18,7 @@ from typing import Final
 import msgspec
 
 from talaria.core.errors import TalariaError
+from talaria.core.whole_files import lock_file, replace_file
 from talaria.skills.front_matter import SkillError
 from talaria.skills.pins import ACCEPTED, PINS, SkillPin, SkillPins, read_pins
 from talaria.skills.skill_folder import SkillContent, find_skills, read_skill
@@ -182,14 +182,8 @@ class SkillLibrary:
         return kept
 
     def _save(self, pins: dict[str, SkillPin]) -> None:
-        draft = self.root / f".{PINS}-{secrets.token_hex(6)}"
         content = msgspec.json.format(msgspec.json.encode(SkillPins(dict(sorted(pins.items())))), indent=2)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.root / PINS)
+        replace_file(self.root / PINS, content)
 
     def _copy(self, folder: Path, target: Path, digest: str, *, is_editable: bool = False) -> None:
         """Put a copy of a folder, which must have this digest, in the place of `target`."""
@@ -207,14 +201,12 @@ class SkillLibrary:
     def _lock(self) -> Iterator[None]:
         """Let one process change the library at a time."""
         _make(self.root, 0o700)
-        descriptor = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            for left in (*self.root.glob(f"{_DRAFT}*"), *self.root.glob(f"{ACCEPTED}/{_DRAFT}*")):
-                _remove(left)
-            os.close(descriptor)
+        with lock_file(self.root / ".lock"):
+            try:
+                yield
+            finally:
+                for left in (*self.root.glob(f"{_DRAFT}*"), *self.root.glob(f"{ACCEPTED}/{_DRAFT}*")):
+                    _remove(left)
 
 
 def _pin(folder: str, content: SkillContent, source: str) -> SkillPin:

@@ -19,8 +19,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 
-from talaria.core.display import clean_line
+from talaria.core.text import clean_line
 from talaria.core.units import format_size
+from talaria.core.whole_files import write_new
 from talaria.skills.front_matter import SkillError
 
 _SECONDS: Final = 300
@@ -135,10 +136,7 @@ def _write_skills(store: Path, repository: Repository, target: Path) -> None:
         if file.mode == _LINK:  # found and refused when the skill is read
             path.symlink_to("a-link-of-the-repository")
             continue
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as written:
-            written.write(content)
-            os.fchmod(descriptor, 0o700 if file.mode == _PROGRAM else 0o600)
+        write_new(path, content, 0o700 if file.mode == _PROGRAM else 0o600, is_durable=False)
 
 
 def _unusable(repository: Repository, why: str) -> SkillError:

@@ -18,8 +18,9 @@ from typing import Final
 
 import msgspec
 
-from talaria.core.display import clean_line
+from talaria.core.text import clean_line
 from talaria.core.units import format_size
+from talaria.core.whole_files import write_new
 from talaria.skills.front_matter import SkillError, Value, read_front_matter
 
 MAX_FILES: Final = 1000
@@ -251,8 +252,4 @@ def _write(top: Path, path: str, data: bytes, *, is_program: bool) -> None:
         with suppress(FileExistsError):
             folder.mkdir()
             folder.chmod(0o755)
-    mode = 0o555 if is_program else 0o444
-    descriptor = os.open(top / path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, mode)
-        file.write(data)
+    write_new(top / path, data, 0o555 if is_program else 0o444, is_durable=False)

@@ -11,7 +11,6 @@ import msgspec
 from talaria.core.clock import Clock
 from talaria.core.jobs import Job
 from talaria.core.ledger import Page
-from talaria.core.store_ports import StoreEngine
 from talaria.store.sql import jobs, queries, rules
 from talaria.store.sqlite.database import checked_reader, open_writer
 from talaria.store.sqlite.driver import driver, is_single_process_only
@@ -19,6 +18,7 @@ from talaria.store.sqlite.faults import DiskFault, find_fault, storage_failure
 from talaria.store.sqlite.rescue import NOT_WRITTEN, find_rescued, find_unrestored, restore_command
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
+from talaria.store.store import Store
 
 __all__ = [
     "NOT_WRITTEN",
@@ -37,7 +37,7 @@ __all__ = [
 
 
 @asynccontextmanager
-async def open_store(path: Path, clock: Clock, *, is_suspect: bool = False) -> AsyncIterator[StoreEngine]:
+async def open_store(path: Path, clock: Clock, *, is_suspect: bool = False) -> AsyncIterator[Store]:
     """Open the database and close it at the end. A missing one is made, an older one migrated.
 
     The caller holds the home's lock. `is_suspect` tells that the last process did not close the database.

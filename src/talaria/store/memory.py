@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from threading import Lock
 from typing import TypeVar
 
 from talaria.core.clock import Clock
 from talaria.core.errors import TalariaError
 from talaria.store.sql import rules
 from talaria.store.sql.executor import Connection, Transaction
-from talaria.store.sql.store import SqlStore
 from talaria.store.sqlite.database import open_memory
 from talaria.store.sqlite.driver import driver, engine
 from talaria.store.sqlite.faults import storage_failure
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.writer import run_order
+from talaria.store.store import Store
 
 T = TypeVar("T")
 
@@ -34,33 +35,44 @@ class InlineExecutor:
         self._connection = open_memory()
         self._transaction = Transaction(self._connection.cursor().execute)
         self._is_closed = False
+        self._lock = Lock()  # for `write_from_thread`
         # A caller that needs no disk need not close the store.
         weakref.finalize(self, self._connection.close)
 
     async def write(self, order: Callable[[Transaction], T], *, is_durable: bool = False) -> T:
+        return self._write(order)
+
+    def write_from_thread(
+        self, order: Callable[[Transaction], T], timeout: float, *, is_durable: bool = False
+    ) -> T:
+        return self._write(order)
+
+    def _write(self, order: Callable[[Transaction], T]) -> T:
         self._check_open()
         execute = self._transaction.execute
-        try:
-            execute("BEGIN")
-            result = run_order(self._transaction, self._clock.now(), order)
-            execute("COMMIT")
-        except driver.Error as error:
-            raise storage_failure(error) from error
-        finally:
-            if self._connection.in_transaction:
-                execute("ROLLBACK")
-        return result
+        with self._lock:
+            try:
+                execute("BEGIN")
+                result = run_order(self._transaction, self._clock.now(), order)
+                execute("COMMIT")
+            except driver.Error as error:
+                raise storage_failure(error) from error
+            finally:
+                if self._connection.in_transaction:
+                    execute("ROLLBACK")
+            return result
 
     async def read(self, query: Callable[[Connection], T]) -> T:
         self._check_open()
         try:
-            return query(self._connection)
+            with self._lock:
+                return query(self._connection)
         except TalariaError:
             raise
         except Exception as error:
             raise storage_failure(error) from error
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._is_closed = True
         self._connection.close()
 
@@ -69,15 +81,11 @@ class InlineExecutor:
             raise rules.closed()
 
 
-class MemoryStore(SqlStore):
+class MemoryStore(Store):
     """The store's own orders and queries on a database that is gone when it is closed.
 
     It needs no event loop to be made, and no method lets another task run.
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._inline = InlineExecutor(clock)
-        super().__init__(self._inline, clock)
-
-    async def close(self) -> None:
-        self._inline.close()
+        super().__init__(InlineExecutor(clock), clock)

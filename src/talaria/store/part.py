@@ -3,23 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from talaria.core.errors import StoreError
+from talaria.core.clock import Clock
+from talaria.core.errors import ConfigError, StoreError
 from talaria.core.findings import Finding, install_command, ok, problem, warn
-from talaria.core.gateway_part import Examination, StorePart, StoreScope
+from talaria.core.gateway_part import Examination, GatewayPart, Parts, S
 from talaria.core.installation import check_extra, has_extra, install_extra
 from talaria.store.settings import UNFINISHED_COPY, StoreSettings, find_database, is_file, is_postgres
 
 if TYPE_CHECKING:
     from talaria.core.cluster import Member
-    from talaria.core.store_ports import StoreEngine
+    from talaria.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class StoreScope:
+    """The arguments for opening an engine of the store. The caller holds the home's lock. `is_suspect` is
+    True if the last process did not close the database. An engine without a URL keeps the database at
+    `default_path`."""
+
+    default_path: Path
+    clock: Clock
+    is_suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorePart(GatewayPart[S]):
+    """An engine that the store can run on. The gateway opens the first one that serves `store.url`."""
+
+    serves: Callable[[str], bool]
+    open: Callable[[StoreScope, S], AbstractAsyncContextManager[Store]]
+
+
+def find_engine(parts: Parts, url: str) -> StorePart[Any]:
+    """Return the first engine of the list that serves `store.url`. Raise `ConfigError` if there is none."""
+    for part in parts:
+        if isinstance(part, StorePart) and part.serves(url):
+            return part
+    scheme = url.partition(":")[0]
+    raise ConfigError(f"No engine of the store serves {scheme}: URLs.", "Change store.url in config.toml.")
 
 
 @asynccontextmanager
-async def _open(scope: StoreScope, settings: StoreSettings) -> AsyncIterator[StoreEngine]:
+async def _open(scope: StoreScope, settings: StoreSettings) -> AsyncIterator[Store]:
     from talaria.store.engines import open_store  # noqa: PLC0415 - heavy
 
     path = find_database(settings.url, scope.default_path)
@@ -28,7 +59,7 @@ async def _open(scope: StoreScope, settings: StoreSettings) -> AsyncIterator[Sto
         yield store
 
 
-async def _check_whole(store: StoreEngine) -> None:
+async def _check_whole(store: Store) -> None:
     if await store.cursor(UNFINISHED_COPY) is not None:
         raise StoreError(
             "The database is a copy that was not finished.",
@@ -62,7 +93,7 @@ SQLITE: Final = StorePart(
 
 
 @asynccontextmanager
-async def _open_postgres(scope: StoreScope, settings: StoreSettings) -> AsyncIterator[StoreEngine]:
+async def _open_postgres(scope: StoreScope, settings: StoreSettings) -> AsyncIterator[Store]:
     check_extra("postgres", "store.url names PostgreSQL, which")
     from talaria.store.postgres.store import PostgresStore  # noqa: PLC0415 - psycopg is for this engine only
 

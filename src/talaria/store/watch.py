@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreDamaged, StoreError
 from talaria.core.ledger import Integrity
-from talaria.core.store_ports import StoreEngine
 from talaria.store.home_lock import HomeLock
+from talaria.store.store import Store
 
 _log = logging.getLogger("talaria.store")
 TELL_SECONDS = 0.25
@@ -25,7 +25,7 @@ class StoreWatch:
     The health check must turn good again by itself: while it is bad, no client may write.
     """
 
-    def __init__(self, store: StoreEngine, lock: HomeLock, clock: Clock) -> None:
+    def __init__(self, store: Store, lock: HomeLock, clock: Clock) -> None:
         self._store = store
         self._lock = lock
         self._clock = clock

@@ -4,8 +4,7 @@ at the moment of running."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,32 +14,22 @@ from talaria.core.clock import Clock
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import ToolCall
-from talaria.core.ports import WorkspaceHandle
 from talaria.core.questions import APPROVE, Decision, Question, QuestionDraft, QuestionKind
-from talaria.core.tools import (
-    NO_CHAT,
-    NO_SESSION,
-    NOBODY,
-    AskingTool,
-    ForeignTool,
-    MixedTool,
-    OpeningTool,
-    ResumedTool,
-    Risk,
-    SessionTrust,
-    Tool,
-)
+from talaria.core.text import VisibleTable, visible_text
+from talaria.core.tools import NO_CHAT, NO_SESSION, NOBODY, Risk
 from talaria.core.turns import RunOrder, Sender
 from talaria.tools.function import Arguments, parse_arguments
 from talaria.tools.settings import ToolSettings
-from talaria.tools.visible import VisibleTable, visible_text
+from talaria.tools.tool import SessionTrust, Tool
+
+if TYPE_CHECKING:
+    from talaria.workspace.workspaces import ChatWorkspace
 
 APPROVAL_SECONDS = 86_400.0
 MAX_ASKED_CHARS = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class CallGate:
+class CallGate(msgspec.Struct, frozen=True):
     """Decides about the calls of one turn. `requester` is the immutable id of the turn's sender. Nobody can
     be asked in an unattended turn: what needs an approval is refused, unless it was granted before. The run
     of a job has an `order`: its grants are the job's, and it may be allowed to ask for approvals."""
@@ -49,7 +38,7 @@ class CallGate:
     turn_id: TurnId
     requester: str
     settings: ToolSettings
-    workspace: WorkspaceHandle
+    workspace: ChatWorkspace
     trust: SessionTrust
     clock: Clock
     is_unattended: bool = False
@@ -119,7 +108,7 @@ class CallGate:
             self.settings,
             is_tainted=is_tainted,
             opens_new=await self._opens_new(tool, call),
-            is_foreign=partial(_is_foreign, tool, self.chat_key, self.sender),
+            is_foreign=lambda arguments: tool.is_foreign(arguments, self.chat_key, self.sender),
             session_id=self.session_id,
         )
         if draft is None or draft.kind is QuestionKind.ANSWER:
@@ -134,7 +123,7 @@ class CallGate:
     async def _opens_new(self, tool: Tool, call: ToolCall) -> bool:
         """Return whether the call opens an address that a person must approve. A call with wrong arguments
         does not: it only fails when it is run."""
-        if not isinstance(tool, OpeningTool) or not await self.trust.is_tainted():
+        if not tool.opens_addresses or not await self.trust.is_tainted():
             return False
         try:
             url = tool.address(parse_arguments(tool, call.arguments))
@@ -176,7 +165,7 @@ def find_question(
         opens_new=opens_new,
     )
     reason = find_reason(facts, settings.approvals)
-    if reason is None and not spec.asks and not isinstance(tool, ForeignTool | ResumedTool):
+    if reason is None and not spec.asks and not tool.may_ask:
         return None
     if len(call.arguments) > MAX_ASKED_CHARS:
         raise ToolError(
@@ -189,24 +178,17 @@ def find_question(
         return None
     if reason is None and is_foreign(arguments):
         reason = find_reason(msgspec.structs.replace(facts, is_foreign=True), settings.approvals)
-    if reason is not None and isinstance(tool, MixedTool) and tool.only_reads(arguments):
+    if reason is not None and tool.only_reads(arguments):
         reads = msgspec.structs.replace(facts, only_reads=True, reaches_out=False)
         reason = find_reason(reads, settings.approvals)
-    if isinstance(tool, ResumedTool) and (reason is None or settings.approvals != "never"):
+    if tool.may_ask and (reason is None or settings.approvals != "never"):
         asked = tool.open_question(arguments, session_id)
         if asked is not None:
             text = f"{describe(call.name, arguments)}\n\n{asked.text}"
             return msgspec.structs.replace(asked, text=text)
     if reason is not None:
         return QuestionDraft(QuestionKind.APPROVAL, describe(call.name, arguments, reason), APPROVAL_SECONDS)
-    if not spec.asks:
-        return None
-    assert isinstance(tool, AskingTool), f"{call.name} has no question to ask"
-    return tool.question(arguments)
-
-
-def _is_foreign(tool: Tool, chat_key: ChatKey, sender: Sender, arguments: Arguments) -> bool:
-    return isinstance(tool, ForeignTool) and tool.is_foreign(arguments, chat_key, sender)
+    return tool.question(arguments) if spec.asks else None
 
 
 def describe(name: str, arguments: Arguments, reason: AskReason | None = None) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from talaria.core.errors import ToolError
 from talaria.core.questions import QuestionDraft, QuestionKind
-from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.core.text import visible_text
+from talaria.core.tools import ToolSpec
 from talaria.tools.function import Arguments, parameters
-from talaria.tools.visible import visible_text
+from talaria.tools.tool import Tool, ToolContext
 
 ANSWER_SECONDS = 86_400.0
 MAX_QUESTION = 4000  # characters
@@ -43,8 +44,8 @@ ASK_USER = ToolSpec(
 )
 
 
-class AskUser:
-    """`ask_user`: implements `AskingTool`. The answer is the result."""
+class AskUser(Tool):
+    """`ask_user`: the answer is the result."""
 
     spec = ASK_USER
 

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 from talaria.core.clock import SystemClock
 from talaria.core.findings import Finding, ok, warn
-from talaria.core.gateway_part import Examination, GatewayPart, ToolPart, ToolScope
+from talaria.core.gateway_part import Examination, GatewayPart
 from talaria.jobs.settings import JobSettings
 from talaria.net.settings import NetworkSettings
+from talaria.tools.part import ToolPart, ToolScope
 from talaria.tools.settings import SearchSettings, ToolSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from talaria.core.tools import ToolSource
     from talaria.net.dialer import Dialer
     from talaria.tools.file_memory import FileMemory
+    from talaria.tools.tool import ToolSource
     from talaria.tools.toolset import ToolSet
 
 

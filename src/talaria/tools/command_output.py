@@ -10,10 +10,10 @@ from talaria.core.errors import ToolError
 from talaria.core.files import result_name
 from talaria.core.loop_share import LoopShare
 from talaria.core.terminal_text import EscapeFilter, readable
-from talaria.core.tools import ToolContext
 from talaria.core.units import format_size
 from talaria.tools.result import RESULTS, prune_results
-from talaria.workspace.folder import MAX_READ_BYTES, Folder
+from talaria.tools.tool import ToolContext
+from talaria.workspace.folder import MAX_READ_BYTES
 
 _EMITTED_BYTES = 64 << 10  # a call shows no more while it runs
 _BATCH = 256 << 10
@@ -143,7 +143,7 @@ class OutputFile:
     """The file that keeps a long output. Its methods block and raise nothing."""
 
     def __init__(self, context: ToolContext) -> None:
-        self._folder = Folder.of(context)
+        self._folder = context.open_folder()
         self._path = RESULTS / result_name("terminal", context.turn_id, context.call_id)
         self._file: BinaryIO | None = None
         self._size = 0

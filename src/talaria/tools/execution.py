@@ -5,42 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from talaria.access.egress import MAX_LINKS
-from talaria.commands.command_types import CommandSource, ExtraCommand
+from talaria.commands.command_types import ExtraCommand
+from talaria.core.bounded import BoundedDict
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
 from talaria.core.files import result_name
 from talaria.core.ids import SessionId, TurnId, asking_chat
 from talaria.core.messages import Content, File, Part, Text, ToolCall, ToolOutcome, ToolResult
-from talaria.core.ports import Checkpoints, WorkspaceHandle
 from talaria.core.questions import Decision, Question, QuestionDraft
 from talaria.core.redaction import SecretRegistry, StreamRedactor
 from talaria.core.specs import AgentSpec
 from talaria.core.suggest import did_you_mean
-from talaria.core.tools import (
-    TOOL_SEARCH,
-    AskModel,
-    CallScope,
-    NoTrust,
-    SectionSource,
-    SessionTrust,
-    Tool,
-    ToolContext,
-    ToolSource,
-    ToolSpec,
-    no_model,
-)
+from talaria.core.tools import TOOL_SEARCH, ToolSpec
 from talaria.core.turns import Inbound, Turn
 from talaria.observe.metrics import Metrics, ServerReading
 from talaria.tools.approvals import CallGate
@@ -48,11 +34,16 @@ from talaria.tools.function import SHORT_ARGUMENTS, Arguments, parse_arguments
 from talaria.tools.offering import SessionTools, ToolOffer, bind_offer, choose_shown, make_offer
 from talaria.tools.result import cap_result, checked_parts, encodable, save_result
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool import AskModel, CallScope, SessionTrust, Tool, ToolContext, ToolSource, no_model
 from talaria.tools.tool_search import ToolFinder
 from talaria.tools.toolset import ToolSet, resolve
 from talaria.tools.usage import ToolUsage
 from talaria.tools.workers import ToolWorkers, TurnResources
+from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
 from talaria.workspace.folder import Folder
+
+if TYPE_CHECKING:
+    from talaria.workspace.workspaces import ChatWorkspace
 
 MAX_OUTPUT_BYTES = 64 << 10
 OUTPUT_CUT = "\n[More output is not shown while the call runs.]\n"
@@ -65,19 +56,6 @@ _log = logging.getLogger("talaria.tools")
 
 TrustOf: TypeAlias = Callable[[Turn, Callable[[], bool]], SessionTrust]
 """Returns the trust of a turn. Its second argument says whether the model sees untrusted content."""
-
-
-@runtime_checkable
-class ServerSource(Protocol):
-    """A source whose tools run in servers of its own."""
-
-    def start(self) -> None:
-        """Start the servers. Does not wait for them."""
-        ...
-
-    def servers(self) -> Mapping[str, ServerReading]:
-        """Return how each server is now. Quick."""
-        ...
 
 
 class ToolRunner:
@@ -96,8 +74,8 @@ class ToolRunner:
         workers: ToolWorkers | None = None,
         secrets: SecretRegistry | None = None,
         *,
-        checkpoints: Checkpoints | None = None,
-        trust: TrustOf = lambda turn, has_untrusted: NoTrust(),
+        checkpoints: FolderCheckpoints | None = None,
+        trust: TrustOf = lambda turn, has_untrusted: SessionTrust(),
         clock: Clock | None = None,
         usage: ToolUsage | None = None,
     ) -> None:
@@ -109,8 +87,7 @@ class ToolRunner:
         self._workers = workers or ToolWorkers()
         self._secrets = secrets or SecretRegistry()
         self._sources = tuple(sources)
-        self._with_section = tuple(each for each in sources if isinstance(each, SectionSource))
-        self._with_commands = tuple(each for each in sources if isinstance(each, CommandSource))
+        self._with_section = tuple(each for each in sources if each.has_section)
         self._settings = settings
         self._metrics = metrics
         self._search_above = int(settings.search_above)
@@ -125,8 +102,11 @@ class ToolRunner:
         self.enabled = names
         self._search_above = self._search_above if search_above is None else search_above
         self._families = self.tools.families()
+        self._counts_usage = any(not family.is_builtin for family in self._families)
         self._finder = ToolFinder(self.tools)
-        self._bound: OrderedDict[tuple[str, tuple[str, ...] | None], SessionTools] = OrderedDict()
+        self._bound: BoundedDict[tuple[str, tuple[str, ...] | None], SessionTools] = BoundedDict(
+            _SUBSETS_KEPT
+        )
         self._offer = lru_cache(maxsize=_SUBSETS_KEPT)(make_offer)
 
     def offer(self, tools: ToolSet) -> ToolOffer:
@@ -137,12 +117,11 @@ class ToolRunner:
     def start(self) -> None:
         """Let sources start their servers, now that the gateway is ready."""
         for source in self._sources:
-            if isinstance(source, ServerSource):
-                source.start()
+            source.start()
 
     def servers(self) -> dict[str, ServerReading]:
         """Return how the servers of all sources are now."""
-        found = (source.servers() for source in self._sources if isinstance(source, ServerSource))
+        found = (source.servers() for source in self._sources)
         return {name: reading for servers in found for name, reading in servers.items()}
 
     def section(self) -> str:
@@ -153,7 +132,7 @@ class ToolRunner:
 
     def commands(self) -> Iterator[ExtraCommand]:
         """Yield the commands of enabled sources, as of now."""
-        for source in self._with_commands:
+        for source in self._sources:
             if source.name in self.enabled:
                 yield from source.commands()
 
@@ -161,7 +140,7 @@ class ToolRunner:
         self,
         turn: Turn,
         spec: AgentSpec,
-        workspace: WorkspaceHandle | None,
+        workspace: ChatWorkspace | None,
         emit: Callable[[Event], None],
         ask_model: AskModel = no_model,
         *,
@@ -172,6 +151,7 @@ class ToolRunner:
         `has_untrusted` says whether untrusted content is in what the model sees."""
         if workspace is None:
             return None
+        self.section()  # lets a source notice that its tools have changed
         bound = self._bind(spec, turn.inbound.tools)
         gate = CallGate(
             turn.session_id,
@@ -189,7 +169,7 @@ class ToolRunner:
         return BoundTools(
             tools=bound.tools,
             changed=bound.changed,
-            usage=self._usage if any(not family.is_builtin for family in self._families) else None,
+            usage=self._usage if self._counts_usage else None,
             session_id=turn.session_id,
             turn_id=turn.id,
             inbound=turn.inbound,
@@ -210,14 +190,11 @@ class ToolRunner:
         key = (spec.tools_fingerprint, only)
         if (known := self._bound.get(key)) is None:
             known = self._bound[key] = bind_offer(spec, self.tools, self._finder, only)
-            if len(self._bound) > _SUBSETS_KEPT:
-                self._bound.popitem(last=False)
         self._bound.move_to_end(key)
         return known
 
 
-@dataclass(frozen=True, slots=True)
-class BoundTools:
+class BoundTools(msgspec.Struct, frozen=True):
     """The tools of a session, bound to one turn of it. Implements `TurnTools`.
 
     A call of a tool that is not in `tools` is an error result. `emit` takes the events of the turn. `secrets`
@@ -231,14 +208,14 @@ class BoundTools:
     session_id: SessionId
     turn_id: TurnId
     inbound: Inbound
-    workspace: WorkspaceHandle
+    workspace: ChatWorkspace
     gate: CallGate
     settings: ToolSettings
     secrets: SecretRegistry
     resources: TurnResources
     emit: Callable[[Event], None]
     count: Callable[[str, ToolOutcome], None]
-    checkpoints: Checkpoints | None = None
+    checkpoints: FolderCheckpoints | None = None
     ask_model: AskModel = no_model
     changed: frozenset[str] = frozenset()
     usage: ToolUsage | None = None

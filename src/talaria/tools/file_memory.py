@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 import msgspec
 
+from talaria.access.people import People, place_of
+from talaria.core.bounded import BoundedDict
 from talaria.core.clock import Clock
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.memory import (
@@ -21,18 +21,16 @@ from talaria.core.memory import (
     MemoryPlace,
     PageContent,
     ReplaceFact,
-    TurnMemory,
     WritePage,
-    place_of,
 )
-from talaria.core.people import KnownPeople
 from talaria.core.redaction import Redactor, SecretRegistry
 from talaria.core.slots import FairThreads
-from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.memory.memory_files import MemoryFiles
 from talaria.memory.pages import Edited, FactChanges, PageFull, apply_edit, body, shown
 from talaria.memory.shortening import MAX_OUTPUT, instructions, read_answer
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
+from talaria.tools.tool import MemoryProvider, Tool, ToolContext
 
 _THREADS: Final = 2  # for edits of people; calls of the tool have threads of their own
 _PROMPTS_KEPT: Final = 1024
@@ -68,21 +66,17 @@ MEMORY_SPEC: Final = ToolSpec(
 )
 
 
-class FileMemory:
-    """Implements `core.memory.MemoryProvider`."""
-
+class FileMemory(MemoryProvider):
     name = FAMILY
-    is_builtin = True
-    follows_turns = False
 
-    def __init__(
-        self, files: MemoryFiles, people: KnownPeople, clock: Clock, secrets: SecretRegistry
-    ) -> None:
+    def __init__(self, files: MemoryFiles, people: People, clock: Clock, secrets: SecretRegistry) -> None:
         self._files = files
         self._people = people
         self._clock = clock
         self._secrets = secrets
-        self._prompts: OrderedDict[MemoryPlace, tuple[tuple[PageContent, ...], Redactor, str]] = OrderedDict()
+        self._prompts: BoundedDict[MemoryPlace, tuple[tuple[PageContent, ...], Redactor, str]] = BoundedDict(
+            _PROMPTS_KEPT
+        )
         self._threads = FairThreads("talaria-memory", lambda: _THREADS)
 
     def close(self) -> None:
@@ -95,9 +89,6 @@ class FileMemory:
             ),
         )
 
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        pass
-
     def prompt(self, place: MemoryPlace) -> str:
         pages, redact = self._files.pages(place), self._secrets.redactor
         known = self._prompts.get(place)
@@ -105,8 +96,6 @@ class FileMemory:
             sections = [_section(content) for content in pages if body(content.text)]
             known = (pages, redact, redact("\n\n".join(sections)))
             self._prompts[place] = known
-            if len(self._prompts) > _PROMPTS_KEPT:
-                self._prompts.popitem(last=False)
         return known[2]
 
     async def pages(self, place: MemoryPlace) -> tuple[PageContent, ...]:
@@ -117,12 +106,6 @@ class FileMemory:
 
     async def edit(self, place: MemoryPlace, edit: MemoryEdit, origin: EditOrigin) -> str:
         return await self._threads.run(place, self._edit, place, edit, origin)
-
-    async def prefetch(self, turn: TurnMemory) -> str:
-        return ""
-
-    async def sync(self, turn: TurnMemory, answer: str) -> None:
-        pass
 
     # -- the tool -------------------------------------------------------------------------------------------
 

@@ -6,10 +6,11 @@ from io import BufferedReader
 
 from talaria.core.errors import ToolError
 from talaria.core.messages import Content, File, Part, Text
-from talaria.core.tools import SEND_FILE, Risk, Tool, ToolContext, ToolSpec
+from talaria.core.tools import SEND_FILE, Risk, ToolSpec
 from talaria.core.units import format_size
 from talaria.tools.function import Arguments, FunctionTool, Handler, counted, in_thread, parameters, text
 from talaria.tools.search import search_files
+from talaria.tools.tool import Tool, ToolContext
 from talaria.workspace.folder import MAX_WRITE_BYTES, FileKind, Folder, FolderPath
 from talaria.workspace.pictures import MAX_PICTURE_BYTES, MAX_SIDE, look_at, picture_part
 from talaria.workspace.reading import (
@@ -144,7 +145,7 @@ def file_tools(max_result: int) -> tuple[Tool, ...]:
 
 def _reader(max_bytes: int) -> Handler:
     def read(arguments: Arguments, context: ToolContext) -> Content:
-        folder = Folder.of(context)
+        folder = context.open_folder()
         path = folder.resolve(arguments["path"])
         start = Position(int(arguments.get("offset", 1)), int(arguments.get("column", 1)))
         limit = int(arguments.get("limit", _DEFAULT_LINES))
@@ -186,7 +187,7 @@ def _render_page(page: TextPage, start: Position) -> str:
 
 
 def _write(arguments: Arguments, context: ToolContext) -> str:
-    folder = Folder.of(context)
+    folder = context.open_folder()
     path = _writable(folder, arguments["path"])
     data = _encoded(arguments["content"])
     is_new = folder.write(path, data)
@@ -194,7 +195,7 @@ def _write(arguments: Arguments, context: ToolContext) -> str:
 
 
 def _edit(arguments: Arguments, context: ToolContext) -> str:
-    folder = Folder.of(context)
+    folder = context.open_folder()
     path = _writable(folder, arguments["path"])
     before = folder.read(path, MAX_WRITE_BYTES)
     at, old, new = find_passage(before, _encoded(arguments["old"]), _encoded(arguments["new"]))
@@ -252,7 +253,7 @@ def _line_of(content: bytes, at: int) -> int:
 
 def _send(arguments: Arguments, context: ToolContext) -> Content:
     # The journal finds the file in the result, and the reply brings it.
-    folder = Folder.of(context)
+    folder = context.open_folder()
     path = folder.resolve(arguments["path"])
 
     def check(data: bytes) -> None:
@@ -270,7 +271,7 @@ async def _list_files(arguments: Arguments, context: ToolContext) -> str:
 
 
 def _list(arguments: Arguments, context: ToolContext) -> str:
-    folder = Folder.of(context)
+    folder = context.open_folder()
     start = folder.resolve(arguments.get("path", "."))
     glob = Glob(arguments.get("pattern", "*"))
     listing = walk(folder, start, glob, _MAX_LISTED, is_cancelled=context.scope.is_cancelled)

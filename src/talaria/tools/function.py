@@ -12,7 +12,8 @@ import msgspec
 from talaria.core.errors import ToolError
 from talaria.core.json_shape import has_more_values
 from talaria.core.messages import Content
-from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
+from talaria.tools.tool import Tool, ToolContext
 
 Arguments = dict[str, Any]
 Handler = Callable[[Arguments, ToolContext], Awaitable[Content]]
@@ -32,7 +33,7 @@ _KINDS: dict[type, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionTool:
+class FunctionTool(Tool):
     """A tool made of a spec and a function, which gets arguments that were checked against the spec. `reads`
     tells of which arguments a call changes nothing, although the spec is not `read_only`."""
 

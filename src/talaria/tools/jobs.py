@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from talaria.core.errors import TalariaError, ToolError
-from talaria.core.gateway_part import ToolScope
 from talaria.core.jobs import Job, Slot
 from talaria.core.ledger import Page
 from talaria.core.questions import QuestionDraft, QuestionKind
 from talaria.core.spending import show_usd
-from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.core.text import visible_text
+from talaria.core.tools import ToolSpec
 from talaria.jobs.settings import MAX_TEXT, JobSettings
 from talaria.tools.approvals import APPROVAL_SECONDS
 from talaria.tools.function import Arguments, flag, parameters, text
-from talaria.tools.visible import visible_text
+from talaria.tools.part import ToolScope
+from talaria.tools.tool import Tool, ToolContext
 
 if TYPE_CHECKING:
     from talaria.jobs.desk import JobAsker, JobDesk
@@ -69,9 +70,7 @@ JOBS = ToolSpec(
 )
 
 
-class JobsTool:
-    """Implements `AskingTool` and `MixedTool`."""
-
+class JobsTool(Tool):
     spec = JOBS
 
     def __init__(self, scope: ToolScope, settings: Callable[[], JobSettings]) -> None:

@@ -10,6 +10,8 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from talaria.core.specs import AgentSpec
 from talaria.core.tools import TOOL_SEARCH
 from talaria.tools.settings import FAMILIES
@@ -36,8 +38,7 @@ class ToolOffer:
         return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class SessionTools:
+class SessionTools(msgspec.Struct, frozen=True):
     """The tools of a session as they are now: `tools` can be called, and `changed` names those that are not
     any more what the session would find."""
 

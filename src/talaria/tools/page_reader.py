@@ -201,4 +201,4 @@ if __name__ == "__main__":
     _limit()
     order = json.loads(sys.stdin.buffer.readline())
     answer = read_page(sys.stdin.buffer.read().decode(errors="replace"), order["url"])
-    sys.stdout.buffer.write(json.dumps(answer).encode())
+    sys.stdout.buffer.write(json.dumps(answer, ensure_ascii=False).encode(errors="replace"))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from talaria.core.background import Processes, ProcessInfo, ProcessOutput, ProcessStart, ProcessState
-from talaria.core.display import clean_line
+from talaria.core.background import ProcessInfo, ProcessOutput, ProcessStart, ProcessState
 from talaria.core.errors import ToolError
 from talaria.core.terminal_text import readable
-from talaria.core.tools import Risk, Tool, ToolContext, ToolSpec
+from talaria.core.text import clean_line
+from talaria.core.tools import Risk, ToolSpec
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
+from talaria.tools.tool import Tool, ToolContext
+
+if TYPE_CHECKING:
+    from talaria.workspace.processes import SessionProcesses
 
 _ACTIONS = ("list", "poll", "log", "write", "kill")
 _READING = ("list", "poll", "log")  # actions that change nothing, so that nobody is asked about them
@@ -56,7 +61,7 @@ async def start_process(arguments: Arguments, context: ToolContext) -> str:
 
 
 async def _process(arguments: Arguments, context: ToolContext) -> str:
-    processes: Processes = context.workspace.processes
+    processes: SessionProcesses = context.workspace.processes
     action = arguments["action"]
     if action == "list":
         return _listed(await processes.list())
@@ -75,7 +80,7 @@ async def _process(arguments: Arguments, context: ToolContext) -> str:
             return f"{info.id} is gone. It {describe(info)}."
 
 
-async def _write(processes: Processes, process_id: str, given: str | None) -> str:
+async def _write(processes: SessionProcesses, process_id: str, given: str | None) -> str:
     taken = await processes.write(process_id, given)
     if given is None:
         return f"The input of {process_id} is closed."

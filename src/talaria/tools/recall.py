@@ -15,18 +15,20 @@ from datetime import datetime, timedelta
 
 from talaria.core.entries import Entry, Summary
 from talaria.core.errors import BadRequest, ToolError
-from talaria.core.gateway_part import ToolScope
 from talaria.core.ids import ChatKey, SessionId, asking_chat
 from talaria.core.ledger import BranchPoint
 from talaria.core.messages import Content, Image, Part, Text, ToolResult, ToolResults, UserMessage
 from talaria.core.recall_ids import RecallId, RecallKind, entry_id, result_id, summary_id
-from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.core.tasks import stop
+from talaria.core.tools import ToolSpec
 from talaria.core.units import format_size
 from talaria.search.entry_texts import full_text, speaker_of
 from talaria.search.excerpts import excerpt
 from talaria.search.words import terms
 from talaria.tools.function import Arguments, FunctionTool, counted, parameters, text
+from talaria.tools.part import ToolScope
 from talaria.tools.search import open_matcher
+from talaria.tools.tool import Tool, ToolContext
 
 MOST_HITS = 30
 _USUAL_HITS = 10
@@ -368,8 +370,7 @@ async def _read_ahead(
             yield followed
         finally:
             if coming is not None:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
+                await stop(coming)
 
 
 async def _next(batches: AsyncGenerator[_LineBatch, None]) -> _LineBatch | None:

@@ -20,11 +20,13 @@ from pathlib import Path
 import msgspec
 
 from talaria.core.errors import ToolError
-from talaria.core.tools import CallScope, ToolContext
+from talaria.core.tasks import running
+from talaria.core.text import printable
 from talaria.core.units import format_size
 from talaria.tools import matcher
 from talaria.tools.function import Arguments
-from talaria.workspace.folder import FileKind, Folder, FolderPath, printable
+from talaria.tools.tool import CallScope, ToolContext
+from talaria.workspace.folder import FileKind, Folder, FolderPath
 from talaria.workspace.pace import Pace
 from talaria.workspace.reading import Glob, is_binary, walk
 
@@ -53,7 +55,7 @@ async def search(context: ToolContext, pattern: str, path: str, deadline_seconds
     """
     if not pattern or len(pattern) > _MAX_PATTERN_CHARS:
         raise ToolError(f"The pattern must have 1 to {_MAX_PATTERN_CHARS} characters.")
-    folder = Folder.of(context)
+    folder = context.open_folder()
     paths, is_complete = await context.resources.computing(_candidates, folder, path, context.scope)
     report = _Report(is_complete=is_complete)
     if not _META.search(pattern):
@@ -226,12 +228,8 @@ class LineMatcher:
     async def ask(self, *texts: bytes) -> list[list[matcher.Hit]]:
         """Send the pattern first, then texts, and return the hits in each. Raises `ToolError` if the child
         gives up."""
-        sending = asyncio.create_task(self._send(texts))
-        try:
+        async with running(self._send(texts), name="matcher-writer"):
             return [await self._receive() for _ in texts]
-        finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
 
     async def _send(self, texts: tuple[bytes, ...]) -> None:
         stdin = self._child.stdin

@@ -8,10 +8,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from talaria.core.errors import ToolError
 from talaria.core.redaction import Redactor, Secret
+from talaria.core.text import cut
 from talaria.tools.settings import SearchSettings
 
 MAX_RESULTS: Final = 8
@@ -26,12 +27,6 @@ class SearchHit:
     title: str
     url: str
     excerpt: str
-
-
-class SearchProvider(Protocol):
-    async def search(self, query: str) -> Sequence[SearchHit]:
-        """Return the hits, best first. Raises `ToolError` with what went wrong and what to do."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +53,7 @@ class HttpSearch:
         self._redact = Redactor([Secret(settings.api_key_env or "search.api_key", key), *in_address])
 
     async def search(self, query: str) -> Sequence[SearchHit]:
+        """Return the hits, best first. Raises `ToolError` with what went wrong and what to do."""
         request = self._request(query)
         status, body = await self._send(request)
         if status != 200:
@@ -141,11 +137,10 @@ def _hit(item: Mapping[str, Any], excerpt_key: str) -> SearchHit | None:
 
 
 def _plain(value: object, limit: int) -> str:
-    text = " ".join(html.unescape(_TAG.sub("", str(value or "")[: 4 * limit])).split())
-    return text if len(text) <= limit else text[:limit] + "…"
+    return cut(" ".join(html.unescape(_TAG.sub("", str(value or "")[: 4 * limit])).split()), limit)
 
 
-def open_search(settings: SearchSettings, environ: Mapping[str, str]) -> SearchProvider | None:
+def open_search(settings: SearchSettings, environ: Mapping[str, str]) -> HttpSearch | None:
     """Return the provider that the settings name; None if there is none, or if it lacks its key."""
     key = settings.api_key or environ.get(settings.api_key_env, "").strip()
     if not settings.provider or (settings.provider != "searxng" and not key):

@@ -5,13 +5,15 @@ A chat of another person, or a group, is written to only after an approval, and 
 
 from __future__ import annotations
 
+from talaria.access.people import People
 from talaria.core.errors import BadRequest, NotFound, ToolError
 from talaria.core.ids import ChatAddress, ChatKey, asking_chat
-from talaria.core.people import OWNER, KnownPeople
+from talaria.core.people import OWNER
 from talaria.core.sending import ChatMessage, MessageSender
-from talaria.core.tools import ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.turns import Sender
 from talaria.tools.function import Arguments, parameters
+from talaria.tools.tool import Tool, ToolContext
 
 MAX_CHARS = 16_000
 
@@ -33,12 +35,12 @@ SEND_MESSAGE = ToolSpec(
 )
 
 
-class SendMessageTool:
-    """Implements `core.tools.ForeignTool`. `sender` is None where tools are only described."""
+class SendMessageTool(Tool):
+    """`sender` is None where tools are only described."""
 
     spec = SEND_MESSAGE
 
-    def __init__(self, sender: MessageSender | None, people: KnownPeople) -> None:
+    def __init__(self, sender: MessageSender | None, people: People) -> None:
         self._sender = sender
         self._people = people
 

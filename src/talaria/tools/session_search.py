@@ -6,12 +6,13 @@ from datetime import datetime
 from typing import Final
 
 from talaria.core.errors import BadRequest, ToolError
-from talaria.core.gateway_part import ToolScope
 from talaria.core.ids import channel_of
-from talaria.core.search_port import FoundEntry
-from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
+from talaria.search.hits import FoundEntry
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
+from talaria.tools.part import ToolScope
 from talaria.tools.recall import distrust_log
+from talaria.tools.tool import Tool, ToolContext
 
 _HITS: Final = 10
 _SPARE: Final = 5  # for entries of the running turn, which are left out

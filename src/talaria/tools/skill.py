@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from talaria.commands.command_types import ExtraCommand
-from talaria.core.display import clean, clean_line
 from talaria.core.errors import ToolError
 from talaria.core.suggest import did_you_mean
-from talaria.core.tools import SKILL_TOOL, Findable, Tool, ToolContext, ToolSpec
+from talaria.core.text import clean, clean_line
+from talaria.core.tools import SKILL_TOOL, ToolSpec
 from talaria.core.units import format_size
 from talaria.skills.pins import SkillPin, SkillsInUse
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
+from talaria.tools.tool import Findable, Tool, ToolContext, ToolSource
 from talaria.workspace.folder import Folder
 
 FAMILY: Final = "skills"  # in `tools.enabled`
@@ -46,7 +47,7 @@ SKILL_SPEC: Final = ToolSpec(
 )
 
 
-class SkillSource:
+class SkillSource(ToolSource):
     """The built-in source of `skill`, which is offered only while a skill counts."""
 
     name = FAMILY

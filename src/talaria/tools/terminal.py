@@ -6,12 +6,13 @@ from datetime import timedelta
 
 from talaria.core.loop_share import LoopShare
 from talaria.core.shells import ShellCommand, ShellEnd
-from talaria.core.tools import Risk, Tool, ToolContext, ToolSpec
+from talaria.core.tools import Risk, ToolSpec
 from talaria.core.units import format_duration
 from talaria.tools.command_output import CommandOutput
 from talaria.tools.function import Arguments, FunctionTool, Handler, counted, flag, parameters, text
 from talaria.tools.process import process_tools, start_process
 from talaria.tools.settings import ToolSettings
+from talaria.tools.tool import Tool, ToolContext
 
 _MARGIN = timedelta(seconds=60)  # for a wait for other chats' commands, and to end the command
 _END_BYTES = 1000  # the note on how a command ended

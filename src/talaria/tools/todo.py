@@ -8,8 +8,9 @@ import msgspec
 
 from talaria.core.errors import ToolError
 from talaria.core.files import todo_path
-from talaria.core.tools import Risk, Tool, ToolContext, ToolSpec
+from talaria.core.tools import Risk, ToolSpec
 from talaria.tools.function import Arguments, FunctionTool, in_thread, parameters
+from talaria.tools.tool import Tool, ToolContext
 from talaria.workspace.folder import Folder, FolderPath
 
 MAX_ITEMS = 100
@@ -70,7 +71,7 @@ def todo_tools() -> tuple[Tool, ...]:
 
 
 def _todo(arguments: Arguments, context: ToolContext) -> str:
-    folder = Folder.of(context)
+    folder = context.open_folder()
     path = folder.resolve(todo_path(context.session_id))
     if "items" not in arguments:
         return render(_load(folder, path))

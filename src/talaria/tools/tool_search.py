@@ -12,10 +12,11 @@ from heapq import nsmallest
 from typing import Final
 
 from talaria.core.errors import ToolError
-from talaria.core.tools import TOOL_CALL, TOOL_SEARCH, Findable, Tool, ToolContext, ToolSpec
+from talaria.core.tools import TOOL_CALL, TOOL_SEARCH, ToolSpec
 from talaria.core.wrapped_calls import MOST_WRAPPED
 from talaria.search.words import terms
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
+from talaria.tools.tool import Findable, Tool, ToolContext
 from talaria.tools.toolset import ToolSet
 
 SEARCH_BYTES: Final = 1200

@@ -14,16 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 from talaria.core.errors import ConfigError
-from talaria.core.tools import (
-    TOOL_CALL,
-    TOOL_SEARCH,
-    Findable,
-    FindableSource,
-    Tool,
-    ToolSource,
-    ToolSpec,
-)
+from talaria.core.tools import TOOL_CALL, TOOL_SEARCH, ToolSpec
 from talaria.tools.settings import FAMILIES
+from talaria.tools.tool import Findable, Tool, ToolSource
 
 MOST_OF_ORIGIN = 1000
 _MOST_CHARS = 64 << 10  # of a description and its schema
@@ -141,7 +134,7 @@ class ToolSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class Family(ToolSource):
     """A built-in source, whose tools never change."""
 
     name: str
@@ -150,9 +143,6 @@ class Family:
 
     def tools(self) -> tuple[Tool, ...]:
         return self.members
-
-    def subscribe(self, changed: Callable[[], None]) -> None:
-        pass
 
 
 def resolve(
@@ -186,7 +176,7 @@ def resolve(
     findables = [
         each
         for source in sources
-        if isinstance(source, FindableSource) and (not source.is_builtin or source.name in enabled)
+        if not source.is_builtin or source.name in enabled
         for each in source.findables()
     ]
     return ToolSet(chosen, origins, findables)

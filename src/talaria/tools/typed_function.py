@@ -15,8 +15,9 @@ import msgspec
 
 from talaria.core.errors import ConfigError, ToolError
 from talaria.core.messages import Content, File, Image, Text
-from talaria.core.tools import Risk, ToolContext, ToolSpec
+from talaria.core.tools import Risk, ToolSpec
 from talaria.tools.function import Arguments, FunctionTool
+from talaria.tools.tool import ToolContext
 
 _PARAGRAPH = re.compile(r"\n\s*\n")
 

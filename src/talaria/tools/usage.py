@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from talaria.core.whole_files import replace_file
 
 USAGE_FILE: Final = "tool-usage.json"
 _MOST_CALLS: Final = 4096  # of all origins; then every count is halved, so that old calls are forgotten
@@ -41,14 +41,11 @@ class ToolUsage:
         """Write the file. Blocks; a file that cannot be written costs no call."""
         if self._path is None:
             return
-        unfinished = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
-            unfinished.write_bytes(msgspec.json.encode(dict(self._counts), order="sorted"))
-            unfinished.replace(self._path)
+            counts = msgspec.json.encode(dict(self._counts), order="sorted")
+            replace_file(self._path, counts, is_durable=False)
         except OSError as error:
             _log.warning("%s cannot be written: %s", self._path, error.strerror)
-            with contextlib.suppress(OSError):
-                unfinished.unlink()
 
 
 def _load(path: Path) -> dict[str, int]:

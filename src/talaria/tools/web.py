@@ -7,12 +7,13 @@ from datetime import timedelta
 
 from talaria.core.errors import ToolError
 from talaria.core.messages import Content, Text
-from talaria.core.tools import Tool, ToolContext, ToolSpec
+from talaria.core.tools import ToolSpec
 from talaria.core.units import format_size
 from talaria.net.fetcher import FetchedPage, PageFetcher, check_url
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
 from talaria.tools.page_process import PageProcess
-from talaria.tools.search_providers import MAX_RESULTS, SearchHit, SearchProvider
+from talaria.tools.search_providers import MAX_RESULTS, HttpSearch, SearchHit
+from talaria.tools.tool import Tool, ToolContext
 from talaria.workspace.pictures import picture_part
 
 _MAX_QUERY = 400
@@ -47,7 +48,7 @@ _SEARCH = ToolSpec(
 def web_tools(
     fetcher: PageFetcher,
     may_fetch: Callable[[], bool],
-    provider: SearchProvider | None,
+    provider: HttpSearch | None,
     pages: PageProcess | None = None,
 ) -> tuple[Tool, ...]:
     """Return the tools of the family `web`. `may_fetch` is asked at each call. Without a search provider
@@ -56,9 +57,7 @@ def web_tools(
     return (fetch,) if provider is None else (fetch, FunctionTool(_SEARCH, _Search(provider).run))
 
 
-class FetchTool:
-    """Implements `OpeningTool`: a person approves an address that nobody has shown."""
-
+class FetchTool(Tool):
     spec = _FETCH
 
     def __init__(self, fetcher: PageFetcher, may_fetch: Callable[[], bool], pages: PageProcess) -> None:
@@ -82,8 +81,8 @@ class FetchTool:
         title = ""
         if kind in ("text/html", "application/xhtml+xml") or _looks_like_html(page):
             answer = await self._pages.read(page, context)
-            title, shown = answer["title"], answer["text"] or "[The page has no text.]"
-            context.offer_links(answer["links"])
+            title, shown = answer.title, answer.text or "[The page has no text.]"
+            context.offer_links(answer.links)
         elif _is_text(page):
             shown = page.text()
         else:
@@ -125,7 +124,7 @@ async def _picture(page: FetchedPage, context: ToolContext) -> Content:
 
 
 class _Search:
-    def __init__(self, provider: SearchProvider) -> None:
+    def __init__(self, provider: HttpSearch) -> None:
         self._provider = provider
 
     async def run(self, arguments: Arguments, context: ToolContext) -> str:

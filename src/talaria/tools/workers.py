@@ -7,14 +7,14 @@ import os
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
+
+import msgspec
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.limits import Limits
 from talaria.core.slots import FairSlots, FairThreads
-from talaria.core.tools import FileQuota
 from talaria.workspace.quota import FolderQuota
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class ToolWorkers:
         self,
         limits: Limits | None = None,
         threads: FairThreads | None = None,
-        quota: FileQuota | None = None,
+        quota: FolderQuota | None = None,
     ) -> None:
         self.limits = limits = limits or Limits()
         self.threads = threads or tool_threads(limits)
@@ -95,35 +95,44 @@ def tool_threads(limits: Limits) -> FairThreads:
     return threads
 
 
-@dataclass(slots=True)
-class TurnResources:
-    """The resources for the calls of one turn. Implements `CallResources`. `child_seconds` is how long its
-    child processes have run, together."""
+class TurnResources(msgspec.Struct):
+    """The resources of the process that the calls of one turn may use. Each is limited, and chats take turns
+    at it, so that one chat cannot keep the others waiting. A wait counts towards the call's time limit.
+
+    `child_seconds` is how long the turn's child processes have run, together.
+    """
 
     workers: ToolWorkers
     session_id: SessionId
     child_seconds: float = 0.0
 
     @property
-    def quota(self) -> FileQuota:
+    def quota(self) -> FolderQuota:
         return self.workers.quota
 
     async def in_thread(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run a blocking function in a thread for tools. It goes on to its end if the call is cancelled."""
         return await self.workers.threads.run(self.session_id, function, *args)
 
     async def computing(self, function: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Run a function that computes for long. Only one such function runs at a time in the process."""
         return await self.workers.compute(self.session_id, function, *args)
 
     def command(self) -> AbstractAsyncContextManager[None]:
+        """Hold one of the slots for commands of shells inside the block. Entering waits for it."""
         return self.workers.command_slot(self.session_id)
 
     @asynccontextmanager
     async def child(self, *command: str) -> AsyncIterator[Process]:
+        """Run a program inside the block, with pipes for stdin and stdout and an empty environment. It has
+        ended when the block has. Its stderr is a pipe that is closed when the gateway dies."""
         async with self.child_time(), _run(*command) as child:
             yield child
 
     @asynccontextmanager
     async def child_time(self) -> AsyncIterator[None]:
+        """Hold one of the slots for child processes inside the block, whose time counts for the turn.
+        Entering waits for it. Raises `ToolError` if the turn has used up its time."""
         limits, clock = self.workers.limits, asyncio.get_running_loop().time
         async with self.workers.child_slot(self.session_id):
             if self.child_seconds >= limits.now.turn_children.total_seconds():

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from talaria.access.budgets import Budgets
 from talaria.agent.calling import Caller, Routes
 from talaria.agent.compaction.keeper import Compaction
-from talaria.agent.context import TurnContext, TurnNotes
+from talaria.agent.context import NoteSource, TurnContext, TurnNotes
 from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
 from talaria.agent.side_calls import Purpose, SideCall, SideCalls
@@ -18,18 +18,16 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.commands.extra import ExtraCommands
 from talaria.core.clock import Clock
-from talaria.core.entries import Note, Revision, SpecSet
+from talaria.core.entries import Revision, SpecSet
 from talaria.core.errors import TalariaError
-from talaria.core.events import ModelLoading
 from talaria.core.ledger import Began
-from talaria.core.ports import PendingModels
 from talaria.core.redaction import SecretRegistry
 from talaria.core.specs import AgentSpec, PinnedSpec
-from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
 from talaria.models.catalog import ModelChoice
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
+from talaria.store.store import Store
 from talaria.tools.execution import ToolRunner
 from talaria.turns.live import LiveTurn
 from talaria.turns.memories import Memories
@@ -40,59 +38,7 @@ from talaria.turns.trust import FolderTrust
 if TYPE_CHECKING:
     from talaria.core.hooks import Hooks
     from talaria.jobs.desk import JobDesk
-
-
-class NoPendingModels:
-    """The `PendingModels` of a gateway that fetches no model."""
-
-    is_any = False
-
-    def is_coming(self, provider: str, model: str) -> bool:
-        return False
-
-    async def arrival(self, tell: Callable[[ModelLoading], None]) -> bool:
-        return True
-
-    def let_go(self) -> None:
-        pass
-
-
-NO_PENDING_MODELS = NoPendingModels()
-
-
-class SessionNotes(Protocol):
-    """The notes of all sessions."""
-
-    def of(self, turn: Turn, agent: WarmAgent) -> TurnNotes:
-        """Return the notes for a turn and the agent that answers it. Cheap."""
-        ...
-
-
-class NoteSources:
-    """Several sources of notes as one."""
-
-    def __init__(self, *sources: SessionNotes | None) -> None:
-        self._sources = [source for source in sources if source is not None]
-
-    def add(self, source: SessionNotes) -> None:
-        self._sources.append(source)
-
-    def of(self, turn: Turn, agent: WarmAgent) -> TurnNotes:
-        return _AllNotes([source.of(turn, agent) for source in self._sources])
-
-
-class _AllNotes:
-    __slots__ = ("_sources",)
-
-    def __init__(self, sources: Sequence[TurnNotes]) -> None:
-        self._sources = sources
-
-    async def waiting(self) -> Sequence[Note]:
-        return [note for source in self._sources for note in await source.waiting()]
-
-    async def told(self, notes: Sequence[Note]) -> None:
-        for source in self._sources:
-            await source.told(notes)
+    from talaria.models.local.downloads import WeightsDownloads
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +52,9 @@ class Agents:
     budgets: Budgets
     metrics: Metrics
     compaction: Compaction
-    pending: PendingModels = NO_PENDING_MODELS
+    pending: WeightsDownloads | None = None
     secrets: SecretRegistry = field(default_factory=SecretRegistry)
-    notes: SessionNotes | None = None
+    notes: Sequence[NoteSource] = ()
     memories: Memories | None = None
     job_desk: Callable[[], JobDesk] | None = None
     commands: ExtraCommands = field(default_factory=ExtraCommands)
@@ -132,7 +78,7 @@ class Agents:
 
         Return False if the gateway shuts down meanwhile.
         """
-        if not self.pending.is_any:
+        if self.pending is None or not self.pending.is_any:
             return True
         spec = await self._spec_of(store, live.turn)
         if spec is None or not self.pending.is_coming(spec.provider, spec.model):
@@ -191,7 +137,7 @@ class Agents:
                 partial(self._ask_beside, live.turn, spec),
                 has_untrusted=lambda: agent.has_untrusted,
             ),
-            clock=self.clock,
+            clock=self.routes.clock,
             metrics=self.metrics,
             budget=self.budgets.of(live.turn),
             reasoning=reasoning,
@@ -200,7 +146,7 @@ class Agents:
             streams_calls=options.streams_calls,
             steering=steering,
             redactor=self.secrets.redactor,
-            notes=self.notes.of(live.turn, agent) if steering and self.notes else None,
+            notes=TurnNotes(self.notes, live.turn, agent) if steering and self.notes else None,
             gives_way=live.turn.inbound.gives_way,
         )
         keeper = self.compaction.keep(live.turn, agent, journal, live.emit) if spec.prompt else None

@@ -11,7 +11,7 @@ from talaria.core.limits import Limits
 from talaria.core.sessions import Session
 from talaria.core.shown import settled_bodies
 from talaria.core.specs import PinnedSpec
-from talaria.core.store_ports import Store
+from talaria.store.store import Store
 from talaria.turns.agents import Agents
 from talaria.turns.histories import SentExchange, after_commands, known_exchanges, locate, messages_of
 

@@ -28,10 +28,10 @@ from talaria.core.messages import Image
 from talaria.core.questions import APPROVE, DENY, QuestionKind
 from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec, PinnedSpec
-from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
 from talaria.models.known import NOTHING_KNOWN
 from talaria.models.wire import part_text
+from talaria.store.store import Store
 from talaria.turns.agents import Agents
 from talaria.turns.decisions import MAX_ANSWER, Decisions, decider_of
 from talaria.turns.live import LiveTurn, LiveTurns

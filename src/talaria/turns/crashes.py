@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from threading import Timer
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -17,10 +17,11 @@ from talaria.core.clock import Clock
 from talaria.core.errors import Poisoned, StoreError
 from talaria.core.ids import OwnerId
 from talaria.core.ledger import BLAMED, blamed_turns
-from talaria.core.store_ports import Store, ThreadStore
+from talaria.core.tasks import Tasks
 from talaria.core.turns import Turn
 from talaria.observe.logs import write_queued
 from talaria.observe.loop_watch import Holder
+from talaria.store.store import Store, ThreadOrders
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.states import LiveState
 
@@ -57,7 +58,7 @@ class Quarantine:
         self._clock = clock
         self._live = live
         self._turnstile = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._alone: LiveTurn | None = None
         live.observe(self._note_company)
 
@@ -77,7 +78,8 @@ class Quarantine:
             raise
         self._alone = live if is_alone else None
         _log.warning("turn %s was running during earlier crashes, so it starts alone", live.turn.id)
-        self._spawn(self._watch(live), f"quarantine {live.turn.id}").add_done_callback(self._let_next_in)
+        watching = self._tasks.start(self._watch(live), f"quarantine {live.turn.id}")
+        watching.add_done_callback(self._let_next_in)
 
     async def verdict(self, turn: Turn) -> Poisoned:
         """Return why a turn is given up. Only a turn that crashed alone, or held the loop, is blamed."""
@@ -99,12 +101,6 @@ class Quarantine:
             "Send it again.",
         )
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     def _let_next_in(self, watch: asyncio.Task[None]) -> None:
         self._alone = None
         self._turnstile.release()
@@ -112,7 +108,7 @@ class Quarantine:
     def _note_company(self, opened: LiveTurn) -> None:
         if self._alone is not None and not _cannot_run_beside(self._alone, opened):
             self._alone = None
-            self._spawn(self._forget_alone(), "quarantine company")
+            self._tasks.start(self._forget_alone(), "quarantine company")
 
     async def _forget_alone(self) -> None:
         try:
@@ -153,7 +149,7 @@ _LAST_WORDS_SECONDS = 2.0
 
 
 def leave_wedged(
-    store: ThreadStore,
+    store: ThreadOrders,
     owner: OwnerId,
     seconds: float,
     holder: Holder | None,

@@ -11,9 +11,9 @@ from talaria.core.events import QuestionDecided
 from talaria.core.ids import ChatKey, QuestionId
 from talaria.core.ledger import AskedQuestion, Page, QuestionPage
 from talaria.core.questions import APPROVE, DENY, Decision, QuestionKind, Span
-from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Turn
+from talaria.store.store import Store
 from talaria.turns.followed import FollowedTurns
 from talaria.turns.host_questions import HostQuestions
 from talaria.turns.live import LiveTurn, LiveTurns

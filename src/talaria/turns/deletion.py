@@ -6,29 +6,19 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError, ToolError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.files import MESSAGES, RESULTS, Removal
 from talaria.core.ids import ChatKey, SessionId
-from talaria.core.retention_port import RetentionStore
 from talaria.core.sessions import Session
 from talaria.core.tasks import finish
+from talaria.store.store import Store
 from talaria.turns.lifecycle import KEY_SECONDS, SessionLifecycle
 from talaria.workspace.sent_files import remove_private
 
 _log = logging.getLogger("talaria.turns")
-
-
-class DeletingStore(Protocol):
-    """The part of a store that deletion needs."""
-
-    @property
-    def retention(self) -> RetentionStore: ...
-
-    async def delete_session(self, session_id: SessionId, keys_since: float) -> Session: ...
 
 
 class Deletions:
@@ -44,7 +34,7 @@ class Deletions:
 
     def __init__(
         self,
-        store: DeletingStore,
+        store: Store,
         clock: Clock,
         sessions: SessionLifecycle,
         folder_of: Callable[[ChatKey], Path],

@@ -38,16 +38,15 @@ from talaria.core.errors import StoreError, ToolError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.limits import Limits
-from talaria.core.ports import Outlet
 from talaria.core.questions import Question
-from talaria.core.store_ports import Store
-from talaria.core.tasks import wait_event
+from talaria.core.tasks import sleep_until_woken, stop
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
+from talaria.store.store import Store
 from talaria.turns.feed import TurnChange
 from talaria.turns.live import LiveTurn, LiveTurns
+from talaria.turns.outlet import Outlet, ShownTurn
 from talaria.turns.settings import DeliverySettings
-from talaria.turns.shown_turn import ShownTurn
 
 _log = logging.getLogger("talaria.delivery")
 _BATCH = 64
@@ -198,9 +197,7 @@ class Delivery:
                 await self._woken.wait()
         finally:
             tasks = [ticking, *self._sends.values(), *self._shows.values(), *self._questions.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await stop(*tasks)
 
     async def drain(self, deadline: float) -> None:
         """Send what is due, for at most `deadline` seconds."""
@@ -370,7 +367,7 @@ class Delivery:
             if self._alarms:
                 seconds = min(seconds, self._alarms[0] - self._now())
             if seconds > 0:
-                await wait_event(self._new_alarm, self._clock, seconds)
+                await sleep_until_woken(self._clock, seconds, self._new_alarm)
             if self._new_alarm.is_set():
                 continue
             while self._alarms and self._alarms[0] <= self._now():

@@ -13,7 +13,10 @@ from talaria.core.ledger import TurnRecord
 from talaria.core.questions import APPROVE, DENY, Question, QuestionKind, Span
 from talaria.core.sending import SENT_TURN
 from talaria.core.spending import price_command, show_usd
+from talaria.core.text import cut
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
+
+NO_SUCH_TURN = "`talaria why` lists the last messages with their ids; old turns may have been pruned."
 
 _PREVIEW = 80
 _SPANS = {Span.ONCE: "once", Span.SESSION: "for the session", Span.ALWAYS: "for always"}
@@ -139,8 +142,7 @@ def _question(question: Question, turn: Turn) -> Iterator[HistoryLine]:
 
 
 def _shortened(text: str) -> str:
-    line = " ".join(text[: _PREVIEW * 16].split())
-    return line if len(line) <= _PREVIEW else f"{line[:_PREVIEW]}…"
+    return cut(" ".join(text[: _PREVIEW * 16].split()), _PREVIEW)
 
 
 def _used(usage: StepUsage | None) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -20,13 +19,12 @@ from talaria.cluster.following import PeerClient, PeerUnreachable
 from talaria.cluster.passed_events import PassedEvent, StreamEnd, StreamHead
 from talaria.core.clock import Clock
 from talaria.core.cluster import Member, Wake
-from talaria.core.cluster_port import ClusterStore
 from talaria.core.errors import StoreError
 from talaria.core.events import FINAL_EVENTS, Event, Reset
 from talaria.core.ids import OwnerId, TurnId
-from talaria.core.store_ports import Store
-from talaria.core.tasks import sleep_until_woken
+from talaria.core.tasks import Tasks, sleep_until_woken, stop
 from talaria.core.turns import Turn, TurnState
+from talaria.store.store import ClusterStore, Store
 from talaria.turns.live import LiveTurn, LiveTurns
 
 _log = logging.getLogger("talaria.cluster")
@@ -86,7 +84,7 @@ class FollowedTurns:
         self._owner = owner
         self._clock = live.clock
         self._followed: WeakValueDictionary[TurnId, FollowedTurn] = WeakValueDictionary()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._pauses: dict[TurnId, asyncio.Event] = {}
         live.observe(self._opened)
 
@@ -101,15 +99,12 @@ class FollowedTurns:
 
     async def close(self) -> None:
         """Let all followed turns go; their followers are told nothing more."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop(*self._tasks)
         await self._peers.close()
 
     def relay(self, live: LiveTurn) -> None:
         """Feed the followers of a turn that this process had from the member that has it now."""
-        self._spawn(self._relay(live, self.find(live.turn)), f"relay {live.turn.id}")
+        self._tasks.start(self._relay(live, self.find(live.turn)), f"relay {live.turn.id}")
 
     async def _relay(self, live: LiveTurn, heir: LiveTurn) -> None:
         is_void = bool(live.turn.attempts)  # what was streamed before
@@ -158,12 +153,7 @@ class FollowedTurns:
     # -- feeding --------------------------------------------------------------------------------------------
 
     def _begin(self, live: FollowedTurn) -> None:
-        self._spawn(self._run(live), f"follow {live.turn.id}")
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._run(live), f"follow {live.turn.id}")
 
     async def _run(self, live: FollowedTurn) -> None:
         try:

@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from talaria.access.approvals import host_digest
 from talaria.commands.deciding import outcome_words
+from talaria.core.bounded import BoundedDict
 from talaria.core.clock import Clock
 from talaria.core.events import QuestionAsked
 from talaria.core.ids import QuestionId, SessionId, TurnId, new_question_id
 from talaria.core.ledger import AskedQuestion, Page
-from talaria.core.ports import HostAnswer, HostRequest
 from talaria.core.questions import APPROVE, Decision, Question, QuestionKind, Span
-from talaria.core.store_ports import Store
+from talaria.core.text import visible_text
 from talaria.core.turns import RunOrder, Turn
-from talaria.net.host_rules import WEB_PORTS
-from talaria.tools.visible import visible_text
+from talaria.net.host_rules import WEB_PORTS, HostAnswer, HostRequest
+from talaria.store.store import Store
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.states import LiveState
 
 _log = logging.getLogger("talaria.turns")
 
-_Key = TypeVar("_Key")
-_Kept = TypeVar("_Kept")
 
 NETWORK = "network"  # the name of these questions in the place of a tool's
 _ASK_SECONDS = 86_400.0
@@ -55,7 +51,7 @@ class _Held:
 
 
 class HostQuestions:
-    """Implements `core.ports.HostAsker`. With `asks` False nobody is asked: such a host is refused.
+    """`ask` is the `AskHost` of the gateway. With `asks` False nobody is asked: such a host is refused.
     `allow_always` writes a host to the configuration; it may block."""
 
     def __init__(
@@ -76,8 +72,9 @@ class HostQuestions:
         self._tell_owner: Callable[[Turn, Question], None] = lambda turn, question: None
         self._putting = asyncio.Lock()
         self._held: dict[QuestionId, _Held] = {}
-        self._denied: OrderedDict[tuple[TurnId, str], bool] = OrderedDict()  # a denial lasts for its turn
-        self._once: OrderedDict[tuple[TurnId, str], int] = OrderedDict()  # an approval for a call, with it
+        # A denial lasts for its turn, and an approval for a call with that call.
+        self._denied: BoundedDict[tuple[TurnId, str], bool] = BoundedDict(_MOST_REMEMBERED)
+        self._once: BoundedDict[tuple[TurnId, str], int] = BoundedDict(_MOST_REMEMBERED)
 
     def use_messages(self, send: Callable[[Turn, Question, str], None]) -> None:
         """Have `send` show the questions that no running turn shows, and their outcomes, in the chat."""
@@ -127,12 +124,12 @@ class HostQuestions:
         is_admitted = decision.text == APPROVE
         held = self._held.get(question.id, _Held())
         if not is_admitted:
-            _remember(self._denied, (asked.turn.id, question.digest), True)
+            self._denied[asked.turn.id, question.digest] = True
         elif decision.span is Span.ONCE:
             # A decision that another member has recorded may come when the command is held no longer.
             call = self._running_call(asked.turn) if held.call is None else held.call
             if call is not None:
-                _remember(self._once, (asked.turn.id, question.digest), call)
+                self._once[asked.turn.id, question.digest] = call
         for waiter in tuple(held.waiters):
             if not waiter.done():
                 waiter.set_result(HostAnswer(True) if is_admitted else _REFUSED)
@@ -203,10 +200,3 @@ class HostQuestions:
     def _running(self, session_id: SessionId) -> list[LiveTurn]:
         turns = (live for live in self._live if live.turn.session_id == session_id)
         return [live for live in turns if live.state is LiveState.RUNNING]
-
-
-def _remember(known: OrderedDict[_Key, _Kept], key: _Key, value: _Kept) -> None:
-    known[key] = value
-    known.move_to_end(key)
-    while len(known) > _MOST_REMEMBERED:
-        known.popitem(last=False)

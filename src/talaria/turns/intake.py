@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from talaria.cluster.membership import Membership
 from talaria.commands.command_types import Command
 from talaria.commands.slash import canonical, find_session
 from talaria.core.cluster import Wake
-from talaria.core.errors import HeadMoved, LimitReached, NoModel, TalariaError
+from talaria.core.errors import HeadMoved, LimitReached, NoModel, NoSession, TalariaError
 from talaria.core.events import Queued
 from talaria.core.ids import (
     EPHEMERAL,
@@ -35,10 +36,10 @@ from talaria.core.messages import File, Message, Text, UserMessage, is_untrusted
 from talaria.core.questions import QuestionKind
 from talaria.core.responses import ChainPlace, NewResponse
 from talaria.core.specs import PinnedSpec
-from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.loop_watch import Load
+from talaria.store.store import Store
 from talaria.turns.agents import Agents
 from talaria.turns.branching import Branching
 from talaria.turns.command_turns import ANSWER
@@ -100,9 +101,10 @@ def choose_busy(command: Command | None, usual: Busy) -> tuple[Busy, bool]:
 def _brings_file(inbound: Inbound) -> bool:
     """Return whether the message has put untrusted content into the folder of its chat: a file that was sent,
     or the file of a long message that came from outside."""
-    if not any(isinstance(part, File) for part in inbound.parts):
-        return False
-    return is_untrusted(UserMessage(inbound.parts, untrusted=inbound.untrusted))
+    for part in inbound.parts:
+        if isinstance(part, File):
+            return is_untrusted(UserMessage(inbound.parts, untrusted=inbound.untrusted))
+    return False
 
 
 class Intake:
@@ -130,11 +132,12 @@ class Intake:
         self._settings = settings
         self._load = load
         self._inputs = inputs
+        self._clock = agents.clock
         self._limits = load.limits
         self._branches = Branching(store, agents, load.limits)
         self._limits.watch("chat_queue", lambda: max((len(lane) - 1 for lane in lanes), default=0))
         self._live = lanes.live
-        self.requests = RecentRequests(store, agents.clock, is_shared=cluster is not None)
+        self.requests = RecentRequests(store, self._clock, is_shared=cluster is not None)
         self._is_open = False
         self._arriving: dict[ChatKey, int] = {}  # how many messages of the chat are being accepted now
         self.accepting: set[TurnId] = set()  # turns that may be in the store and are not live yet
@@ -206,11 +209,14 @@ class Intake:
         if self._inputs is not None and (command is None or command.name == ANSWER):
             self._check_open()
             inbound = await self._inputs.shorten(inbound, turn_id, is_answer=command is not None)
-        fresh = Fresh(new_session_id(), self._resolve(inbound))
+        # Most messages belong to the session that the chat has, so none is prepared. The model that a message
+        # wishes for is checked before the message is accepted.
+        is_usual = command is None and history is None and inbound.model is None
+        fresh = None if is_usual else self._fresh(inbound)
         binding, resume = await self._bind(inbound, command)
-        if command is not None and command.name == "branch":
+        if fresh is not None and command is not None and command.name == "branch":
             fresh = await self._branches.copy(inbound.chat_key, fresh)
-        elif command is None and history is not None:
+        elif fresh is not None and command is None and history is not None:
             redactor = self._agents.secrets.redactor
             sent = [exchange.without_secrets(redactor) for exchange in history]
             fresh, binding = await self._branches.follow(inbound.chat_key, sent, fresh)
@@ -239,7 +245,6 @@ class Intake:
         order = Accept(
             turn_id=new_turn_id(),
             inbound=inbound,
-            fresh=Fresh(new_session_id(), None),
             scope=f"{inbound.sender.id}\n{inbound.chat_key}",
             digest=await _digest(inbound.parts, inbound.model),
             only=session_id,
@@ -277,8 +282,7 @@ class Intake:
         turn_id = new_turn_id()
         if self._inputs is not None:
             inbound = await self._inputs.shorten(inbound, turn_id)
-        fresh = Fresh(new_session_id(), self._resolve(inbound), job_id=job_id)
-        order = msgspec.structs.replace(Accept(turn_id, inbound, fresh), **changes)
+        order = msgspec.structs.replace(Accept(turn_id, inbound, self._fresh(inbound, job_id)), **changes)
         self._check_open()
         return await finish(self._accept_in_turn(order, Busy.QUEUE, is_explicit=False))
 
@@ -336,6 +340,7 @@ class Intake:
 
     def _apart(self, order: Accept, call: StatelessCall) -> Accept:
         """Return the order with a session of its own. If it continues a chain, the session is a branch."""
+        assert order.fresh is not None
         session_id = order.fresh.session_id
         place = (call.owner, session_id) if call.owner else (session_id,)
         chat = ChatAddress(self._settings.agent_name, "http", EPHEMERAL, *place)
@@ -404,10 +409,14 @@ class Intake:
         is_message = not order.command and order.steers is None
         has_lane = may_begin and is_message and self._lanes.claim(key)
         must_wait = order.inbound.gives_way and self._load.runs_wait()
-        if has_lane and not must_wait and not self._agents.pending.is_any and not self._keeper.is_out:
+        is_coming = self._agents.pending is not None and self._agents.pending.is_any
+        if has_lane and not must_wait and not is_coming and not self._keeper.is_out:
             order = msgspec.structs.replace(order, begin=self._begin(order))
         try:
-            accepted = await self._write(order)
+            try:
+                accepted = await self._write(order)
+            except NoSession:
+                accepted = await self._write(msgspec.structs.replace(order, fresh=self._fresh(order.inbound)))
         except BaseException:
             if has_lane:
                 self._lanes.unclaim(key)
@@ -457,20 +466,21 @@ class Intake:
             self._cluster.wake(Wake.TURNS, accepted.elsewhere)
         live = self._live.accept_elsewhere(accepted.turn)
         if (absent := accepted.waits_for_place) is not None:
-            live.emit(Queued(1, absent.sentence(self._agents.clock.now())))
+            live.emit(Queued(1, absent.sentence(self._clock.now())))
         return live
 
     def _begin(self, order: Accept) -> Begin:
-        inbound, now = order.inbound, self._agents.clock.now()
+        inbound, now = order.inbound, self._clock.now()
         user = self._settings.user_message(inbound.parts, now, inbound.untrusted)
         return Begin(order.turn_id, self._keeper.owner, self._keeper.lease_seconds, user)
 
-    def _resolve(self, inbound: Inbound) -> PinnedSpec | None:
-        """Return None if there is no model yet. The session is bound all the same, and its turn says why."""
-        try:
-            return self._agents.specs.resolve(inbound.chat_key, inbound.model, inbound.tools)
-        except NoModel:
-            return None
+    def _fresh(self, inbound: Inbound, job_id: JobId | None = None) -> Fresh:
+        """Return a new session for the message. If there is no model yet, the session has no spec, and its
+        turn says why. Raises `NotFound` for an unknown model."""
+        spec: PinnedSpec | None = None
+        with suppress(NoModel):
+            spec = self._agents.specs.resolve(inbound.chat_key, inbound.model, inbound.tools)
+        return Fresh(new_session_id(), spec, job_id=job_id)
 
     async def _bind(self, inbound: Inbound, command: Command | None) -> tuple[Binding, SessionId | None]:
         """Return which session the turn belongs to. A `/resume` of an unknown session stays in the current

@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from talaria.commands.command_types import CommandResult
 from talaria.commands.slash import parse_command
 from talaria.core.delivery import Button
-from talaria.core.display import clean_line
 from talaria.core.errors import BadRequest
 from talaria.core.ids import JOB_PREFIX, TURN_PREFIX, JobId
 from talaria.core.jobs import Job, JobState, Slot
 from talaria.core.ledger import Page
 from talaria.core.spending import to_usd
-from talaria.core.store_ports import Store
+from talaria.core.text import clean_line
 from talaria.core.turns import Turn, TurnState
 from talaria.jobs.desk import JobAsker, JobDesk
 from talaria.jobs.requests import JobRequest
 from talaria.jobs.schedules import show_instant
+from talaria.store.store import Store
 
 _LISTED = 30
 _SHOWN_RUNS = 5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET
@@ -13,25 +13,13 @@ from msgspec import UNSET
 from talaria.commands.slash import is_control
 from talaria.core.events import Queued
 from talaria.core.ids import ChatKey, TurnId
+from talaria.core.tasks import Tasks
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.runner import Runner
 from talaria.turns.states import LiveState
 
-
-class Placing(Protocol):
-    """Finds the turns that other members of a cluster accepted before a turn of this one."""
-
-    def is_placed(self, live: LiveTurn) -> bool:
-        """Return whether all turns are known that were accepted before this one, so that it may begin."""
-        ...
-
-    async def place(self, live: LiveTurn) -> None:
-        """Find them, and `arrange` the lanes."""
-        ...
-
-    def doubt(self, turns: Iterable[LiveTurn]) -> None:
-        """Find the turns before these again, because one was let go and may come back."""
-        ...
+if TYPE_CHECKING:
+    from talaria.turns.turns_here import TurnsHere
 
 
 class Lanes:
@@ -45,9 +33,9 @@ class Lanes:
         self._is_control = is_control
         self.live = live
         self._lanes: dict[ChatKey, deque[LiveTurn]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._is_draining = False
-        self._placing: Placing | None = None
+        self._placing: TurnsHere | None = None
 
     def __iter__(self) -> Iterator[Sequence[LiveTurn]]:
         return iter(list(self._lanes.values()))
@@ -56,7 +44,7 @@ class Lanes:
         """Return the turns in a chat's lane: the running one, then those that wait."""
         return self._lanes.get(key, ())
 
-    def use_placing(self, placing: Placing) -> None:
+    def use_placing(self, placing: TurnsHere) -> None:
         """Start no turn from now on before it is placed."""
         self._placing = placing
 
@@ -87,7 +75,7 @@ class Lanes:
         """The claimed turn was not accepted; the turns behind it run."""
         lane = self._lanes[key]
         if lane:
-            self._spawn(self._work(key, lane), f"lane {key}")
+            self._tasks.start(self._work(key, lane), f"lane {key}")
         else:
             del self._lanes[key]
 
@@ -112,14 +100,14 @@ class Lanes:
         if lane is None:
             lane = self._lanes[key] = deque()
         lane.appendleft(live)
-        self._spawn(self._work(key, lane), f"lane {key}")
+        self._tasks.start(self._work(key, lane), f"lane {key}")
 
     def put_beside(self, live: LiveTurn) -> None:
         """Run the turn at once, beside its chat's lane. During a drain it is let go."""
         if self._is_draining:
             self.live.let_go(live)
         else:
-            self._spawn(self._run(live), f"control {live.turn.id}")
+            self._tasks.start(self._run(live), f"control {live.turn.id}")
 
     def put_freed(self, live: LiveTurn) -> None:
         """Let a message that was to join a turn be a turn of its own, because that turn is over.
@@ -186,11 +174,6 @@ class Lanes:
         if left:
             await asyncio.wait(left)
         return len(left)
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _work(self, key: ChatKey, lane: deque[LiveTurn]) -> None:
         try:

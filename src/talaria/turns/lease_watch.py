@@ -12,17 +12,17 @@ from talaria.cluster.leases import LeaseKeeper, LeaseTiming
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.ids import new_owner_id
 from talaria.core.limits import Limits
-from talaria.core.store_ports import StoreEngine
 from talaria.core.tasks import run_loops
 from talaria.observe.health import Health
 from talaria.observe.loop_watch import Holder, LoopWatch
 from talaria.observe.metrics import Metrics
+from talaria.store.store import Store
 from talaria.turns.crashes import leave_wedged
 
 
 @asynccontextmanager
 async def keep_leases(
-    store: StoreEngine,
+    store: Store,
     clock: Clock,
     timing: LeaseTiming,
     *,

@@ -6,23 +6,21 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime, time, timedelta, tzinfo
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from talaria.core.clock import Clock
 from talaria.core.closer import Closer
 from talaria.core.errors import LeaseHeld
 from talaria.core.ids import SessionId, new_owner_id
-from talaria.core.job_port import JobStore
-from talaria.core.ports import Workspaces
-from talaria.core.retention_port import RetentionStore
 from talaria.core.sessions import Session
-from talaria.core.store_ports import Responses, Store
 from talaria.core.tasks import finish
 from talaria.observe.loop_watch import Load
+from talaria.store.store import Store
 from talaria.turns.settings import RetentionSettings, SessionSettings
 
 if TYPE_CHECKING:
     from talaria.core.hooks import Hooks
+    from talaria.workspace.workspaces import ChatWorkspaces
 
 _log = logging.getLogger("talaria.turns")
 _retention_log = logging.getLogger("talaria.retention")
@@ -71,7 +69,7 @@ class SessionLifecycle:
         self,
         store: Store,
         clock: Clock,
-        workspaces: Workspaces,
+        workspaces: ChatWorkspaces,
         release: Callable[[SessionId], None],
         cutoff: Callable[[], float] = lambda: 0.0,
         *,
@@ -159,21 +157,6 @@ class SessionLifecycle:
         await self._closer.drain()
 
 
-class PrunableStore(Protocol):
-    """The part of a store that retention needs."""
-
-    @property
-    def retention(self) -> RetentionStore: ...
-
-    @property
-    def responses(self) -> Responses: ...
-
-    @property
-    def jobs(self) -> JobStore: ...
-
-    async def prune_ephemeral(self, older_than: float) -> int: ...
-
-
 class Retention:
     """Deletes by rule what weeks of turns leave behind. Unsettled turns and unsent replies stay.
 
@@ -182,7 +165,7 @@ class Retention:
 
     def __init__(
         self,
-        store: PrunableStore,
+        store: Store,
         clock: Clock,
         settings: RetentionSettings,
         drop_results: Callable[[float], Awaitable[int]],

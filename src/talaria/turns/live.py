@@ -102,7 +102,7 @@ class LiveTurn:
         self.is_recorded = False
         self.on_park: Callable[[LiveTurn], None] | None = None
         self._clock = clock
-        self._state = LiveState.QUEUED
+        self.state = LiveState.QUEUED
         self._task: asyncio.Task[object] | None = None
         self._ran_seconds = 0.0  # in earlier runs
         self._running_since = 0.0
@@ -123,21 +123,17 @@ class LiveTurn:
         live = cls(turn, clock)
         live.is_recorded = True
         live._events.clear()
-        live._state = LiveState.SETTLED if turn.state.is_final else LiveState.LET_GO
+        live.state = LiveState.SETTLED if turn.state.is_final else LiveState.LET_GO
         live.settled.set_result(turn)
         return live
 
     # -- its state ------------------------------------------------------------------------------------------
 
-    @property
-    def state(self) -> LiveState:
-        return self._state
-
     def _move(self, new: LiveState) -> None:
-        check_move(self._state, new)
-        if self._state is LiveState.RUNNING:
+        check_move(self.state, new)
+        if self.state is LiveState.RUNNING:
             self._ran_seconds = self.running_seconds()
-        self._state = new
+        self.state = new
         if new is LiveState.RUNNING:
             self._running_since = self._clock.elapsed()
         if self._parking is not None and not self._parking.done():
@@ -145,7 +141,7 @@ class LiveTurn:
 
     def running_seconds(self) -> float:
         """Return for how long the turn was RUNNING here, and before as far as `add_seconds` tells."""
-        if self._state is not LiveState.RUNNING:
+        if self.state is not LiveState.RUNNING:
             return self._ran_seconds
         return self._ran_seconds + self._clock.elapsed() - self._running_since
 
@@ -155,12 +151,12 @@ class LiveTurn:
 
     def start(self) -> None:
         """The turn is taken up, or has to be tried again. An order to end it stays in force."""
-        if self._state is not LiveState.STARTING and self._state not in ENDING:
+        if self.state is not LiveState.STARTING and self.state not in ENDING:
             self._move(LiveState.STARTING)
 
     def run(self, began: Began) -> None:
         """The turn was begun in the store. If it was stopped meanwhile, it is begun only to be ended."""
-        if self._state not in ENDING:
+        if self.state not in ENDING:
             self._move(LiveState.RUNNING)
         self.began = None
         self.begins += 1
@@ -190,7 +186,7 @@ class LiveTurn:
 
     def resume_if_decided(self) -> None:
         """Start a parked turn again if none of its questions is open any more."""
-        if self._state is not LiveState.PARKED:
+        if self.state is not LiveState.PARKED:
             return
         now = self._clock.now()
         undecided = (question for key, question in self.questions.items() if key not in self._decided)
@@ -204,7 +200,7 @@ class LiveTurn:
 
     def open_questions(self) -> list[Question]:
         """Return the questions that a parked turn waits for and that can be decided now."""
-        if self._state is not LiveState.PARKED:
+        if self.state is not LiveState.PARKED:
             return []
         now, decided = self._clock.now(), self._decided
         return [item for key, item in self.questions.items() if key not in decided and item.is_open(now)]
@@ -220,7 +216,7 @@ class LiveTurn:
 
     async def unparked(self) -> None:
         """Wait while the turn is parked."""
-        while self._state is LiveState.PARKED:
+        while self.state is LiveState.PARKED:
             self._parking = asyncio.get_running_loop().create_future()
             await self._parking
 
@@ -230,9 +226,9 @@ class LiveTurn:
         Return False if the table has no such move: the turn is over, or was interrupted before.
         """
         assert state in INTERRUPTIONS
-        if state not in MOVES[self._state]:
+        if state not in MOVES[self.state]:
             return False
-        is_first = self._state not in INTERRUPTIONS
+        is_first = self.state not in INTERRUPTIONS
         self._move(state)
         if is_first and self._task is not None:
             self._task.cancel()
@@ -296,7 +292,8 @@ class LiveTurn:
             events[-1] = merged
             return
         events.append(event)
-        self._wake()
+        if self._waiters:
+            self._wake()
 
     def running_call(self) -> int | None:
         """Return the number of the event that began the tool call that runs; None if no call runs."""
@@ -316,7 +313,7 @@ class LiveTurn:
         process let go, the events until then.
         """
         if self.is_recorded:
-            if self._state is LiveState.SETTLED:
+            if self.state is LiveState.SETTLED:
                 yield after + 1, final_event(self.turn)
             return
         position = after
@@ -454,8 +451,9 @@ class LiveTurns:
 
     def running_in(self, chat_key: ChatKey) -> LiveTurn | None:
         """Return the chat's turn that is under way and that a model answers."""
-        for live in self._of(chat_key):
-            if live.state is not LiveState.QUEUED and asks_model(live.turn.command):
+        for live in self._turns.values():
+            is_here = live.turn.chat_key == chat_key
+            if is_here and live.state is not LiveState.QUEUED and asks_model(live.turn.command):
                 return live
         return None
 

@@ -13,8 +13,8 @@ from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.messages import File, Text
 from talaria.core.specs import AgentSpec
-from talaria.core.store_ports import Store
 from talaria.core.turns import Inbound
+from talaria.store.store import Store
 from talaria.turns.agents import Agents
 from talaria.turns.decisions import MAX_ANSWER
 

@@ -9,31 +9,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-from talaria.agent.context import TurnNotes
+from talaria.access.people import People, place_of
 from talaria.agent.warm import WarmAgent
+from talaria.core.bounded import BoundedDict
 from talaria.core.entries import MEMORY_NOTE, MEMORY_TOOL, Entry, Note, SpecSet, hidden_seqs
 from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatKey, SessionId, asking_chat
-from talaria.core.memory import FAMILY, MemoryPlace, MemoryProvider, TurnMemory, place_of
+from talaria.core.memory import FAMILY, MemoryPlace, TurnMemory
 from talaria.core.messages import Message, Text, ToolOutcome, ToolResults, UserMessage
-from talaria.core.people import KnownPeople
-from talaria.core.shown import has_untrusted
-from talaria.core.store_ports import Store
-from talaria.core.tools import ToolSource
+from talaria.core.shown import ShownLog
+from talaria.core.tasks import Tasks
 from talaria.core.turns import Turn
 from talaria.memory.pages import FactChanges, compare, facts
 from talaria.models.local.local_chat import LocalChat
+from talaria.store.store import Store
 from talaria.tools.execution import ToolRunner
+from talaria.tools.tool import MemoryProvider, ToolSource
 from talaria.turns.settings import TurnSettings
 
 _log = logging.getLogger("talaria.turns")
 _HEARD: Final = "[Note: the memory was changed outside of this conversation:\n"
 _RECALLED: Final = "[Note: from memory, about this message:\n"
-KnownMark: TypeAlias = tuple[int, int]  # an epoch of the session, and a hash of the memory
+_KnownMark: TypeAlias = tuple[int, int]  # an epoch of the session, and a hash of the memory
 _KEPT: Final = 4096  # sessions of which it is known what they know
 _PREFETCH_SECONDS: Final = 5.0
 _SYNC_SECONDS: Final = 30.0
@@ -42,12 +43,12 @@ _MOST_SYNCS: Final = 64
 
 class Memories:
     """The memory of all chats, by the provider that is in use. Without one, or while the family `memory` is
-    not enabled, nothing is remembered."""
+    not enabled, nothing is remembered. A `NoteSource`."""
 
     def __init__(
         self,
         sources: Sequence[ToolSource],
-        people: KnownPeople,
+        people: People,
         tools: ToolRunner,
         store: Store,
         settings: TurnSettings,
@@ -58,8 +59,10 @@ class Memories:
         self._tools = tools
         self._store = store
         self._settings = settings
-        self._known: OrderedDict[SessionId, KnownMark] = OrderedDict()
-        self._syncs: set[asyncio.Task[None]] = set()
+        # The state of memory that sessions know, and the one that they are being told.
+        self._known: BoundedDict[SessionId, _KnownMark] = BoundedDict(_KEPT)
+        self._telling: BoundedDict[SessionId, _KnownMark] = BoundedDict(_KEPT)
+        self._syncs = Tasks()
 
     @property
     def provider(self) -> MemoryProvider | None:
@@ -71,48 +74,53 @@ class Memories:
 
     def prompt(self, key: ChatKey) -> str:
         """Return what a new session of a chat is told."""
-        return "" if self.provider is None else self.provider.prompt(self.place(key))
-
-    def of(self, turn: Turn, agent: WarmAgent) -> TurnNotes:
-        is_told = self.provider is not None and agent.pinned.spec.api != LocalChat.name
-        return _TurnNotes(self, turn, agent) if is_told else _NO_NOTES
+        provider = self.provider
+        return "" if provider is None else provider.prompt(self.place(key))
 
     # -- notes ----------------------------------------------------------------------------------------------
 
-    async def find_change(self, turn: Turn, agent: WarmAgent) -> tuple[Note | None, KnownMark]:
-        """Return what the session of a turn is to be told of changes, and a mark for `know`, which takes the
-        state of memory that this is about. Raises store errors."""
+    async def waiting(self, turn: Turn, agent: WarmAgent, *, is_first: bool) -> Sequence[Note]:
+        """A turn is told of changes once, before its first answer."""
+        provider = self.provider
+        if not is_first or provider is None or agent.pinned.spec.api == LocalChat.name:
+            return ()
+        try:
+            changed = await self._find_change(turn, agent)
+        except TalariaError as error:
+            _log.warning("turn %s does not hear of changes in memory: %s", turn.id, error)
+            return ()
+        recalled = await self._find_recalled(provider, turn) if provider.follows_turns else None
+        return [note for note in (changed, recalled) if note is not None]
+
+    async def told(self, turn: Turn, notes: Sequence[Note]) -> None:
+        is_told = any(note.key.startswith(MEMORY_NOTE) for note in notes)
+        if is_told and (mark := self._telling.pop(turn.session_id, None)) is not None:
+            self._known[turn.session_id] = mark
+
+    async def _find_change(self, turn: Turn, agent: WarmAgent) -> Note | None:
+        """Return what the session of a turn is to be told of changes. Raises store errors."""
         spec, current = agent.pinned.spec, self.prompt(turn.chat_key)
         mark = (agent.revision.epoch, hash(current))
         if self._known.get(turn.session_id) == mark:
-            return None, mark
+            return None
         if current != spec.remembered or agent.has_heard:
             known = known_facts(spec.remembered, await self._store.shown_log(turn.session_id))
             changes = compare(known, facts(current))
             if changes != FactChanges():
+                self._telling[turn.session_id] = mark
                 text = f"{_HEARD}{changes.describe()}\n]"
-                return self._note(f"{MEMORY_NOTE}{turn.id}", text, turn), mark
-        self.know(turn.session_id, mark)
-        return None, mark
+                return self._note(f"{MEMORY_NOTE}{turn.id}", text, turn)
+        self._known[turn.session_id] = mark
+        return None
 
-    async def find_recalled(self, turn: Turn) -> Note | None:
+    async def _find_recalled(self, provider: MemoryProvider, turn: Turn) -> Note | None:
         """Return what a provider that follows turns has to say about this one."""
-        provider = self.provider
-        if provider is None or not provider.follows_turns:
-            return None
         text = await self._prefetch(provider, turn)
         return self._note(f"recalled:{turn.id}", f"{_RECALLED}{text}\n]", turn) if text else None
 
     def _note(self, key: str, text: str, turn: Turn) -> Note:
         message = self._settings.user_message((Text(text),), turn.accepted_at)
         return Note(key, text, message.stamp if message else "")
-
-    def know(self, session_id: SessionId, mark: KnownMark) -> None:
-        """The session knows this state of memory."""
-        self._known[session_id] = mark
-        self._known.move_to_end(session_id)
-        if len(self._known) > _KEPT:
-            self._known.popitem(last=False)
 
     # -- providers that follow turns ------------------------------------------------------------------------
 
@@ -137,13 +145,11 @@ class Memories:
         if len(self._syncs) >= _MOST_SYNCS:
             _log.warning("memory %s is slow: turn %s is not taken in", provider.name, turn.id)
             return
-        task = asyncio.create_task(self._sync(provider, turn, answer), name=f"memory of {turn.id}")
-        self._syncs.add(task)
-        task.add_done_callback(self._syncs.discard)
+        self._syncs.start(self._sync(provider, turn, answer), f"memory of {turn.id}")
 
     async def _sync(self, provider: MemoryProvider, turn: Turn, answer: str) -> None:
         try:
-            if has_untrusted(await self._store.shown_log(turn.session_id)):
+            if ShownLog(await self._store.shown_log(turn.session_id)).has_untrusted():
                 return
             async with asyncio.timeout(_SYNC_SECONDS):
                 await provider.sync(self._turn(turn), answer)
@@ -183,43 +189,3 @@ def _told(message: Message) -> Iterable[str]:
                     yield result.text
         case _:
             pass
-
-
-class _TurnNotes:
-    """Implements `agent.context.TurnNotes`. A turn is told once, before its first answer."""
-
-    __slots__ = ("_agent", "_is_asked", "_mark", "_memories", "_turn")
-
-    def __init__(self, memories: Memories, turn: Turn, agent: WarmAgent) -> None:
-        self._memories = memories
-        self._turn = turn
-        self._agent = agent
-        self._is_asked = False
-        self._mark: KnownMark | None = None
-
-    async def waiting(self) -> Sequence[Note]:
-        if self._is_asked:
-            return ()
-        self._is_asked = True
-        try:
-            changed, self._mark = await self._memories.find_change(self._turn, self._agent)
-        except TalariaError as error:
-            _log.warning("turn %s does not hear of changes in memory: %s", self._turn.id, error)
-            return ()
-        recalled = await self._memories.find_recalled(self._turn)
-        return [note for note in (changed, recalled) if note is not None]
-
-    async def told(self, notes: Sequence[Note]) -> None:
-        if self._mark is not None and any(note.key.startswith(MEMORY_NOTE) for note in notes):
-            self._memories.know(self._turn.session_id, self._mark)
-
-
-class _NoNotes:
-    async def waiting(self) -> Sequence[Note]:
-        return ()
-
-    async def told(self, notes: Sequence[Note]) -> None:
-        pass
-
-
-_NO_NOTES: Final = _NoNotes()

@@ -16,7 +16,8 @@ from talaria.core.clock import Clock
 from talaria.core.cluster import Member
 from talaria.core.errors import StoreError
 from talaria.core.ids import OwnerId, TurnId
-from talaria.core.store_ports import StoreEngine
+from talaria.core.tasks import Tasks, stop
+from talaria.store.store import Store
 from talaria.turns.feed import StateFeed, TurnChange
 
 _log = logging.getLogger("talaria.cluster")
@@ -53,7 +54,7 @@ class OtherFeeds:
     last changes stand until it can be, or until another member has its turns.
     """
 
-    def __init__(self, store: StoreEngine, feed: StateFeed, peers: PeerClient, owner: OwnerId) -> None:
+    def __init__(self, store: Store, feed: StateFeed, peers: PeerClient, owner: OwnerId) -> None:
         self._store = store
         self._cluster = store.cluster
         self._feed = feed
@@ -62,7 +63,7 @@ class OtherFeeds:
         self._clock: Clock = store.clock
         self._open: dict[OwnerId, dict[TurnId, TurnChange]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()  # with those that are ending
+        self._tasks = Tasks()  # with those that are ending
         feed.on_listen, feed.elsewhere, feed.has_others = self._look_for_listeners, self, True
 
     def __iter__(self) -> Iterator[TurnChange]:
@@ -71,16 +72,12 @@ class OtherFeeds:
 
     async def close(self) -> None:
         self._feed.on_listen = lambda: None
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop(*self._tasks)
 
     def _look_for_listeners(self) -> None:
         is_wanted = self._feed.has_own_listeners
         if is_wanted and self._task is None:
-            self._task = asyncio.create_task(self._run(), name="feeds of other members")
-            self._tasks.add(self._task)
-            self._task.add_done_callback(self._tasks.discard)
+            self._task = self._tasks.start(self._run(), "feeds of other members")
         elif not is_wanted and self._task is not None:
             self._task.cancel()
             self._task = None
@@ -104,9 +101,7 @@ class OtherFeeds:
                         readers[owner] = asyncio.create_task(self._read(living[owner]), name=f"feed {owner}")
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:
-            for reader in readers.values():
-                reader.cancel()
-            await asyncio.gather(*readers.values(), return_exceptions=True)
+            await stop(*readers.values())
             self._open.clear()
 
     async def _read(self, member: Member) -> None:

@@ -21,15 +21,14 @@ from talaria.cluster.membership import Membership
 from talaria.core.background import ProcessInfo, ProcessState
 from talaria.core.clock import Clock
 from talaria.core.cluster import ChatPlace
-from talaria.core.cluster_port import ClusterStore
-from talaria.core.display import clean_line
 from talaria.core.entries import Note
 from talaria.core.errors import StoreError
-from talaria.core.ids import ChatKey, SessionId, asking_chat
+from talaria.core.ids import ChatKey, asking_chat
 from talaria.core.sessions import Session
-from talaria.core.store_ports import Store
 from talaria.core.tasks import run_loops, sleep_until_woken
+from talaria.core.text import clean_line, list_some
 from talaria.core.turns import Turn
+from talaria.store.store import ClusterStore, Store
 from talaria.turns.process_notes import ProcessNotes
 from talaria.turns.settings import TurnSettings
 from talaria.workspace.processes import BackgroundProcesses
@@ -45,7 +44,7 @@ def describe_loss(loss: ChatPlace, *, has_shared_files: bool, has_files: bool) -
     """Return what the model is told of a place that is gone. `has_files`: the chat's folder here has some."""
     count = len(loss.processes)
     noun = "background process" if count == 1 else "background processes"
-    named = ", ".join(loss.processes[:_NAMED]) + (", …" if count > _NAMED else "")
+    named = list_some(loss.processes, _NAMED)
     processes = f"{count} {noun}: {named}" if count else "background processes, if there were any"
     if has_shared_files:
         lost, files = f"temporary files, and {processes}", "The files of the chat's folder are all here."
@@ -75,7 +74,7 @@ async def keep_places(
 
 
 class LossNotes:
-    """The notes of chats that this member took over from a place that is gone. A `SessionNotes`."""
+    """The notes of chats that this member took over from a place that is gone. A `NoteSource`."""
 
     def __init__(
         self,
@@ -91,15 +90,13 @@ class LossNotes:
         self._settings = settings
         self._clock = clock
 
-    def of(self, turn: Turn, agent: WarmAgent) -> _TurnLoss:
-        return _TurnLoss(self, turn.chat_key, turn.session_id)
-
-    async def waiting(self, chat_key: ChatKey, session_id: SessionId) -> list[Note]:
+    async def waiting(self, turn: Turn, agent: WarmAgent, *, is_first: bool) -> list[Note]:
+        chat_key = turn.chat_key
         try:
             if (loss := await self._places.find_loss(chat_key)) is None:
                 return []
             key = note_key(loss.lost)
-            if any(note.key == key for note in await self._store.notes(session_id)):
+            if any(note.key == key for note in await self._store.notes(turn.session_id)):
                 await self._places.forget_loss(chat_key, loss.lost)  # a kill came right behind the note
                 return []
         except StoreError as error:
@@ -110,13 +107,13 @@ class LossNotes:
         text = describe_loss(loss, has_shared_files=shared, has_files=has_files)
         return [Note(key, f"[Note: {text}]", self._settings.stamp(self._clock.now()))]
 
-    async def told(self, chat_key: ChatKey, notes: Sequence[Note]) -> None:
+    async def told(self, turn: Turn, notes: Sequence[Note]) -> None:
         for note in notes:
             if note.key.startswith(note_key("")):
                 try:
-                    await self._places.forget_loss(chat_key, note.key.removeprefix(note_key("")))
+                    await self._places.forget_loss(turn.chat_key, note.key.removeprefix(note_key("")))
                 except StoreError as error:
-                    _log.warning("the log of %s has the note of its loss already: %s", chat_key, error)
+                    _log.warning("the log of %s has the note of its loss already: %s", turn.chat_key, error)
 
 
 def note_key(lost: str) -> str:
@@ -129,23 +126,6 @@ def _has_files(folder: Path) -> bool:
             return any(not entry.name.startswith(".") for entry in entries)
     except OSError:
         return False
-
-
-class _TurnLoss:
-    """Implements `agent.context.TurnNotes`."""
-
-    __slots__ = ("_all", "_chat_key", "_session_id")
-
-    def __init__(self, all_: LossNotes, chat_key: ChatKey, session_id: SessionId) -> None:
-        self._all = all_
-        self._chat_key = chat_key
-        self._session_id = session_id
-
-    async def waiting(self) -> Sequence[Note]:
-        return await self._all.waiting(self._chat_key, self._session_id)
-
-    async def told(self, notes: Sequence[Note]) -> None:
-        await self._all.told(self._chat_key, notes)
 
 
 class ProcessWatch:

@@ -7,7 +7,6 @@ saves looking there again. So a kill at any point neither loses the news nor tel
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -15,15 +14,16 @@ from talaria.agent.warm import WarmAgent
 from talaria.core.background import ProcessState
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
-from talaria.core.display import clean_line
 from talaria.core.entries import WAKING, Note
 from talaria.core.errors import IdempotencyConflict, NotFound, TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import SessionId
 from talaria.core.messages import Text
 from talaria.core.sessions import Session
-from talaria.core.store_ports import Store
+from talaria.core.tasks import Tasks, stop
+from talaria.core.text import clean_line
 from talaria.core.turns import Inbound, Turn
+from talaria.store.store import Store
 from talaria.turns.intake import Draining
 from talaria.turns.settings import TurnSettings
 from talaria.workspace.processes import BackgroundProcesses
@@ -56,7 +56,7 @@ def describe_process(process: WatchedProcess, *, with_command: bool = True) -> s
 
 
 class ProcessNotes:
-    """Tells sessions of their processes' ends.
+    """Tells sessions of their processes' ends. A `NoteSource`.
 
     A note joins the turn that runs before its next model call; without a turn it waits for the next one. If
     the model asked to be woken, the news is a message of its own, which joins a running turn or starts one.
@@ -70,13 +70,10 @@ class ProcessNotes:
         self.settings = settings
         self.clock = clock
         self._wake: Callable[[Inbound, SessionId], Awaitable[object]] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self.is_open = False
         self.is_gone: Callable[[Session], Awaitable[bool]] | None = None
         processes.on_end = self._note_end
-
-    def of(self, turn: Turn, agent: WarmAgent) -> _TurnNotes:
-        return _TurnNotes(turn.session_id, self)
 
     async def open(self, wake: Callable[[Inbound, SessionId], Awaitable[object]]) -> None:
         """Find the processes of earlier gateways again, and end those whose sessions have ended meanwhile, or
@@ -102,9 +99,7 @@ class ProcessNotes:
     async def close(self) -> None:
         """Stop waking sessions. The next gateway goes on with it."""
         self._wake = None
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop(*self._tasks)
 
     async def _compare(self, session_id: SessionId, untold: Sequence[WatchedProcess]) -> None:
         """Mark those that the log tells of: an earlier gateway died right after that."""
@@ -113,22 +108,21 @@ class ProcessNotes:
             if note_key(process.record.id) in known:
                 await self.processes.mark_told(process)
 
-    def waiting(self, session_id: SessionId) -> list[WatchedProcess]:
-        """Return the processes whose end the session is to be told with a note."""
+    async def waiting(self, turn: Turn, agent: WarmAgent, *, is_first: bool) -> list[Note]:
         return [
-            process
-            for process in self.processes.of_session(session_id)
+            self._note(process)
+            for process in self.processes.of_session(turn.session_id)
             if process.gone.is_set() and not process.is_told and not process.is_waking
         ]
 
-    def note(self, process: WatchedProcess) -> Note:
+    def _note(self, process: WatchedProcess) -> Note:
         text = f"[Note: {describe_process(process)}]"
         at = process.end.at if process.end else self.clock.now()
         return Note(note_key(process.record.id), text, self.settings.stamp(at))
 
-    async def told(self, session_id: SessionId, notes: Sequence[Note]) -> None:
+    async def told(self, turn: Turn, notes: Sequence[Note]) -> None:
         keys = {note.key for note in notes}
-        for process in self.processes.of_session(session_id):
+        for process in self.processes.of_session(turn.session_id):
             if note_key(process.record.id) in keys:
                 await self.processes.mark_told(process)
 
@@ -137,9 +131,7 @@ class ProcessNotes:
     def _note_end(self, process: WatchedProcess) -> None:
         if process.record.wakes and self._wake is not None and not process.is_waking:
             process.is_waking = True
-            task = asyncio.create_task(self._tell(process), name=f"wake for {process.record.id}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._tell(process), f"wake for {process.record.id}")
 
     async def _tell(self, process: WatchedProcess) -> None:
         """Submit the news as a message until it is accepted. If the session is not where the chat is now, it
@@ -176,19 +168,3 @@ class ProcessNotes:
             address=next(addresses, None),
         )
         await self._wake(inbound, record.session_id)
-
-
-class _TurnNotes:
-    """Implements `agent.context.TurnNotes`."""
-
-    __slots__ = ("_all", "_session_id")
-
-    def __init__(self, session_id: SessionId, all_: ProcessNotes) -> None:
-        self._session_id = session_id
-        self._all = all_
-
-    async def waiting(self) -> Sequence[Note]:
-        return [self._all.note(process) for process in self._all.waiting(self._session_id)]
-
-    async def told(self, notes: Sequence[Note]) -> None:
-        await self._all.told(self._session_id, notes)

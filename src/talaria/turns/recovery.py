@@ -12,8 +12,8 @@ from talaria.core.clock import Clock
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.ledger import Begin, TurnEnd
 from talaria.core.questions import Question
-from talaria.core.store_ports import Store
 from talaria.core.turns import Turn, TurnState
+from talaria.store.store import Store
 from talaria.turns.intake import is_ephemeral
 from talaria.turns.lanes import Lanes
 
@@ -44,7 +44,7 @@ class Recovery:
         self,
         takes_up: Callable[[Turn], bool] = _any_turn,
         *,
-        is_alone: bool = True,
+        is_alone: bool,
     ) -> int:
         """Take up what earlier processes left unsettled and return how many turns that are.
 

@@ -16,8 +16,8 @@ from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
 from talaria.core.ids import TurnId
 from talaria.core.ledger import RecentRequest
-from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
+from talaria.store.store import Store
 
 _log = logging.getLogger("talaria.turns")
 RETRY_SECONDS: Final = 600.0  # for so long after a request, another one can be its retry

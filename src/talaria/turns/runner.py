@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -33,12 +33,12 @@ from talaria.core.events import QuestionAsked, Reset
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Began, Begin, TurnEnd, ended_turn
-from talaria.core.store_ports import Store
 from talaria.core.tasks import finish
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.lines import log_turn
 from talaria.observe.loop_watch import Load
 from talaria.pool.pool import Wanted
+from talaria.store.store import Store
 from talaria.turns.agents import Agents
 from talaria.turns.command_turns import INTERNAL, CommandRunner
 from talaria.turns.crashes import MAX_CRASHES, Quarantine
@@ -57,12 +57,12 @@ CANCELLED_BY_USER = "Cancelled by the user before it ended."
 _FAILED = "The turn failed before this call ended."
 
 
-@dataclass(slots=True)
-class _Attempt:
+class _Attempt(msgspec.Struct):
     """An attempt at a turn; the first has the `number` 0. `began` and `journal` are set while this process
     holds the session's lease."""
 
     live: LiveTurn
+    task: asyncio.Task[Any]
     number: int = 0
     began: Began | None = None
     journal: Journal | None = None
@@ -107,12 +107,13 @@ class Runner:
         Raises nothing but the `CancelledError` of a shutdown; the turn is let go then and stays resumable.
         """
         log_turn(live.turn.id, live.turn.session_id)
-        if (task := asyncio.current_task()) is not None:
-            task.set_name(f"turn {live.turn.id}")  # so that the loop's watch can name the turn
+        task = asyncio.current_task()
+        assert task is not None
+        task.set_name(f"turn {live.turn.id}")  # so that the loop's watch can name the turn
         try:
             live.start()
             for number, pause in enumerate(_TRY_AGAIN.pauses()):
-                await self._attempt(_Attempt(live, number))
+                await self._attempt(_Attempt(live, task, number))
                 if live.state.is_over or live.state is LiveState.PARKED:
                     return
                 live.start()
@@ -145,8 +146,7 @@ class Runner:
 
     async def _attempt(self, attempt: _Attempt) -> None:
         """Try once. Afterwards the turn is over, or has to be tried again before its chat goes on."""
-        live, task, is_shutdown = attempt.live, asyncio.current_task(), False
-        assert task is not None
+        live, task, is_shutdown = attempt.live, attempt.task, False
         earlier = task.cancelling()
         try:
             try:
@@ -206,10 +206,11 @@ class Runner:
             self._agents.memories.note_end(live.turn, end.reply or "")
         if attempt.began is not None:
             self._titles.consider(attempt.began.session, attempt.began.before, live.turn)
-        joined = [steer for steer in live.steers if _has_joined(steer, journal)]
-        live.steers = [steer for steer in live.steers if steer not in joined]
-        for steer in joined:
-            self._live.settle(steer, ended_turn(steer.turn, end, at))
+        if live.steers:
+            joined = [steer for steer in live.steers if _has_joined(steer, journal)]
+            live.steers = [steer for steer in live.steers if steer not in joined]
+            for steer in joined:
+                self._live.settle(steer, ended_turn(steer.turn, end, at))
 
     # -- answering ------------------------------------------------------------------------------------------
 

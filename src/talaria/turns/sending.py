@@ -26,9 +26,9 @@ from talaria.core.ids import (
 from talaria.core.ledger import Fresh
 from talaria.core.redaction import SecretRegistry
 from talaria.core.sending import ChatMessage, SendMessage, SentTurn
-from talaria.core.store_ports import Store
-from talaria.core.tasks import finish, wait_event
+from talaria.core.tasks import finish, sleep_until_woken
 from talaria.core.turns import ReplyPlace
+from talaria.store.store import Store
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
 from talaria.workspace.chat_folders import ChatFolders
@@ -200,7 +200,7 @@ class ChatSender:
             for session_id in tuple(self._waiting):
                 await self._announce(session_id)
             if self._waiting:
-                await wait_event(self._woken, self._clock, _LOOK_SECONDS)
+                await sleep_until_woken(self._clock, _LOOK_SECONDS, self._woken)
             else:
                 await self._woken.wait()
 

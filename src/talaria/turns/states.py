@@ -31,10 +31,10 @@ Which states cancel the work (`INTERRUPTIONS`) follows from the table: they are 
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from enum import StrEnum, auto
 
 
-class LiveState(Enum):
+class LiveState(StrEnum):
     QUEUED = auto()
     STARTING = auto()
     RUNNING = auto()

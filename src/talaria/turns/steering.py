@@ -21,6 +21,8 @@ class LiveSteering:
     def waiting(self) -> Sequence[Steer]:
         steers = self._live.steers
         self._seen = len(steers)
+        if not steers:
+            return []
         waiting = [steer.turn for steer in steers if steer.turn.state is TurnState.ACCEPTED]
         return [Steer(turn.id, self._message_of(turn)) for turn in waiting]
 

@@ -6,7 +6,6 @@ made beside the turns, under the same caps, and given up at the first trouble: t
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import Final
 
@@ -14,9 +13,10 @@ from talaria.agent.side_calls import Purpose, SideCall, SideCalls
 from talaria.core.entries import Revision
 from talaria.core.errors import TalariaError
 from talaria.core.sessions import Session
-from talaria.core.store_ports import Store
+from talaria.core.tasks import Tasks, stop
 from talaria.core.titles import shorten_title
 from talaria.core.turns import Turn, TurnState
+from talaria.store.store import Store
 
 _log = logging.getLogger("talaria.titles")
 
@@ -38,7 +38,7 @@ class Titles:
     def __init__(self, store: Store, calls: SideCalls) -> None:
         self._store = store
         self._calls = calls
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def consider(self, session: Session, before: Revision, turn: Turn) -> None:
         """Begin to look for a title after the first turn of a session, which was at `before`, if a model for
@@ -52,14 +52,10 @@ class Titles:
             or not self._calls.settings().summary_model
         ):
             return
-        task = asyncio.create_task(self._make(session, turn), name=f"title of {session.id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._make(session, turn), f"title of {session.id}")
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await stop(*self._tasks)
 
     async def _make(self, session: Session, turn: Turn) -> None:
         said, reply = turn.inbound.text[:_SAID_CHARS], (turn.reply or "")[:_REPLY_CHARS]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
 from talaria.access.egress import may_open, read_seen
+from talaria.core.bounded import BoundedDict
 from talaria.core.clock import Clock
 from talaria.core.ids import ChatKey, asking_chat
-from talaria.core.shown import visible_entries
-from talaria.core.store_ports import Store
-from talaria.core.trust import FolderName, Taint, Taints, folder_names, overlap
+from talaria.core.shown import ShownLog
+from talaria.core.trust import FolderName, Taint, folder_names, overlap
 from talaria.core.turns import Turn
+from talaria.store.store import Store, Taints
+from talaria.tools.tool import SessionTrust
 
 _MARKS_KEPT = 256
 
@@ -30,7 +31,7 @@ class FolderTrust:
         self._taints = taints
         self._find_project = find_project
         self._clock = clock
-        self._marked: OrderedDict[FolderName, None] = OrderedDict()
+        self._marked: BoundedDict[FolderName, None] = BoundedDict(_MARKS_KEPT)
 
     def is_marked(self, chat_key: ChatKey) -> bool:
         """Return whether this process has marked a folder of the chat lately, and has not cleared it."""
@@ -44,8 +45,6 @@ class FolderTrust:
             return
         await self._taints.mark(names, self._clock.now(), source)
         self._marked.update(dict.fromkeys(names))
-        while len(self._marked) > _MARKS_KEPT:
-            self._marked.popitem(last=False)
 
     async def find(self, chat_key: ChatKey) -> Taint | None:
         return await self._taints.find(self._names(chat_key))
@@ -65,9 +64,9 @@ class FolderTrust:
         return folder_names(asking_chat(chat_key), self._find_project(chat_key))
 
 
-class TurnTrust:
-    """Implements `core.tools.SessionTrust` for one turn. `has_untrusted` says whether untrusted content is in
-    what the model sees now. The run of a job has the grants of its job too."""
+class TurnTrust(SessionTrust):
+    """The trust of one turn. `has_untrusted` says whether untrusted content is in what the model sees now.
+    The run of a job has the grants of its job too."""
 
     def __init__(
         self, store: Store, folders: FolderTrust, turn: Turn, has_untrusted: Callable[[], bool]
@@ -90,7 +89,7 @@ class TurnTrust:
         if not self._has_untrusted():
             return True
         log = await self._store.shown_log(self._turn.session_id)
-        return may_open(url, read_seen(visible_entries(log), call_id))
+        return may_open(url, read_seen(ShownLog(log).visible_entries(), call_id))
 
     async def is_folder_tainted(self) -> bool:
         if self._was_tainted is None:

@@ -16,11 +16,12 @@ from talaria.core.jobs import SlotClaim
 from talaria.core.ledger import Binding, MessageName
 from talaria.core.questions import Decision
 from talaria.core.sessions import Session
-from talaria.core.store_ports import Store
 from talaria.core.turns import Inbound, Turn
 from talaria.observe.loop_watch import Load
+from talaria.store.store import Store
 from talaria.turns.agents import Agents
 from talaria.turns.decisions import Decisions
+from talaria.turns.explain import NO_SUCH_TURN
 from talaria.turns.followed import FollowedTurn, FollowedTurns
 from talaria.turns.histories import SentExchange
 from talaria.turns.host_questions import HostQuestions
@@ -40,7 +41,6 @@ from talaria.turns.turns_here import TurnsHere
 
 _log = logging.getLogger("talaria.turns")
 _WATCH_SECONDS = 5.0
-NO_SUCH_TURN = "`talaria why` lists the last messages with their ids; old turns may have been pruned."
 
 
 class Turns:
@@ -134,7 +134,7 @@ class Turns:
         self,
         takes_up: Callable[[Turn], bool] = lambda turn: True,
         *,
-        is_alone: bool = True,
+        is_alone: bool,
     ) -> int:
         """Take up what earlier processes left unsettled, then accept messages. Return how many were taken up.
 
@@ -166,7 +166,8 @@ class Turns:
             await self._cluster.drain()
             self.live.stop_relaying()
         self._recovery.drain()
-        self._pending.let_go()
+        if self._pending is not None:
+            self._pending.let_go()
         self._runner.let_go_held()
         left = await self._lanes.drain(deadline)
         await self._titles.close()

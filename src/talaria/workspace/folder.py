@@ -37,10 +37,11 @@ from urllib.parse import quote
 from talaria.core.errors import ToolError
 from talaria.core.files import PRIVATE
 from talaria.core.ids import ChatKey, asking_chat
-from talaria.core.tools import FileQuota, ToolContext
+from talaria.core.text import NOT_IN_LINES, printable
 from talaria.core.units import format_size
 from talaria.workspace.openat2 import find_openat2
 from talaria.workspace.pace import Pace
+from talaria.workspace.quota import FolderQuota
 from talaria.workspace.rights import PRIVATE_FOLDER, give, keep_rights, make_folder, new_owner
 
 MAX_READ_BYTES = 64 << 20
@@ -55,8 +56,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_MODE = 0o600
 _OPEN_FILE_MODE = 0o666
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # half surrogate pairs too
-_ESCAPED = re.compile(f"{_UNPRINTABLE.pattern}|[\u061c\u202a-\u202e\u2066-\u2069\ufeff]")
+_UNFIT = re.compile(f"[{NOT_IN_LINES}]")
 _RELATIVE_HINT = "Paths are relative to the chat's folder."
 _NOT_REGULAR_HINT = "Pipes, sockets and devices cannot be used."
 
@@ -93,12 +93,6 @@ def count_chat_folders(home: Path) -> int:
 def _has_entries(folder: Path) -> bool:
     with os.scandir(folder) as entries:
         return any(entries)
-
-
-def printable(text: str) -> str:
-    """Return `text` on one line that every sink can encode, with control characters and those that
-    change the direction of writing as their escapes."""
-    return _ESCAPED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,22 +149,17 @@ class Folder:
     """
 
     def __init__(
-        self, root: Path, quota: FileQuota | None = None, *, by_kernel: bool = True, private: bool = True
+        self, root: Path, quota: FolderQuota | None = None, *, by_kernel: bool = True, private: bool = True
     ) -> None:
         self._quota = quota
         self._is_private = private
         self._open_below = find_openat2() if by_kernel else None
         self.root = Path(os.path.abspath(root))  # noqa: PTH100 - lexical: links in the root are followed
 
-    @classmethod
-    def of(cls, context: ToolContext) -> Folder:
-        """Return the folder of the chat in which a tool is called. Writes count towards the chat's room."""
-        return cls(context.folder, context.resources.quota, private=not context.workspace.is_project)
-
     def resolve(self, path: str) -> FolderPath:
         """Make a model's path lexical. Raises `ToolError` if it leaves the folder or cannot exist."""
         shown = printable(path[:200])
-        if _UNPRINTABLE.search(path):
+        if _UNFIT.search(path):
             raise ToolError(f"{shown!r} has characters that no path should have.", _RELATIVE_HINT)
         if len(path.encode()) > _MAX_PATH_BYTES:
             raise ToolError(f"The path {shown}… is too long.")

@@ -17,12 +17,13 @@ import msgspec
 from talaria.cluster.following import PeerClient, PeerUnreachable
 from talaria.core.clock import Clock
 from talaria.core.cluster import Here, Member
-from talaria.core.cluster_port import ClusterStore
 from talaria.core.errors import NotFound, StoreError, ToolError
 from talaria.core.ids import ChatKey, asking_chat
 from talaria.core.messages import File, Part, Text
 from talaria.core.slots import FairThreads
-from talaria.core.tools import MAX_SENT_BYTES, FileQuota
+from talaria.core.tools import MAX_SENT_BYTES
+from talaria.store.store import ClusterStore
+from talaria.workspace.quota import FolderQuota
 from talaria.workspace.uploads import (
     Upload,
     Uploads,
@@ -162,7 +163,7 @@ class MemberUploads(Uploads):
         folder_of: Callable[[ChatKey], Path],
         clock: Clock,
         threads: FairThreads | None = None,
-        quota: FileQuota | None = None,
+        quota: FolderQuota | None = None,
         *,
         routes: ChatFileRoutes,
     ) -> None:

@@ -13,8 +13,9 @@ from urllib.parse import unquote
 
 from talaria.core.errors import TalariaError
 from talaria.core.ids import SessionId
-from talaria.core.ports import HostAsker
 from talaria.core.slots import FairThreads
+from talaria.core.tasks import stop
+from talaria.net.host_rules import AskHost
 from talaria.net.settings import NetworkSettings
 from talaria.observe.metrics import NetworkReading
 from talaria.workspace.places import SessionPlaces, make_private, session_folder
@@ -71,7 +72,7 @@ class SessionNetworks:
         self._on_reach = on_reach
         self._idle_seconds = idle_seconds
         self._most_kept = most_kept
-        self._asker: HostAsker | None = None
+        self._ask: AskHost | None = None
         self._gate: NetworkGate | None = None
         self._proxy: CommandProxy | None = None
         self._networks: dict[SessionId, _Network] = {}
@@ -80,11 +81,11 @@ class SessionNetworks:
         self._proving: asyncio.Task[Proof] | None = None
         self._trouble = ""
 
-    def use_asker(self, asker: HostAsker) -> None:
+    def use_asker(self, ask: AskHost) -> None:
         """Ask about unlisted hosts from now on. Without one they are refused."""
-        self._asker = asker
+        self._ask = ask
         if self._gate is not None:
-            self._gate.asker = asker
+            self._gate.ask = ask
 
     async def access(
         self, places: SessionPlaces, sandbox: Sandbox, *, is_background: bool = False
@@ -170,9 +171,7 @@ class SessionNetworks:
     async def close(self) -> None:
         """Let go of all networks. Those that no command uses end; the others end by themselves later."""
         waiting = [task for task in (self._sweeping, self._proving) if task is not None]
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await stop(*waiting)
         for session_id in tuple(self._networks):
             async with self._lock(session_id):
                 await self._give_up(session_id, is_closing=True)
@@ -242,7 +241,7 @@ class SessionNetworks:
         from talaria.net.proxy import CommandProxy  # noqa: PLC0415
 
         if self._proxy is None:
-            self._gate = NetworkGate(self._settings, self._asker)
+            self._gate = NetworkGate(self._settings, self._ask)
             self._proxy = CommandProxy(
                 self._gate,
                 Dialer(lambda: self._settings().private_endpoints()),

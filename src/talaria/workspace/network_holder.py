@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from talaria.core.whole_files import replace_file
 from talaria.net.proxy import BACKGROUND, FOREGROUND
 from talaria.workspace import forwarder
 from talaria.workspace.sandbox.bubblewrap import drop_privileges
@@ -131,9 +132,8 @@ def start_holder(folder: Path, user: tuple[int, int], hidden: tuple[Path, ...]) 
         raise
     try:
         _check_join(holder)
-        written = folder / f"{_RECORD}.new"
-        written.write_text(json.dumps({"pid": pid, "started": _start_time(pid)}))
-        written.replace(folder / _RECORD)
+        record = json.dumps({"pid": pid, "started": _start_time(pid)})
+        replace_file(folder / _RECORD, record.encode(), is_durable=False)
     except BaseException:
         holder.end()
         raise

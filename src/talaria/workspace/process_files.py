@@ -160,13 +160,6 @@ def read_number(path: Path) -> int:
     return 0
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file as a whole. Blocks. Raises `OSError`."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text)
-    fresh.replace(path)
-
-
 def without_cut_character(content: bytes) -> bytes:
     """Return the content without a UTF-8 character at its end that is not complete yet."""
     for back in range(1, min(4, len(content) + 1)):

@@ -18,6 +18,8 @@ from talaria.core.errors import ToolError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import SessionId
 from talaria.core.limits import Limits
+from talaria.core.tasks import finish_in_task
+from talaria.core.whole_files import replace_file
 from talaria.workspace.places import SessionPlaces, kept_sessions, make_private, remove_tree, session_folder
 from talaria.workspace.process_files import (
     POLLED,
@@ -29,7 +31,6 @@ from talaria.workspace.process_files import (
     read_record,
     read_ring,
     without_cut_character,
-    write_whole,
 )
 from talaria.workspace.sandbox.port import SandboxError
 from talaria.workspace.shell import SessionCommands
@@ -125,7 +126,7 @@ class BackgroundProcesses:
         """The session knows that the process has ended."""
         process.is_told = True
         with suppress(OSError):  # it is told again by the next gateway then, if the log does not have it
-            await self.threads.run(process.record.session_id, write_whole, process.folder / TOLD, "")
+            await self.threads.run(process.record.session_id, (process.folder / TOLD).touch)
 
     # -- starting -------------------------------------------------------------------------------------------
 
@@ -205,18 +206,15 @@ class BackgroundProcesses:
 
     async def _abandon(self, shim: StartingShim, folder: Path) -> None:
         """Clean up after a start that failed, whatever is cancelled meanwhile."""
-        cleaning = asyncio.create_task(shim.abandon(), name="abandon a process")
         try:
-            await asyncio.shield(cleaning)
-        except asyncio.CancelledError:
-            await cleaning
-            raise
+            await finish_in_task(shim.abandon())
         finally:
             remove_tree(folder)
 
 
 class SessionProcesses:
-    """`Processes` of one session."""
+    """The background processes of one session. They outlive the handle and the gateway, and end with the
+    session. Every method raises `ToolError` for an id that the session does not have."""
 
     __slots__ = ("_all", "_claim", "_places", "session_id")
 
@@ -233,25 +231,37 @@ class SessionProcesses:
         self._claim = claim
 
     async def start(self, order: ProcessStart) -> ProcessInfo:
+        """Start a command with the shell's working directory and environment. It is on record before it runs.
+
+        On cancellation it does not run. Raises `ToolError` if it cannot be run, or if too many run.
+        """
         if self._claim is not None:
             await self._claim()
         return (await self._all.start(self.session_id, self._places, order)).info()
 
     async def list(self) -> Sequence[ProcessInfo]:
+        """Return the processes that run, and the last ones that have ended, in the order of their start."""
         return [process.info() for process in self._all.of_session(self.session_id)]
 
     async def poll(self, process_id: str) -> ProcessOutput:
+        """Return the output since the last poll."""
         process = self._find(process_id)
         is_last = process.state is not ProcessState.RUNNING
         return await self._all.threads.run(self.session_id, _poll, process, is_last)
 
     async def log(self, process_id: str, offset: int | None, limit: int) -> ProcessOutput:
+        """Return up to `limit` bytes of output from an offset on; the last ones if `offset` is None."""
         process = self._find(process_id)
         part = await self._all.threads.run(self.session_id, read_ring, process.folder, offset, limit)
         wanted = part.begin if offset is None else offset
         return _output(process, part, wanted, is_last=process.state is not ProcessState.RUNNING)
 
     async def write(self, process_id: str, text: str | None) -> int:
+        """Write to the input of the process; None closes it. Return the number of bytes that were taken.
+
+        That is less than all of them if the process does not read for some seconds. Raises `ToolError` if the
+        process has ended or its input is closed.
+        """
         process = self._find(process_id)
         if process.state is not ProcessState.RUNNING:
             raise ToolError(f"The process {process_id} has ended.", "Start it again.")
@@ -265,6 +275,7 @@ class SessionProcesses:
             raise ToolError(text, "Its input is closed, or it is about to end.") from error
 
     async def kill(self, process_id: str) -> ProcessInfo:
+        """End the process: politely first, by force after some seconds. Returns when it is gone."""
         process = self._find(process_id)
         if process.state is ProcessState.RUNNING:
             await self._all.mark_told(process)
@@ -285,7 +296,7 @@ def _poll(process: WatchedProcess, is_last: bool) -> ProcessOutput:
     wanted = read_number(mark)
     output = _output(process, read_ring(process.folder, wanted, RING_BYTES), wanted, is_last=is_last)
     with suppress(OSError):
-        write_whole(mark, str(output.end))
+        replace_file(mark, str(output.end).encode(), is_durable=False)
     return output
 
 

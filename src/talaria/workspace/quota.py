@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 
+from talaria.core.bounded import BoundedDict
 from talaria.core.errors import ToolError
 from talaria.core.limits import Limits
 from talaria.core.units import format_size
@@ -46,7 +46,7 @@ class FolderQuota:
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
         self._lock = threading.Lock()
-        self._uses: OrderedDict[Path, _Use] = OrderedDict()
+        self._uses: BoundedDict[Path, _Use] = BoundedDict(_KEPT_FOLDERS)
         self._limits.watch("chat_files", lambda: max((use.size for use in self._known()), default=0))
         self._limits.watch("chat_file_count", lambda: max((use.files for use in self._known()), default=0))
 
@@ -89,10 +89,7 @@ class FolderQuota:
 
     def _use(self, root: Path) -> _Use:
         with self._lock:
-            use = self._uses.setdefault(root, _Use())
-            self._uses.move_to_end(root)
-            if len(self._uses) > _KEPT_FOLDERS:
-                self._uses.popitem(last=False)
+            use = self._uses[root] = self._uses.get(root) or _Use()
             return use
 
     def _known(self) -> list[_Use]:

@@ -12,14 +12,8 @@ from io import BufferedReader
 
 from talaria.core.errors import ToolError
 from talaria.core.files import PRIVATE
-from talaria.workspace.folder import (
-    MAX_READ_BYTES,
-    FileKind,
-    Folder,
-    FolderItem,
-    FolderPath,
-    printable,
-)
+from talaria.core.text import printable
+from talaria.workspace.folder import MAX_READ_BYTES, FileKind, Folder, FolderItem, FolderPath
 from talaria.workspace.pace import Pace
 
 MAX_VISITED = 20_000

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from talaria.core import files
-from talaria.core.display import plain_name
 from talaria.core.errors import ToolError
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, TurnId
+from talaria.core.text import plain_name
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.workspace.folder import Folder, FolderPath
 from talaria.workspace.uploads import find_media_type

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from talaria.core.errors import ToolError
 from talaria.core.shells import OutputSink, ShellCommand, ShellEnd, ShellState
 from talaria.core.slots import FairThreads
+from talaria.core.tasks import stop
 from talaria.workspace.places import SessionPlaces
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, SandboxError
@@ -116,8 +117,9 @@ class SessionCommands:
 
 
 class SessionShell:
-    """A `Shell` over the places of one session. A program that waits for input is ended when it has been
-    silent for `patience` seconds."""
+    """The shell of a session. Its working directory and environment last from command to command, and outlive
+    the handle, the gateway and the end of the session. A program that waits for input is ended when it has
+    been silent for `patience` seconds."""
 
     def __init__(self, places: SessionPlaces, commands: SessionCommands, patience: float = 5.0) -> None:
         self._places = places
@@ -126,13 +128,20 @@ class SessionShell:
 
     @property
     def confinement(self) -> str:
+        """The sandbox that commands run in, in a sentence; empty if no command has needed one yet."""
         choice = self._commands.sandboxes.status
         return "" if choice is None else choice.reason
 
     async def state(self) -> ShellState:
+        """Return the state as the next command will find it. Does not need a sandbox."""
         return await self._commands.threads.run(self._places, load_state, self._places.shell_state)
 
     async def run(self, command: ShellCommand, sink: OutputSink) -> ShellEnd:
+        """Run a command in the session's sandbox and wait for its end.
+
+        Every process of it is gone when this returns, raises or is cancelled. Raises `ToolError` if it cannot
+        be run; a command that fails or runs out of time is a `ShellEnd`.
+        """
         if not command.text.strip():
             raise ToolError("The command is empty.", "Say what to run.")
         sandbox = await self._commands.sandboxes.get()
@@ -169,8 +178,7 @@ class SessionShell:
             return await process.wait()
         finally:
             if watching is not None:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
+                await stop(watching)
 
     async def _watch(self, process: SandboxedProcess, watch: _Watch) -> None:
         while True:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from talaria.core.shells import ShellState
+from talaria.core.whole_files import replace_file
 from talaria.workspace.places import make_private
 from talaria.workspace.sandbox.port import is_settable
 
@@ -56,15 +56,6 @@ def load_state(path: Path) -> ShellState:
 def save_state(path: Path, state: ShellState) -> None:
     """Replace the saved state as a whole. Blocks. Raises `OSError`."""
     make_private(path.parent)
-    fresh = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     # As ASCII, since a variable may have bytes that are no text.
     text = json.dumps({"cwd": state.cwd, "changed": dict(state.changed), "removed": state.removed})
-    try:
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w", encoding="ascii") as file:
-            file.write(text)
-        fresh.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            fresh.unlink()
-        raise
+    replace_file(path, text.encode("ascii"), is_durable=False)

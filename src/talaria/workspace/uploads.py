@@ -27,9 +27,10 @@ from talaria.core.errors import BadRequest, NotFound, StoreError, TalariaError, 
 from talaria.core.ids import ChatKey
 from talaria.core.messages import File, Part, Text
 from talaria.core.slots import FairThreads
-from talaria.core.tools import FileQuota
+from talaria.core.text import DIRECTION_MARKS, EMBEDDINGS, NOT_IN_LINES, printable
 from talaria.core.units import format_size
-from talaria.workspace.folder import Folder, printable
+from talaria.core.whole_files import replace_file
+from talaria.workspace.folder import Folder
 from talaria.workspace.long_texts import begin_text, keep_message
 from talaria.workspace.pictures import look_at, picture_part
 from talaria.workspace.quota import FolderFull, FolderQuota
@@ -49,7 +50,7 @@ _MOST_NUMBERS = 1000  # of files with one name
 _HEAD_BYTES = 256 << 10
 _ID = re.compile(r"file_[0-9a-f]{32}")
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}")
-_UNFIT = re.compile(r"[/\\:\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+_UNFIT = re.compile(rf"[/\\:{NOT_IN_LINES}{DIRECTION_MARKS}{EMBEDDINGS}]+")
 _UNKNOWN = "application/octet-stream"
 _DEFAULTS = frozenset({"", _UNKNOWN, "application/x-www-form-urlencoded"})  # clients send these unasked
 
@@ -93,7 +94,7 @@ class Uploads:
         folder_of: Callable[[ChatKey], Path],
         clock: Clock,
         threads: FairThreads | None = None,
-        quota: FileQuota | None = None,
+        quota: FolderQuota | None = None,
     ) -> None:
         """`threads` run what blocks, and `quota` counts what is put into the folders of chats."""
         self._folder = files / FOLDER
@@ -260,12 +261,8 @@ class Uploads:
 
     def _rewrite(self, upload_id: str, note: _Note) -> None:
         """Replace the note. If that fails, a message that is sent again finds its file by the content."""
-        path = self._note(upload_id)
-        fresh = path.with_suffix(".new")
         with suppress(OSError):
-            with _open_private(fresh) as file:
-                file.write(msgspec.json.encode(note))
-            fresh.replace(path)
+            replace_file(self._note(upload_id), msgspec.json.encode(note), is_durable=False)
 
 
 @contextmanager

@@ -44,7 +44,11 @@ class Belongings(Protocol):
 
 
 class ChatWorkspace:
-    """A session's handle. What it reaches belongs to the session, so there is nothing to give back."""
+    """The access of an agent and its tools to a session's workspace. A handle cannot end the workspace.
+
+    Nothing is opened before it is used. The session's working directory, environment, background processes
+    and browser outlive the handle: the next handle finds them again.
+    """
 
     __slots__ = ("_chat_key", "_owner", "session_id")
 
@@ -55,10 +59,12 @@ class ChatWorkspace:
 
     @property
     def folder(self) -> Path:
+        """The folder of the chat's files; made when a tool first needs it."""
         return self._owner.folders(self._chat_key)
 
     @property
     def is_project(self) -> bool:
+        """Whether that folder is a project's, which people use beside the chat."""
         return self._owner.folders.find_project(self._chat_key) is not None
 
     @property
@@ -73,22 +79,31 @@ class ChatWorkspace:
 
     @property
     def shell(self) -> SessionShell:
+        """The session's shell. It starts nothing before a command is run."""
         return SessionShell(self.places, self._owner.commands)
 
     @property
     def processes(self) -> SessionProcesses:
+        """The session's background processes."""
         claim = partial(self._owner.claim, self._chat_key, is_tied=True)
         return self._owner.processes.of(self.session_id, self.places, claim)
 
     async def claim(self) -> None:
+        """Note that the chat has files on this machine, before there are any. The gateway does so before a
+        call of a tool that uses files. Raises `ToolError` if its files are on another machine of the
+        cluster."""
         await self._owner.claim(self._chat_key, is_tied=self.is_project)
 
     def release(self) -> Coroutine[Any, Any, None] | None:
+        """Give the handle back, because the agent leaves memory. The session goes on. Return a coroutine for
+        the work that is left, or None; cancelling it loses nothing of the session. Here nothing is left: what
+        a handle reaches belongs to the session."""
         return None
 
 
 class ChatWorkspaces:
-    """`Workspaces` over the folders in `home`. If one kind of belongings fails, the others still end."""
+    """The workspaces that tools act on, over the folders in `home`. Files belong to the chat, the rest to the
+    session. If one kind of belongings fails, the others still end."""
 
     def __init__(
         self,
@@ -117,15 +132,20 @@ class ChatWorkspaces:
             await self._chat_places.claim(chat_key, is_tied=is_tied)
 
     def open(self, session_id: SessionId, chat_key: ChatKey) -> ChatWorkspace:
+        """Return a handle for an agent of this session. Cheap: it touches no disk and starts no process."""
         return ChatWorkspace(self, session_id, chat_key)
 
     async def end(self, session_id: SessionId) -> None:
+        """Stop the processes of a session that is over and close its browser, if it has any. The files, the
+        working directory and the environment stay, for when the session is resumed. It may be resumed before
+        this returns, so processes that are started afterwards must be left alone."""
         await self._each(lambda kind: kind.end(session_id))
         folder = session_folder(self.home, session_id)
         if has_passing(folder):
             await self.commands.threads.run(session_id, remove_passing, folder)
 
     async def forget(self, session_id: SessionId) -> None:
+        """End a session that was deleted, and remove all that was kept for it."""
         await self.end(session_id)
         folder, shared = session_folder(self.home, session_id), self.folders.shared
         if folder.exists():
@@ -151,10 +171,13 @@ class ChatWorkspaces:
         return self._borrowed.get(session_id)
 
     async def kept(self) -> Sequence[SessionId]:
+        """Return the sessions for which something is kept, deleted ones among them if their removal was cut
+        short."""
         kept = await self.commands.threads.run(self, kept_sessions, self.home, self.folders.shared)
         return [session_id for session_id in kept if session_id not in self._borrowed]
 
     async def close(self) -> None:
+        """Let go of everything without ending a session. Whatever can outlive the gateway goes on."""
         await self._each(lambda kind: kind.close())
 
     async def _each(self, work: Callable[[Belongings], Awaitable[None]]) -> None:

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from talaria.agent.compaction.plan import CompactionRequest, Plan, plan_compaction
 from talaria.agent.side_calls import Purpose, SideCall
-from talaria.core.entries import Entry, Summary, hidden_seqs
+from talaria.core.entries import Summary
 from talaria.core.errors import TalariaError
-from talaria.core.gateway_part import GatewayPart, Parts, S, ToolScope
+from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.messages import (
     AssistantMessage,
     SystemMessage,
@@ -25,9 +25,11 @@ from talaria.core.messages import (
     spoken_part,
 )
 from talaria.core.recall_ids import entry_id, result_id
-from talaria.core.shown import find_summary
-from talaria.core.tools import ToolSource
+from talaria.core.shown import ShownLog
+from talaria.core.text import cut_middle
 from talaria.core.wrapped_calls import inner_call
+from talaria.tools.part import ToolScope
+from talaria.tools.tool import ToolSource
 
 Ask = Callable[[SideCall], Awaitable[str]]
 """Makes a model call as a step of the turn. Raises `TalariaError`."""
@@ -102,30 +104,26 @@ class SummaryEngine:
 
     async def compact(self, request: CompactionRequest, ask: Ask) -> Summary | None:
         plan = plan_compaction(request)
-        found = find_summary(request.entries)
-        before = found.body if found is not None and isinstance(found.body, Summary) else Summary()
-        if plan.last > (0 if before.of else before.last):
-            text = await self._summarise(request, plan, before, ask)
-            return apply_plan(request.entries, plan, text)
-        if plan.stubs == before.stubs and plan.folds == before.folds:
-            return None
-        return apply_plan(request.entries, plan)
+        log = ShownLog(request.entries)
+        if plan.last <= log.floor:
+            return _shorten(log, plan)
+        return apply_plan(log, plan, await self._summarise(request, plan, log, ask))
 
-    async def _summarise(self, request: CompactionRequest, plan: Plan, before: Summary, ask: Ask) -> str:
+    async def _summarise(self, request: CompactionRequest, plan: Plan, log: ShownLog, ask: Ask) -> str:
         """Return a summary of everything up to `plan.last`. A text that is too long for one call is
         summarised in parts, each with the summary of the parts before it."""
         words = request.summary_tokens * 2 // 3
         instructions = _INSTRUCTIONS.format(words=words)
         if request.focus:
             instructions += _FOCUS.format(focus=request.focus)
-        lines = list(render_entries(request.entries, plan.last))
+        lines = list(render_entries(log, plan.last))
         room = max(2000, request.room * _CHARS_PER_TOKEN)
         total = sum(map(len, lines))
         if total > room * _MOST_CALLS:
             most = max(200, room * _MOST_CALLS // max(1, len(lines)))
             lines = [line[:most] for line in lines]
         lines = [line[:room] for line in lines]
-        text = before.text
+        text = log.summary.text
         for part in _parts(lines, room):
             told = f"The summary so far:\n{text}\n\nThe conversation:\n{part}" if text else part
             text = await ask(
@@ -145,27 +143,32 @@ class SummaryEngine:
         return text
 
 
-def apply_plan(entries: Sequence[Entry], plan: Plan, text: str | None = None) -> Summary:
-    """Return the summary entry of a plan. Without a text it only shortens."""
-    found, hidden = find_summary(entries), hidden_seqs(entries)
-    before = found.body if found is not None and isinstance(found.body, Summary) else Summary()
-    if text is None:
-        return Summary(
-            before.first,
-            before.last,
-            before.text,
-            before.children,
-            before.untrusted,
-            plan.stubs,
-            plan.folds,
-            before.of,
-        )
+def _shorten(log: ShownLog, plan: Plan) -> Summary | None:
+    """Return the summary entry of a plan that only shortens; None if it shortens nothing more."""
+    before = log.summary
+    if plan.stubs == before.stubs and plan.folds == before.folds:
+        return None
+    return Summary(
+        before.first,
+        before.last,
+        before.text,
+        before.children,
+        before.untrusted,
+        plan.stubs,
+        plan.folds,
+        before.of,
+    )
+
+
+def apply_plan(log: ShownLog, plan: Plan, text: str) -> Summary:
+    """Return the summary entry of a plan, with the text that stands for everything up to `plan.last`."""
+    before = log.summary
     brought = any(
         entry.message is not None and is_untrusted(entry.message)
-        for entry in entries
-        if entry.seq <= plan.last and entry.seq not in hidden
+        for entry in log.entries
+        if entry.seq <= plan.last and entry.seq not in log.hidden
     )
-    children = () if found is None or not before.text else (found.seq,)
+    children = (log.summary_seq,) if before.text else ()
     return Summary(1, plan.last, text, children, before.untrusted or brought, plan.stubs, plan.folds)
 
 
@@ -173,22 +176,19 @@ def leave_out(request: CompactionRequest) -> Summary | None:
     """Return a compaction that needs no model: the oldest part is replaced by the beginnings of what was
     said in it. None if nothing can go."""
     plan = plan_compaction(request)
-    found = find_summary(request.entries)
-    before = found.body if found is not None and isinstance(found.body, Summary) else Summary()
-    if plan.last <= (0 if before.of else before.last):
-        if plan.stubs == before.stubs and plan.folds == before.folds:
-            return None
-        return apply_plan(request.entries, plan)
+    log = ShownLog(request.entries)
+    if plan.last <= log.floor:
+        return _shorten(log, plan)
     room = request.summary_tokens * 2
-    lines = [line[:_LINE_CHARS] for line in render_entries(request.entries, plan.last, results=False)]
+    lines = [line[:_LINE_CHARS] for line in render_entries(log, plan.last, results=False)]
     kept: list[str] = []
     for line in reversed(lines):
         if (room := room - len(line) - 1) < 0:
             break
         kept.insert(0, line)
     head = "No summary could be written. These are the beginnings of what was said last:"
-    old = f"{before.text[: request.summary_tokens]}\n\n" if before.text else ""
-    return apply_plan(request.entries, plan, "\n".join((f"{old}{head}", *kept)))
+    old = f"{log.summary.text[: request.summary_tokens]}\n\n" if log.summary.text else ""
+    return apply_plan(log, plan, "\n".join((f"{old}{head}", *kept)))
 
 
 def _parts(lines: Sequence[str], room: int) -> Iterator[str]:
@@ -204,16 +204,11 @@ def _parts(lines: Sequence[str], room: int) -> Iterator[str]:
         yield "\n".join(part)
 
 
-def render_entries(entries: Sequence[Entry], last: int, *, results: bool = True) -> Iterator[str]:
+def render_entries(log: ShownLog, last: int, *, results: bool = True) -> Iterator[str]:
     """Yield the shown messages up to `last` as text, each with its id."""
-    hidden, found = hidden_seqs(entries), find_summary(entries)
-    before = found.body if found is not None and isinstance(found.body, Summary) else Summary()
-    floor = 0 if before.of else before.last
-    for entry in entries:
-        if not floor < entry.seq <= last or entry.seq in hidden:
-            continue
+    for entry, message in log.behind_floor(last):
         name = entry_id(entry.seq)
-        match entry.message:
+        match message:
             case UserMessage(parts=parts, stamp=stamp):
                 said = " ".join(map(spoken_part, parts))
                 yield f"{name} [{stamp}] Person: {said}" if stamp else f"{name} Person: {said}"
@@ -221,20 +216,12 @@ def render_entries(entries: Sequence[Entry], last: int, *, results: bool = True)
                 if text:
                     yield f"{name} Assistant: {text}"
                 for call in map(inner_call, calls if results else ()):
-                    yield f"{name} Assistant calls {call.name}: {_cut(call.arguments, _ARGUMENT_CHARS)}"
+                    yield f"{name} Assistant calls {call.name}: {cut_middle(call.arguments, _ARGUMENT_CHARS)}"
             case ToolResults(results=given) if results:
                 for nth, result in enumerate(given, 1):
-                    text = _cut(result.text, _RESULT_CHARS)
+                    text = cut_middle(result.text, _RESULT_CHARS)
                     yield f"{result_id(entry.seq, nth)} Result of {result.name} ({result.outcome}): {text}"
             case SystemMessage(text=text):
                 yield f"{name} System: {text}"
             case _:
                 pass
-
-
-def _cut(text: str, most: int) -> str:
-    """Return the text, or its beginning and its end."""
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]} … {text[-half:]}"

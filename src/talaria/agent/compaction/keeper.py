@@ -30,13 +30,13 @@ from talaria.core.events import Compacted, Event
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.messages import Message
-from talaria.core.ports import Models
-from talaria.core.shown import shown_messages
+from talaria.core.shown import ShownLog
 from talaria.core.specs import AgentSpec, PinnedSpec
-from talaria.core.store_ports import Store
 from talaria.core.turns import Turn
 from talaria.models.catalog import ModelChoice
 from talaria.models.known import Abilities
+from talaria.models.model import Models
+from talaria.store.store import Store
 
 _log = logging.getLogger("talaria.agent")
 _MOST_SECONDS = 300.0
@@ -126,7 +126,7 @@ class ContextKeeper:
         limits = self._limits.get((spec.provider, spec.model))
         if limits is None:
             limits = self._limits[spec.provider, spec.model] = self._means.limits(spec)
-            if view is self._agent and view.summary is not None:
+            if view is self._agent and view.summary_seq:
                 await self._restore(view, limits)
         tokens = count_tokens(view)
         if tokens <= limits.at:
@@ -172,8 +172,8 @@ class ContextKeeper:
         one, because each breaks the provider's cache."""
         step = limits.window // _STEP
         grown = [limits.at]
-        if view.summary is not None and isinstance(view.summary.body, Summary):
-            grown.append(view.summary.body.after + step)
+        if view.summary_seq:
+            grown.append(view.summary.after + step)
         if view.failed_at:
             grown.append(view.failed_at + step)
         return min(max(grown), limits.most)
@@ -289,7 +289,9 @@ class ContextKeeper:
     def _size_with(self, view: WarmAgent, entries: Sequence[Entry], summary: Summary, rate: float) -> int:
         """Return the tokens of the next request with this summary."""
         scratch = Transcript(self._means.models.wire(view.pinned.spec.provider), view.pinned.spec)
-        for shown in shown_messages(_with(view, entries, summary), can_recall=can_recall(view.pinned.spec)):
+        for shown in ShownLog(_with(view, entries, summary)).messages(
+            can_recall=can_recall(view.pinned.spec)
+        ):
             scratch.append(shown.message)
         prefix = view.pinned.prefix
         return round((len(prefix.system) + len(prefix.tools) + scratch.weight) * rate)
@@ -299,7 +301,7 @@ class ContextKeeper:
             revision = view.revision
             view.restart(view.pinned, self._means.models.wire(view.pinned.spec.provider))
             await load_agent(view, _with(view, entries, summary))
-            view.revision, view.summary = revision, None
+            view.revision, view.summary_seq, view.summary = revision, 0, Summary()
         else:
             own = self._means.refresh(self._turn.chat_key, view.pinned)
             bodies: list[EntryBody] = [ReasoningSet(view.reasoning)] if view.reasoning else []
@@ -323,15 +325,14 @@ class ContextKeeper:
         spec = view.pinned.spec
         own, rate, dropped = f"{spec.provider}/{spec.model}", rate_of(view), 0
         for _ in range(_ROUNDS):
-            found = view.summary
-            summary = found.body if found is not None and isinstance(found.body, Summary) else None
-            if found is None or summary is None or summary.model == own:
+            summary = view.summary
+            if not view.summary_seq or summary.model == own:
                 break
             if not 0 < summary.window < limits.window:
                 break
             if count_tokens(view) + summary.before - summary.after > limits.at or summary.of:
                 break
-            await self._journal.commit((SummaryDropped(found.seq),))
+            await self._journal.commit((SummaryDropped(view.summary_seq),))
             await self._reload(view, view.pinned)
             dropped += 1
         if dropped:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from talaria.agent.compaction.sizes import WindowLimits
-from talaria.core.entries import Entry, Summary, hidden_seqs
+from talaria.core.entries import Entry, Summary
 from talaria.core.messages import AssistantMessage, Message, ToolResults, UserMessage
 from talaria.core.recall_ids import entry_id, result_id
-from talaria.core.shown import find_summary, shorten, stub_result
+from talaria.core.shown import ShownLog, shorten, stub_result
 
 _LEAST_GAIN = 200  # tokens; a stub that saves less is not worth the loss of the text
 _FOLD_TOKENS = 30
@@ -74,10 +74,9 @@ class _Item(msgspec.Struct):
 def plan_compaction(request: CompactionRequest) -> Plan:
     """Return what a compaction does. It is always well formed, and may be nothing if nothing can go."""
     limits = request.limits
-    found = find_summary(request.entries)
-    before = found.body if found is not None and isinstance(found.body, Summary) else Summary()
-    floor = 0 if before.of else before.last
-    turns = group_turns(_items(request, before))
+    log = ShownLog(request.entries)
+    before, floor = log.summary, log.floor
+    turns = group_turns(_items(request, log))
     if not turns:
         return Plan(floor, before.stubs, before.folds, 0, request.tokens)
     kept, stubs = _choose_kept(turns, request)
@@ -103,18 +102,15 @@ def _sorted(stubs: frozenset[str]) -> tuple[str, ...]:
     return tuple(sorted(stubs))
 
 
-def _items(request: CompactionRequest, before: Summary) -> list[_Item]:
+def _items(request: CompactionRequest, log: ShownLog) -> list[_Item]:
     """Return the messages that are shown, behind the range of the summary in force."""
-    hidden = hidden_seqs(request.entries)
-    floor, stubs = 0 if before.of else before.last, frozenset(before.stubs)
+    stubs = frozenset(log.summary.stubs)
     items = []
-    for entry in request.entries:
-        if entry.seq <= floor or entry.seq in hidden or entry.message is None:
-            continue
-        shown = shorten(entry.seq, entry.message, stubs)
+    for entry, message in log.behind_floor():
+        shown = shorten(entry.seq, message, stubs)
         size, own = request.measure(shown), frozenset(_known(entry, stubs))
         cut = own | frozenset(_large_results(entry.seq, shown, request.measure))
-        least = request.measure(shorten(entry.seq, entry.message, cut)) if cut != own else size
+        least = request.measure(shorten(entry.seq, message, cut)) if cut != own else size
         items.append(_Item(entry, shown, size, least, tuple(sorted(cut))))
     return items
 
@@ -236,9 +232,8 @@ def find_fault(entries: Sequence[Entry], summary: Summary) -> str:
     It must stand for a beginning of what is shown, end where a turn ends, leave the last turn, and split no
     call from its results.
     """
-    found, hidden = find_summary(entries), hidden_seqs(entries)
-    before = found.body if found is not None and isinstance(found.body, Summary) else Summary()
-    shown = [entry for entry in entries if entry.seq not in hidden and entry.message is not None]
+    log = ShownLog(entries)
+    shown = [entry for entry in entries if entry.seq not in log.hidden and entry.message is not None]
     behind = shown if summary.of else [entry for entry in shown if entry.seq > summary.last]
     folded = {seq for first, last in summary.folds for seq in range(first, last + 1)}
     splits = any(
@@ -246,11 +241,10 @@ def find_fault(entries: Sequence[Entry], summary: Summary) -> str:
         for call, results in itertools.pairwise(behind)
     )
     faults = {
-        "it brings back what an earlier summary stands for": not summary.of
-        and summary.last < (0 if before.of else before.last),
+        "it brings back what an earlier summary stands for": not summary.of and summary.last < log.floor,
         "it is empty": bool(summary.last) and not summary.text,
         "it leaves no message": bool(shown) and not behind,
-        "it does not end where a turn ends": summary.last > (0 if before.of else before.last)
+        "it does not end where a turn ends": summary.last > log.floor
         and bool(behind)
         and isinstance(behind[0].body, AssistantMessage | ToolResults),
         "it splits a call from its results": splits,

@@ -17,9 +17,9 @@ from talaria.channels.console.plain import PlainRenderer, question_text
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.events import Cancelled, Delta, Done, Event, Failed, QuestionAsked
 from talaria.core.questions import QuestionKind
+from talaria.core.text import visible_json
 from talaria.models.local.larger import LARGER_CAN
 from talaria.models.settings import LOCAL
-from talaria.tools.visible import visible_json
 
 RETRY_SECONDS = 30.0
 # The words of hints for people in a chat, and those for a command line, which takes no slash commands.

@@ -21,6 +21,7 @@ from talaria.commands.slash import SLASH_COMMANDS, asks_model, canonical, is_con
 from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Done, Event, Failed, QuestionAsked
 from talaria.core.program import typed
+from talaria.core.tasks import Tasks, running
 
 _NEWS_SECONDS = 3.0  # between two looks for messages outside of turns
 _WAITS = "(it waits for the running turn)"
@@ -39,16 +40,6 @@ class MessageSource(Protocol):
     async def decide(self, event: QuestionAsked) -> str | None:
         """Prompt for the decision about a question, and return what was typed; None at the end. Raises
         `Interrupted`."""
-        ...
-
-
-class TurnKeys(Protocol):
-    """Takes what is typed while a turn is shown."""
-
-    def take_line(self, text: str) -> None: ...
-
-    def take_end(self) -> None:
-        """Handle Ctrl-D on an empty line."""
         ...
 
 
@@ -94,7 +85,7 @@ class Screen(msgspec.Struct, frozen=True, kw_only=True):
     messages: MessageSource
     renderer: Callable[[bool], TurnRenderer]
     say: Callable[[str], None]
-    guard: Callable[[TurnKeys], AbstractContextManager[None]] = lambda _: nullcontext()
+    guard: Callable[[TerminalChat], AbstractContextManager[None]] = lambda _: nullcontext()
     announce: Callable[[str], Awaitable[None]] | None = None
 
 
@@ -123,18 +114,16 @@ class TerminalChat:
         self._unread: list[str] = []  # turns whose reply has not been shown
         # Turns that are shown after the running one, and whether their replies are markdown.
         self._waiting: list[tuple[str, bool]] = []
-        self._sending: set[asyncio.Task[None]] = set()
+        self._sending = Tasks()
         self._ends = 0  # times that Ctrl-D was pressed while a turn is shown
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, self._on_sigint)
-        watch = asyncio.create_task(self._watch_news(), name="chat news")
         try:
-            await self._read_and_answer()
+            async with running(self._watch_news(), name="chat news"):
+                await self._read_and_answer()
         finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
             loop.remove_signal_handler(signal.SIGINT)
 
     async def _watch_news(self) -> None:
@@ -183,9 +172,7 @@ class TerminalChat:
     def take_line(self, text: str) -> None:
         """Send a line that was typed while a turn is shown."""
         self._screen.say(f"› {text}")
-        task = asyncio.create_task(self._send_aside(text), name="chat line")
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        self._sending.start(self._send_aside(text), "chat line")
 
     def take_end(self) -> None:
         """Leave the running turn alone and end the chat, if Ctrl-D is pressed a second time."""

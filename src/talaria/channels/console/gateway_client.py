@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
 from msgspec import UNSET
 
-from talaria.access.pairing import Invitation
-from talaria.access.tokens import FreshToken
-from talaria.channels.http.views import (
-    AcceptedTurn,
-    ExplainedTurn,
-    FoundList,
-    ProjectView,
-    SessionList,
-    SessionView,
-    TurnList,
-)
-from talaria.core.access import Paired, PairingList, Role
 from talaria.core.backoff import Backoff
 from talaria.core.display import describe_file
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked
 from talaria.core.files import SentFile
-from talaria.core.ids import SessionId
-from talaria.core.ledger import EntryPage
 from talaria.core.questions import QuestionKind, Span
 from talaria.core.tokens import NamedToken
 from talaria.models.local.larger import LargerModel
 from talaria.net.sse import SseEvent, SseOverflow, SseParser
+from talaria.operations.operation import I, O, Operation, given_fields
+from talaria.operations.turn_views import (
+    AcceptedTurn,
+    ExplainedTurn,
+)
 
 T = TypeVar("T")
 
@@ -46,6 +38,7 @@ _SILENCE_SECONDS = 60.0  # the gateway sends a comment every 15 seconds
 _RETRIES = Backoff(first=0.1, longest=2.0)
 _OTHER_TOKEN = "It was started with another one: set TALARIA_HTTP_TOKEN to that, or restart the gateway."  # noqa: S105
 _LOST = (aiohttp.ClientError, OSError)
+_IN_PATH = re.compile(r"{(\w+)}")
 _EVENT_NAMES = frozenset(str(kind.__struct_config__.tag) for kind in Event.__args__)
 
 
@@ -211,10 +204,6 @@ class GatewayClient:
         """Return the turn as the gateway's JSON."""
         return await self._call("GET", f"/api/turns/{_quote(turn_id)}")
 
-    async def turns(self, limit: int) -> TurnList:
-        """Return the last turns, newest first."""
-        return _decode(await self._call("GET", f"/api/turns?limit={limit}"), TurnList)
-
     async def describe_files(self, turn_id: str, files: Sequence[SentFile]) -> list[str]:
         """Return a line for each file that the turn sent, with the place where it is."""
         paths: dict[str, str] = {}
@@ -225,30 +214,7 @@ class GatewayClient:
             pass  # the gateway left just now
         return [describe_file(file, paths.get(file.id, f"GET /api/files/{file.id}")) for file in files]
 
-    async def explain(self, name: str) -> ExplainedTurn:
-        return _decode(await self.turn(name), ExplainedTurn)
-
-    # -- pairing and tokens
-
-    async def approve(self, code: str) -> Paired:
-        return _decode(await self._call("POST", "/api/pairings/approve", {"code": code}), Paired)
-
-    async def revoke(self, channel: str, user: str) -> Paired:
-        body = {"channel": channel, "user": user}
-        return _decode(await self._call("POST", "/api/pairings/revoke", body), Paired)
-
-    async def invite(self, channel: str) -> Invitation:
-        return _decode(await self._call("POST", "/api/pairings/invite", {"channel": channel}), Invitation)
-
-    async def add_token(self, name: str, role: Role, seconds: float | None) -> FreshToken:
-        body = {"name": name, "role": role, "seconds": seconds}
-        return _decode(await self._call("POST", "/api/tokens", body), FreshToken)
-
-    async def revoke_token(self, name: str) -> NamedToken:
-        return _decode(await self._call("POST", "/api/tokens/revoke", {"name": name}), NamedToken)
-
-    async def tokens(self) -> tuple[NamedToken, ...]:
-        return _decode(await self._call("GET", "/api/tokens"), _TokenList).tokens
+    # -- the gateway
 
     async def login_code(self) -> str:
         """Return a code for a link that logs a browser in, once, within ten minutes."""
@@ -270,35 +236,6 @@ class GatewayClient:
         """Return the state of the larger built-in model, which the terminal offers to fetch."""
         return _decode(await self._call("GET", "/api/status"), _Status).built_in_model.larger
 
-    async def sessions(self, limit: int) -> SessionList:
-        return _decode(await self._call("GET", f"/api/sessions?limit={limit}"), SessionList)
-
-    async def search(self, query: str, limit: int) -> FoundList:
-        path = f"/api/search?q={_quote(query)}&limit={limit}"
-        return _decode(await self._call("GET", path), FoundList)
-
-    async def session(self, name_or_id: str) -> SessionView:
-        return _decode(await self._call("GET", f"/api/sessions/{_quote(name_or_id)}"), SessionView)
-
-    async def entries(self, session_id: SessionId, after: str | None) -> EntryPage:
-        more = f"?after={_quote(after)}" if after else ""
-        return _decode(await self._call("GET", f"/api/sessions/{session_id}/entries{more}"), EntryPage)
-
-    async def delete_session(self, session_id: SessionId) -> None:
-        await self._call("DELETE", f"/api/sessions/{session_id}")
-
-    async def end_session(self, name_or_id: str) -> SessionView:
-        return _decode(await self._call("POST", f"/api/sessions/{_quote(name_or_id)}/end"), SessionView)
-
-    async def use_project(self, name_or_id: str, folder: str) -> str:
-        """Let a chat work on a project's folder, and return the folder without links in its path."""
-        path = f"/api/sessions/{_quote(name_or_id)}/project"
-        return _decode(await self._call("POST", path, {"folder": folder}), ProjectView).folder
-
-    async def listing(self) -> PairingList:
-        """Return the paired people and the open requests."""
-        return _decode(await self._call("GET", "/api/pairings"), PairingList)
-
     async def status(self) -> dict[str, Any]:
         return _decode(await self._call("GET", "/api/status"), dict[str, Any])
 
@@ -315,6 +252,21 @@ class GatewayClient:
     async def ask(self, method: str, path: str, kind: type[T], body: object = None) -> T:
         """Call the API and return its answer, decoded. Raises what the other calls raise."""
         return _decode(await self._call(method, path, body), kind)
+
+    async def carry_out(self, operation: Operation[Any, I, O], wanted: I) -> O:
+        """Call an operation of the gateway and return its answer. Raises what the other calls raise."""
+        given = given_fields(wanted)
+        parts: dict[str, dict[str, Any]] = {"path": {}, "query": {}, "body": {}}
+        for field in operation.fields:
+            if field.key in given:
+                parts[field.place][field.key] = given[field.key]
+        path = _IN_PATH.sub(lambda found: _quote(parts["path"][found[1]]), operation.path)
+        if parts["query"]:
+            path += f"?{urlencode({name: _in_query(value) for name, value in parts['query'].items()})}"
+        body = None if operation.body is None else parts["body"]
+        async with await self._request(operation.method, path, body) as response:
+            answer: O = _decode(await self._read(response), operation.answer_type(response.status))
+            return answer
 
     async def _with_retries(self, attempt: Callable[[], Awaitable[T]], retry: RetryPolicy) -> T:
         """Call `attempt` until the gateway answers or the policy's time is over."""
@@ -341,10 +293,13 @@ class GatewayClient:
 
     async def _call(self, method: str, path: str, body: object = None, **extra: Any) -> bytes:
         async with await self._request(method, path, body, **extra) as response:
-            try:
-                return await response.read()
-            except _LOST as error:
-                raise self._gone(error) from error
+            return await self._read(response)
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        try:
+            return await response.read()
+        except _LOST as error:
+            raise self._gone(error) from error
 
     async def _request(
         self,
@@ -381,6 +336,10 @@ class GatewayClient:
             f"The gateway at {self._address.url} cannot be reached: {why}.",
             "Start it with `talaria serve`; `talaria doctor` looks closer.",
         )
+
+
+def _in_query(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 class _Code(msgspec.Struct):

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Awaitable
 from typing import Self, TextIO, TypeVar
 
-from talaria.core.display import OutputTail, clean, clean_line, describe_call
+from talaria.core.display import OutputTail, describe_call
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Cancelled,
@@ -25,6 +25,7 @@ from talaria.core.events import (
     ToolStarted,
 )
 from talaria.core.messages import ToolOutcome
+from talaria.core.text import clean, clean_line
 
 T = TypeVar("T")
 WAITING = "waiting"

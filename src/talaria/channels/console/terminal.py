@@ -25,7 +25,7 @@ from talaria.channels.console.plain import (
     question_text,
     trouble_text,
 )
-from talaria.core.display import OutputTail, clean, clean_line, describe_call, is_failure
+from talaria.core.display import OutputTail, describe_call, is_failure
 from talaria.core.events import (
     Cancelled,
     Delta,
@@ -45,6 +45,7 @@ from talaria.core.events import (
     UsageReported,
 )
 from talaria.core.messages import TokenUsage, ToolOutcome
+from talaria.core.text import clean, clean_line
 from talaria.models.local.weights import is_built_in
 
 _REFRESH_SECONDS = 0.1

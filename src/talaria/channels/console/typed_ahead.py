@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from prompt_toolkit.input import Input
 from prompt_toolkit.keys import Keys
 
-from talaria.channels.console.chat import TurnKeys
+from talaria.channels.console.chat import TerminalChat
 
 _LOCAL_FLAGS, _CHARACTERS = 3, 6
 _ENTER = (Keys.ControlM, Keys.ControlJ)
@@ -32,11 +32,11 @@ class TypedAhead:
         return text
 
     @contextmanager
-    def reading(self, keys: TurnKeys) -> Iterator[None]:
+    def reading(self, keys: TerminalChat) -> Iterator[None]:
         with quiet_keyboard(self._input.fileno()), self._input.attach(lambda: self._read(keys)):
             yield
 
-    def _read(self, keys: TurnKeys) -> None:
+    def _read(self, keys: TerminalChat) -> None:
         is_after_escape = False
         for press in self._input.read_keys():
             key = press.key

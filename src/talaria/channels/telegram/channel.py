@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from enum import StrEnum
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn
 from urllib.parse import urlsplit
 
 import msgspec
@@ -41,7 +41,9 @@ from talaria.core.errors import Overloaded, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.links import own_hosts
 from talaria.core.redaction import Secret
+from talaria.core.tasks import stop
 from talaria.gateway import Admission, Gateway
+from talaria.store.store import Store
 from talaria.turns.intake import Draining
 
 _log = logging.getLogger("talaria.telegram")
@@ -61,14 +63,6 @@ class ChannelPhase(StrEnum):
     STOPPED = "stopped"  # the gateway drains, or the operator must act
 
 
-class Cursors(Protocol):
-    """The part of the store that keeps the offset of the last confirmed update."""
-
-    async def cursor(self, name: str) -> str | None: ...
-
-    async def set_cursor(self, name: str, value: str) -> None: ...
-
-
 class ChannelNotReady(TalariaError):
     """The channel cannot take an update yet."""
 
@@ -79,12 +73,12 @@ class TelegramChannel:
     """`run` returns when the gateway drains or Telegram refuses the token; else it runs until cancelled."""
 
     def __init__(
-        self, api: BotApi, settings: TelegramSettings, handler: UpdateHandler, cursors: Cursors, clock: Clock
+        self, api: BotApi, settings: TelegramSettings, handler: UpdateHandler, store: Store, clock: Clock
     ) -> None:
         self._api = api
         self._settings = settings
         self._handler = handler
-        self._cursors = cursors
+        self._store = store
         self._clock = clock
         self._bot: User | None = None
         self._offset = 0
@@ -140,7 +134,7 @@ class TelegramChannel:
             await self._api.call("setMyCommands", bool, commands=commands)
         except BotApiRefused as refusal:  # costs the menu only
             _log.warning("the commands are not in Telegram's menu: %s", refusal.user_text)
-        self._offset = int(await self._cursors.cursor(_cursor_of(bot)) or 0)
+        self._offset = int(await self._store.cursor(_cursor_of(bot)) or 0)
         return bot
 
     async def _listen(self) -> NoReturn:
@@ -199,7 +193,7 @@ class TelegramChannel:
         await self._handler.handle([update for raw in updates if (update := decode(raw)) is not None], bot)
         offset = max(_update_id(raw) for raw in updates) + 1
         if offset > self._offset:
-            await self._cursors.set_cursor(_cursor_of(bot), str(offset))
+            await self._store.set_cursor(_cursor_of(bot), str(offset))
             hit(Failpoint.ACKNOWLEDGED)
             self._offset = offset
 
@@ -249,8 +243,7 @@ async def open_telegram(gateway: Gateway, settings: TelegramSettings) -> AsyncIt
                 yield channel
         finally:
             gateway.webhooks.pop(WEBHOOK_PATH, None)
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            await stop(running)
             await gateway.delivery.detach(CHANNEL)
 
 

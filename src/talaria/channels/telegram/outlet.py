@@ -1,4 +1,4 @@
-"""Output to Telegram's chats: replies (`core.ports.Outlet`), and one message that shows a running turn."""
+"""Output to Telegram's chats: replies (`turns.outlet.Outlet`), and one message that shows a running turn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from talaria.channels.telegram.render import (
 )
 from talaria.core.clock import Clock
 from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, DeliveryUnknown, OutgoingMessage
-from talaria.core.display import OutputTail, clean_line, describe_call, is_failure
+from talaria.core.display import OutputTail, describe_call, is_failure
 from talaria.core.events import (
     Delta,
     Event,
@@ -49,8 +49,10 @@ from talaria.core.events import (
 )
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.messages import ToolOutcome
-from talaria.core.ports import TurnFeed
+from talaria.core.tasks import stop
+from talaria.core.text import clean_line
 from talaria.core.turns import TurnState
+from talaria.turns.outlet import ShownTurn
 
 _log = logging.getLogger("talaria.telegram")
 
@@ -110,7 +112,7 @@ class TelegramOutlet:
             await self._on_moved(target.chat, moved.to)
             return await self._deliver(ChatTarget(moved.to), post)
 
-    async def show(self, view: TurnFeed) -> None:
+    async def show(self, view: ShownTurn) -> None:
         """Show the turn until its last event. On cancellation, a message that is being sent is awaited, so
         that the reply can take its place."""
         target = ChatTarget.read(view.turn.inbound.address or "")
@@ -346,7 +348,9 @@ class LiveText:
 class LiveMessage:
     """Shows one turn. Sends at most one message: if it is unknown whether that arrived, no other is sent."""
 
-    def __init__(self, api: BotApi, clock: Clock, target: ChatTarget, view: TurnFeed, text: LiveText) -> None:
+    def __init__(
+        self, api: BotApi, clock: Clock, target: ChatTarget, view: ShownTurn, text: LiveText
+    ) -> None:
         self._api = api
         self._clock = clock
         self._target = target
@@ -371,9 +375,7 @@ class LiveMessage:
                     self._changed.set()
             await self._board.join()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await stop(*tasks)
             if self._sending is not None:
                 await asyncio.gather(self._sending, return_exceptions=True)
 

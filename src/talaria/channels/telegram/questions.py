@@ -15,8 +15,8 @@ from talaria.core.clock import Clock
 from talaria.core.delivery import Button
 from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked, QuestionDecided
 from talaria.core.ids import QuestionId
-from talaria.core.ports import TurnFeed
 from talaria.core.questions import QuestionKind, Span
+from talaria.turns.outlet import ShownTurn
 
 _log = logging.getLogger("talaria.telegram")
 
@@ -47,7 +47,7 @@ def title_of(event: QuestionAsked) -> str:
 class QuestionBoard:
     """Shows the questions of one turn. A message that shows a question is sent once, also over a restart."""
 
-    def __init__(self, api: BotApi, clock: Clock, target: ChatTarget, view: TurnFeed) -> None:
+    def __init__(self, api: BotApi, clock: Clock, target: ChatTarget, view: ShownTurn) -> None:
         self._api = api
         self._clock = clock
         self._target = target
@@ -168,7 +168,7 @@ class PressedDecision(msgspec.Struct, frozen=True):
     @classmethod
     def read(cls, pressed: str) -> PressedDecision | None:
         """Return None for the text of another button."""
-        word, *rest = pressed.split()
+        word, *rest = pressed.split() or [""]
         if word not in ("/approve", "/deny", "/answer") or not rest or not rest[0].startswith("q_"):
             return None
         question_id, last = QuestionId(rest[0]), rest[1] if len(rest) > 1 else ""

@@ -151,7 +151,10 @@ class UpdateHandler:
         for message in messages:
             for file in message.files:
                 parts += await self._fetch(key, file)
-        inbound = Inbound(key, sender, tuple(parts), first.key, address=first.target.address())
+        repeats = any(message.repeats_others for message in messages) or msgspec.UNSET
+        inbound = Inbound(
+            key, sender, tuple(parts), first.key, address=first.target.address(), repeats_others=repeats
+        )
         try:
             await self._submit_or_tell(inbound, first.target)
         except IdempotencyConflict:

@@ -30,8 +30,9 @@ Fetcher = Callable[
 class WeightsDownloads:
     """Fetches the weights that are wanted, one model at a time, and retries until they are here.
 
-    Implements the port `PendingModels`. A download is *pending* from the request to its first outcome; while
-    it waits for a retry it is not, so that turns do not wait for it.
+    A download is *pending* from the request to its first outcome; while it waits for a retry it is not, so
+    that turns do not wait for it. A turn waits for its model before it begins, so the wait counts neither as
+    an attempt nor towards the turn's time limit.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class WeightsDownloads:
 
     @property
     def is_any(self) -> bool:
+        """Whether a download is pending. Cheap."""
         return self._is_pending
 
     def is_coming(self, provider: str, model: str) -> bool:
@@ -90,6 +92,7 @@ class WeightsDownloads:
         return self._is_pending and (provider, model) == (LOCAL, wanted)
 
     async def arrival(self, tell: Callable[[ModelLoading], None]) -> bool:
+        """Wait until no download is pending; `tell` its progress. Return False if `let_go` ended the wait."""
         while self._is_pending and not self._is_leaving:
             if self.progress is not None:
                 tell(_loading_event(self.progress))
@@ -101,6 +104,7 @@ class WeightsDownloads:
         return not self._is_leaving
 
     def let_go(self) -> None:
+        """End every wait, because the gateway shuts down."""
         self._is_leaving = True
         self._settled.set()
 

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import TalariaError
 from talaria.core.findings import install_command
+from talaria.core.tasks import stop
 from talaria.models.local.weights import (
     CHUNK_BYTES,
     FetchProgress,
@@ -186,9 +187,7 @@ async def _race(sources: Sequence[WeightsSource]) -> tuple[WeightsSource | None,
                 break
             failures.append(opened)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await stop(*tasks)
         for source in sources:
             if source is not winner:
                 await source.close()
@@ -334,8 +333,7 @@ class WheelSource:
     async def close(self) -> None:
         if self._first is not None:
             first, self._first = self._first, None
-            first.cancel()
-            await asyncio.gather(first, return_exceptions=True)
+            await stop(first)
         await asyncio.to_thread(shutil.rmtree, self._work_folder, ignore_errors=True)
 
     def _parts_here(self) -> tuple[int, int]:

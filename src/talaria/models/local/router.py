@@ -14,6 +14,7 @@ import msgspec
 
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
+from talaria.core.text import cut_middle
 
 ROUTER_SLOT = 0  # of the model's process; the other one keeps the conversation
 _LONGEST = 700  # characters of a message that decide about it
@@ -113,8 +114,7 @@ def router_call(
 
     `bias` is added to the logit of talk, because the models take too many questions for something else.
     """
-    if len(request) > _LONGEST:
-        request = f"{request[: _LONGEST // 2]} … {request[-_LONGEST // 2 :]}"
+    request = cut_middle(request, _LONGEST)
     words = " | ".join(f'"{kind}"' for kind in (allowed or RequestKind))
     sampling = {
         "temperature": 0,

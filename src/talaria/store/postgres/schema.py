@@ -15,8 +15,8 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from talaria.core.display import clean_line
 from talaria.core.errors import ForeignDatabase, StoreError
+from talaria.core.text import clean_line
 
 _FOLDER = Path(__file__).parent / "migrations"
 _LOCK = 0x54414C41  # "TALA"

@@ -12,17 +12,17 @@ import msgspec
 
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import StoreError
-from talaria.core.ledger import Integrity, StoreStats
+from talaria.core.ledger import StoreStats
 from talaria.core.turns import TurnState
 from talaria.store.postgres.connections import GATEWAY, Connect, open_pipe, preparing, version_of
 from talaria.store.postgres.faults import hanging
 from talaria.store.postgres.schema import migrate
 from talaria.store.postgres.server_clock import ServerClock
 from talaria.store.postgres.snapshots import copy_snapshot
-from talaria.store.postgres.threads import PostgresThreadOrders, PostgresThreads
+from talaria.store.postgres.threads import PostgresThreads
 from talaria.store.postgres.wakes import PostgresWakes
 from talaria.store.sql.executor import Connection
-from talaria.store.sql.store import SqlStore
+from talaria.store.store import Store
 
 CONNECTIONS = 8
 STATS_SECONDS = 2.0
@@ -34,10 +34,8 @@ SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND applicatio
 _OLD_MARKS = "DELETE FROM order_marks WHERE at < extract(epoch FROM clock_timestamp()) - 7 * 86400"
 
 
-class PostgresStore(SqlStore):
-    """See `core.store_ports.StoreEngine` for what each method promises.
-
-    Belongs to the event loop that opened it. A write whose commit was cut off returns or raises when the
+class PostgresStore(Store):
+    """Belongs to the event loop that opened it. A write whose commit was cut off returns or raises when the
     database has said whether it was carried out. With the system's clock, times are the database's.
     """
 
@@ -51,7 +49,6 @@ class PostgresStore(SqlStore):
         no_turns = {str(state): 0 for state in TurnState}
         self._counted = StoreStats(threads.engine, threads.schema, 0, 0, 0, no_turns, 0, 0)
         self.stats_seconds = STATS_SECONDS
-        self.from_thread = PostgresThreadOrders(threads)
         super().__init__(threads, clock, wakes)
 
     @classmethod
@@ -100,19 +97,11 @@ class PostgresStore(SqlStore):
         return self._threads
 
     @property
-    def integrity(self) -> Integrity:
-        """PostgreSQL recovers by itself from its own crash; the end of a gateway does not touch it."""
-        return Integrity.CLEAN_END
-
-    @property
     def trouble(self) -> StoreError | None:
         return self._threads.trouble
 
     def abandon(self) -> None:
         self._threads.abandon()
-
-    async def probe(self) -> None:
-        await self._threads.write(lambda tx: None)
 
     async def look(self) -> None:
         """Ask the database for its time; `trouble` tells if it does not answer."""
@@ -127,9 +116,6 @@ class PostgresStore(SqlStore):
     async def is_in_use(self) -> bool:
         """Return whether a gateway is connected. This store has another name."""
         return await self._threads.read(lambda db: db.execute(_GATEWAYS).fetchone()) is not None
-
-    async def verify(self) -> str | None:
-        return None
 
     async def snapshot(self, path: Path) -> None:
         check_open = self._threads.check_open

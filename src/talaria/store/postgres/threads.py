@@ -17,16 +17,13 @@ from typing import Any, NamedTuple, TypeVar
 import psycopg
 
 from talaria.core.clock import Clock
-from talaria.core.cluster import MemberFigures
 from talaria.core.errors import StoreError, TalariaError
-from talaria.core.ids import OwnerId, SessionId, TurnId
-from talaria.core.ledger import Renewal
 from talaria.core.tasks import Uncancellable
 from talaria.store.postgres.connections import Connect
 from talaria.store.postgres.faults import PoolFull, ServerFull, failed, hanging, no_connection
 from talaria.store.postgres.link import PostgresLink
 from talaria.store.postgres.pipeline import ConnectionCut
-from talaria.store.sql import cluster, leases, rules
+from talaria.store.sql import rules
 from talaria.store.sql.executor import Connection, Transaction
 
 QUEUE_SECONDS = 10.0
@@ -224,12 +221,14 @@ class PostgresThreads:
         self.readers.submit(lambda link: link.read(query), result)
         return result
 
-    def write_from_thread(self, order: Callable[[Transaction], T], seconds: float) -> T:
+    def write_from_thread(
+        self, order: Callable[[Transaction], T], timeout: float, *, is_durable: bool = False
+    ) -> T:
         """Run an order in the calling thread, by a connection of its own: it does not wait behind others."""
         self.check_open()
-        until = monotonic() + seconds
-        if not self._side_lock.acquire(timeout=seconds):
-            raise hanging(seconds)
+        until = monotonic() + timeout
+        if not self._side_lock.acquire(timeout=timeout):
+            raise hanging(timeout)
         try:
             return self._side.write(order, until)
         finally:
@@ -274,27 +273,3 @@ class PostgresThreads:
             and isinstance(error.__cause__, ConnectionCut | psycopg.OperationalError)
         ):
             self._trouble = error
-
-
-class PostgresThreadOrders:
-    """See `core.store_ports.ThreadStore`."""
-
-    def __init__(self, threads: PostgresThreads) -> None:
-        self._threads = threads
-
-    def renew(
-        self, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float, timeout: float
-    ) -> frozenset[SessionId]:
-        return self._threads.write_from_thread(
-            lambda tx: leases.renew(tx, owner, renewals, lease_seconds), timeout
-        )
-
-    def renew_member(
-        self, owner: OwnerId, figures: MemberFigures, lease_seconds: float, timeout: float
-    ) -> bool:
-        return self._threads.write_from_thread(
-            lambda tx: cluster.renew_member(tx, owner, figures, lease_seconds), timeout
-        )
-
-    def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:
-        self._threads.write_from_thread(lambda tx: leases.blame(tx, owner, turn_id), timeout)

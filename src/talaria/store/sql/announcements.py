@@ -36,7 +36,8 @@ def wait(tx: Transaction, turn_id: TurnId, session_id: SessionId, entry: Announc
 
 
 def announce(tx: Transaction, session_id: SessionId) -> bool:
-    """Append what waits for this session. Return False while a turn of it runs or waits for a person."""
+    """Append the sent messages that wait for this session to its log. Return False, having changed
+    nothing, while a turn of the session runs or waits for a person."""
     locks.session(tx, session_id)
     row = tx.execute(FIND_LEASE, (session_id,)).fetchone()
     lease = Lease() if row is None else Lease(*row)
@@ -55,6 +56,7 @@ def announce(tx: Transaction, session_id: SessionId) -> bool:
 
 
 def unannounced(db: Connection) -> Sequence[SessionId]:
+    """Return sessions for which sent messages wait, up to 100."""
     return [row[0] for row in db.execute(FIND_SESSIONS)]
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from talaria.core.entries import EntryBody, Revision, SpecSet
+from talaria.core.errors import NoSession
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Accept, Binding
 from talaria.core.sessions import Session
@@ -93,7 +94,7 @@ def _find_current(tx: Transaction, order: Accept) -> BoundSession:
 
 
 def _find_home(tx: Transaction, order: Accept) -> ChatHome | None:
-    if order.here is None or order.fresh.ephemeral:
+    if order.here is None or order.is_ephemeral:
         return None
     return homes.find(tx, order.inbound.chat_key)
 
@@ -105,6 +106,7 @@ def _set_current(tx: Transaction, order: Accept, session_id: SessionId) -> None:
 
 
 def _append_to_chain(tx: Transaction, session: Session, order: Accept) -> Session:
+    assert order.fresh is not None
     bodies, spec = list[EntryBody](order.fresh.context), order.fresh.spec
     if spec is not None and spec.id != session.spec_id:
         log.store_spec(tx, spec)
@@ -118,7 +120,10 @@ def _append_to_chain(tx: Transaction, session: Session, order: Accept) -> Sessio
 
 
 def make_session(tx: Transaction, order: Accept) -> Session:
+    """Create the session that the order describes. Raises `NoSession` if it describes none."""
     chat_key, fresh, behind = order.inbound.chat_key, order.fresh, order.behind
+    if fresh is None:
+        raise NoSession(chat_key)
     spec_id = None
     bodies = list[EntryBody](fresh.context)
     if fresh.spec is not None:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 
 from talaria.core.entries import Entry
 from talaria.core.ids import ChatKey, SessionId
-from talaria.core.ledger import BranchPoint
-from talaria.core.recall_port import LogTotals
+from talaria.core.ledger import BranchPoint, LogTotals
 from talaria.core.sessions import Session
 from talaria.store.sql import locks
 from talaria.store.sql.executor import Connection, Transaction
@@ -73,23 +72,32 @@ _BODY = 5
 
 
 def changed(db: Connection, since: float, after: SessionId | None, limit: int) -> list[Session]:
+    """Return lasting sessions that were used at `since` or later, in the order of their last use.
+
+    `after` is the last session of the page before, which was last used at `since`.
+    """
     return list(map(session_from, db.execute(CHANGED, (since, after or "", limit))))
 
 
 def totals(db: Connection) -> LogTotals:
+    """Count the lasting sessions that have entries."""
     return LogTotals(*db.execute(TOTALS).fetchone())
 
 
 def known_sessions(db: Connection, ids: Sequence[SessionId]) -> dict[SessionId, Session]:
+    """Return those of these sessions that exist."""
     rows = (db.execute(SESSION, (session_id,)).fetchone() for session_id in ids)
     return {row[0]: session_from(row) for row in rows if row is not None}
 
 
 def kept_parents(db: Connection, ids: Sequence[SessionId]) -> dict[SessionId, int]:
+    """Return the sessions among these of which there are branches, each with the last seq that a branch
+    knows. They may be deleted."""
     return {session_id: seq for session_id in ids if (seq := kept_seq(db, session_id))}
 
 
 def lineage(db: Connection, session_id: SessionId) -> list[BranchPoint]:
+    """Return the places where the session and its ancestors began as branches, the nearest first."""
     found: list[BranchPoint] = []
     while len(found) < _MOST_ANCESTORS:
         row = db.execute(FIND_PARENT, (session_id,)).fetchone()
@@ -107,6 +115,8 @@ def _last_seq(db: Connection, session_id: SessionId) -> float:
 
 
 def slice_log(db: Connection, session_id: SessionId, after_seq: int, max_bytes: int) -> list[Entry]:
+    """Return the next entries after `after_seq`: at least one if there is one, at most 200, and no more
+    once they have `max_bytes`."""
     last, size, found = _last_seq(db, session_id), 0, []
     for row in db.execute(SLICE, (session_id, after_seq)):
         if row[1] > last or size >= max_bytes:

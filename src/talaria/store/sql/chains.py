@@ -65,6 +65,7 @@ def copy_chain(tx: Transaction, place: ChainPlace, session_id: SessionId) -> Rev
 
 def store(tx: Transaction, session: Session, order: Accept, response: NewResponse) -> None:
     """Write the row of a response whose input is at the end of the log."""
+    assert order.fresh is not None
     last = session.revision.seq
     first = last - len(order.fresh.context) + 1
     previous = response.previous or ""
@@ -95,6 +96,7 @@ def find(db: Connection, turn_id: TurnId) -> StoredResponse | None:
 
 
 def input_entries(db: Connection, stored: StoredResponse) -> Sequence[Entry]:
+    """Return the entries of its input."""
     rows = db.execute(INPUT, (stored.turn.session_id, stored.first_seq, stored.last_seq))
     return [entry_from(row) for row in rows]
 
@@ -112,6 +114,10 @@ UNSET_STORED = "UPDATE sessions SET stored = 0 WHERE id = ?"
 
 
 def delete(tx: Transaction, turn_id: TurnId) -> bool:
+    """Delete a response. Durable. Return False if there was none.
+
+    Its chain goes with the last response of it, log and turns included; until then its entries stay.
+    """
     locks.session_of_response(tx, turn_id)
     row = tx.execute(FIND_SESSION, (turn_id,)).fetchone()
     if row is None:
@@ -121,6 +127,7 @@ def delete(tx: Transaction, turn_id: TurnId) -> bool:
 
 
 def prune(tx: Transaction, before: float) -> int:
+    """Delete responses that were made before `before`; return how many (up to 100)."""
     doomed = locks.confirmed(tx, FIND_OLD, (before,))
     for session_id, turn_id in doomed:
         _delete(tx, turn_id, session_id)

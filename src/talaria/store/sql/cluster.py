@@ -20,8 +20,8 @@ from talaria.core.cluster import (
     StopAsked,
     Waiting,
 )
-from talaria.core.display import clean_line
 from talaria.core.ids import ChatKey, Fence, OwnerId, PlaceId, TurnId
+from talaria.core.text import clean_line
 from talaria.core.turns import TurnState
 from talaria.store.sql import homes, leases, locks, rules
 from talaria.store.sql.executor import Connection, Transaction
@@ -95,6 +95,8 @@ def member_from(row: Any) -> Member:
 
 
 def join(tx: Transaction, member: Member, lease_seconds: float) -> Sequence[Member]:
+    """Write the member down, for `lease_seconds`, and return all members that are alive, it too.
+    Durable. A member of the same place that was there before is dead: it ends at once."""
     for (dead,) in tx.execute(FIND_BEFORE, (member.place, member.owner)).fetchall():
         leases.bury(tx, dead)
         locks.whole(tx, locks.member(dead))
@@ -110,15 +112,19 @@ def join(tx: Transaction, member: Member, lease_seconds: float) -> Sequence[Memb
 
 
 def renew_member(tx: Transaction, owner: OwnerId, figures: MemberFigures, lease_seconds: float) -> bool:
+    """Extend the member's time. Return False, having changed nothing, if it had run out: then others may
+    have taken its chats, and it has to `join` again."""
     until = tx.now + lease_seconds
     return tx.execute(RENEW_MEMBER, (until, encode(figures), owner, tx.now)).rowcount == 1
 
 
 def drain_member(tx: Transaction, owner: OwnerId) -> None:
+    """Mark the member as draining: new turns of its chats are for others. Durable."""
     tx.execute(DRAIN_MEMBER, (owner,))
 
 
 def leave(tx: Transaction, owner: OwnerId) -> None:
+    """End the member's time, and its roles: its chats are free at once. Durable."""
     tx.execute(END_MEMBER, (tx.now, owner, tx.now))
     tx.execute(END_ROLES, (owner,))
 
@@ -244,6 +250,8 @@ def _adopt_turn(tx: Transaction, here: Here, turn: LeftTurn) -> bool:
 
 
 def ask_stop(tx: Transaction, turn_id: TurnId, by: str) -> StopAsked:
+    """Note that a person wants the turn stopped. Durable. A turn that is over stays as it is. Raises
+    `NotFound`."""
     row = tx.execute(FIND_ASKED, (turn_id,)).fetchone()
     if row is None:
         raise rules.no_turn(turn_id)
@@ -265,12 +273,15 @@ UPDATE chats SET lost = '', processes = '' WHERE chat_key = ? AND lost = ?
 
 
 def place_chat(tx: Transaction, chat_key: ChatKey, place: PlaceId) -> PlaceId:
+    """Note that files or processes of the chat are in this place, unless they are in another one already.
+    Return where they are; an empty id, having noted nothing, for a chat that is not known yet."""
     tx.execute(PLACE_CHAT, (place, chat_key))
     row = tx.execute(homes.FIND_PLACE, (chat_key,)).fetchone()
     return PlaceId("") if row is None else PlaceId(row[0])
 
 
 def chat_place(db: Connection, chat_key: ChatKey) -> ChatPlace:
+    """Return where the files and processes of a chat are, and what was lost."""
     row = db.execute(FIND_CHAT_PLACE, (chat_key,)).fetchone()
     if row is None:
         return ChatPlace()
@@ -279,11 +290,14 @@ def chat_place(db: Connection, chat_key: ChatKey) -> ChatPlace:
 
 
 def note_processes(tx: Transaction, chat_key: ChatKey, place: PlaceId, processes: Sequence[str]) -> None:
+    """Note which background processes the chat has in its place, for the case that the place is lost.
+    Changes nothing if the chat is not in this place."""
     text = msgspec.json.encode(tuple(processes)).decode() if processes else ""
     tx.execute(NOTE_PROCESSES, (text, chat_key, place))
 
 
 def forget_loss(tx: Transaction, chat_key: ChatKey, lost: str) -> None:
+    """Note that the log of the chat tells of this loss."""
     tx.execute(FORGET_LOSS, (chat_key, lost))
 
 
@@ -305,6 +319,7 @@ GIVE_ROLE = "UPDATE roles SET expires_at = 0 WHERE name = ? AND owner = ?"
 
 
 def take_role(tx: Transaction, name: str, owner: OwnerId, lease_seconds: float) -> LeasedRole:
+    """Take or renew a role, unless another member has it, and return it as it is then."""
     before = tx.execute(FIND_ROLE, (name,)).fetchone()
     tx.execute(TAKE_ROLE, (name, owner, tx.now + lease_seconds, tx.now, tx.now))
     role = _role_from(tx.execute(FIND_ROLE, (name,)).fetchone())

@@ -18,8 +18,8 @@ from talaria.core.sessions import Session
 from talaria.core.turns import Inbound, Sender
 from talaria.store.sql import branches, locks, rules
 from talaria.store.sql.executor import Connection, Transaction
-from talaria.store.sql.leases import DROP_GRANTS, LEASE_COLUMNS, Lease
-from talaria.store.sql.retention import ADD_REMOVAL, FORGET_CHAT, remove_messages
+from talaria.store.sql.leases import LEASE_COLUMNS, Lease
+from talaria.store.sql.retention import ADD_REMOVAL, DROP_SESSION, FORGET_CHAT, OF_TURN, remove_messages
 from talaria.store.sql.rows import SESSION_COLUMNS, UNSETTLED, decode_files, encode, session_from
 
 # The most that one order deletes, so that the orders of turns do not wait long behind it.
@@ -33,13 +33,18 @@ FIND_OWED_REPLY = """
 SELECT o.turn_id FROM outbox o JOIN turns t ON t.id = o.turn_id
 WHERE t.session_id = ? AND (o.state = 'pending' OR o.state = 'sending') LIMIT 1
 """
-DROP_SESSION = "DELETE FROM sessions WHERE id = ?"
-DROP_RESPONSES = "DELETE FROM responses WHERE session_id = ?"
-DROP_ANNOUNCEMENTS = "DELETE FROM announcements WHERE session_id = ?"
 ADD_DELETION = "INSERT INTO deletions (session_id, chat_key, keys_since) VALUES (?, ?, ?)"
 
 
 def delete_session(tx: Transaction, session_id: SessionId, keys_since: float) -> Session:
+    """Delete the session and return it as it was. Durable.
+
+    From then on no reader finds the session, its log or its turns. Their rows are deleted by
+    `RetentionStore.purge_deleted`, and `RetentionStore.removals` lists its files. What was spent stays
+    counted. A message whose key was accepted since `keys_since` is still a duplicate.
+
+    Raises `NotFound`; `LeaseHeld`, or `SessionOwes` while a turn is unsettled or a reply unsent.
+    """
     locks.session(tx, session_id)
     row = tx.execute(FIND_SESSION, (session_id,)).fetchone()
     if row is None:
@@ -51,10 +56,8 @@ def delete_session(tx: Transaction, session_id: SessionId, keys_since: float) ->
         raise rules.lease_held(session_id)
     if (owed := tx.execute(FIND_OWED_REPLY, (session_id,)).fetchone()) is not None:
         raise rules.reply_owed(session_id, owed[0])
-    tx.execute(DROP_SESSION, (session_id,))
-    tx.execute(DROP_RESPONSES, (session_id,))
-    tx.execute(DROP_GRANTS, (session_id,))
-    tx.execute(DROP_ANNOUNCEMENTS, (session_id,))
+    for statement in DROP_SESSION:
+        tx.execute(statement, (session_id,))
     tx.execute(FORGET_CHAT, (session.chat_key, session_id))
     tx.execute(ADD_DELETION, (session_id, session.chat_key, keys_since))
     tx.execute(ADD_REMOVAL, (session.chat_key, todo_path(session_id)))
@@ -76,13 +79,7 @@ FIND_SAVED = f"""
 SELECT name, call_id FROM steps
 WHERE turn_id = ? AND kind = 'tool' AND replace(result, '{RESULTS}/', '') <> result
 """
-DROP_DETAILS = (
-    "DELETE FROM steps WHERE turn_id = ?",
-    "DELETE FROM questions WHERE turn_id = ?",
-    "DELETE FROM outbox WHERE turn_id = ?",
-    "DELETE FROM usage WHERE turn_id = ?",
-    "DELETE FROM responses WHERE turn_id = ?",
-)
+DROP_DETAILS = tuple(f"DELETE FROM {table} WHERE turn_id = ?" for table in (*OF_TURN, "responses"))
 DROP_TURN = "DELETE FROM turns WHERE position = ?"
 # The key stays for a turn whose message may come again.
 KEEP_KEY = """
@@ -94,7 +91,7 @@ DROP_DELETION = "DELETE FROM deletions WHERE session_id = ?"
 
 
 def purge(tx: Transaction) -> bool:
-    """Delete a slice of the rows of a deleted session. Return whether more is left."""
+    """Delete some rows of deleted sessions. Return whether there may be more."""
     locks.whole(tx, locks.BRANCHES)
     deletion = tx.execute(FIND_DELETION).fetchone()
     if deletion is None:
@@ -158,10 +155,14 @@ WHERE s.chat_key = ?
 
 
 def removals(db: Connection, place: str = "") -> Sequence[Removal]:
+    """Return files of deleted sessions that are to be removed from the disk, up to 100. With `place`,
+    leave out those of chats whose files are in another place."""
     return [Removal(*row) for row in db.execute(FIND_REMOVALS, (place, place))]
 
 
 def mentioned_results(db: Connection, chat_key: ChatKey) -> frozenset[str]:
+    """Return the paths of saved results that the logs of the chat's sessions name. A branch names those
+    of the session that it was made from."""
     bodies = db.execute(FIND_MENTIONS, (chat_key,))
     return frozenset(path for (body,) in bodies for path in _kept_texts(body))
 
@@ -171,5 +172,6 @@ def _kept_texts(body: str) -> list[str]:
 
 
 def forget_removals(tx: Transaction, done: Sequence[int]) -> None:
+    """Forget these removals: their files are gone, or stay."""
     for removal in done:
         tx.execute(DROP_REMOVAL, (removal,))

@@ -67,6 +67,11 @@ def _find(tx: Transaction, row_id: int) -> OutboxRow:
 
 
 def split(tx: Transaction, row_id: int, bodies: Sequence[str], file: str | None = None) -> None:
+    """Replace the text of a row by the first body, and put a row for each other body behind it. The last
+    row gets `file`.
+
+    Raises `NotFound`, and `IllegalMove` for a row that was tried already.
+    """
     locks.reply(tx, row_id)
     row = _find(tx, row_id)
     parts = rules.split_reply(row, bodies, file)
@@ -76,12 +81,22 @@ def split(tx: Transaction, row_id: int, bodies: Sequence[str], file: str | None 
 
 
 def claim(tx: Transaction, row: OutboxRow, until: float) -> OutboxRow | None:
+    """Mark the row `SENDING` before the platform is called, and return it. Durable.
+
+    `until` is the attempt's deadline, after which the row is due again. Returns None when another caller
+    claimed or settled it meanwhile.
+    """
     if not tx.execute(CLAIM, (until, row.id, row.attempts)).rowcount:
         return None
     return _find(tx, row.id)
 
 
 def mark(tx: Transaction, order: DeliveryResult) -> bool:
+    """Record the outcome of an attempt. Durable.
+
+    Returns False, having changed nothing, for an attempt before the last. Raises `IllegalMove`,
+    `NotFound`.
+    """
     locks.reply(tx, order.row_id)
     row = _find(tx, order.row_id)
     if not rules.takes_mark(row, order):
@@ -92,6 +107,7 @@ def mark(tx: Transaction, order: DeliveryResult) -> bool:
 
 
 def expire(tx: Transaction, written_before: float, error: str) -> int:
+    """Give up the unsent rows written before `written_before`, and return how many."""
     return int(tx.execute(EXPIRE, (error, written_before)).rowcount)
 
 
@@ -115,6 +131,7 @@ def due(db: Connection, channel: str, now: float, limit: int) -> Sequence[Outbox
 
 
 def next_due(db: Connection, channel: str, after: float) -> float | None:
+    """Return the earliest time later than `after` at which an unsent row of the channel is due."""
     row = db.execute(NEXT_DUE, (channel, after)).fetchone()
     return None if row[0] is None else float(row[0])
 
@@ -136,6 +153,7 @@ MOVE_CHAT = (
 
 
 def set_cursor(tx: Transaction, name: str, value: str) -> None:
+    """Note how far a channel has read its platform's queue: everything before is accepted. Durable."""
     tx.execute(SET_CURSOR, (name, value))
 
 
@@ -145,6 +163,10 @@ def cursor(db: Connection, name: str) -> str | None:
 
 
 def move_chat(tx: Transaction, old: ChatKey, new: ChatKey) -> bool:
+    """Move a chat's sessions, turns and unsent replies to the key that its platform gave it. Durable.
+
+    Returns False, having changed nothing, when `old` is not known or `new` is in use already.
+    """
     locks.current_session(tx, old)
     locks.chat(tx, old, new)
     if tx.execute(KNOWS_CHAT, (new,)).fetchone() or not tx.execute(KNOWS_CHAT, (old,)).fetchone():

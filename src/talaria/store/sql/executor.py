@@ -80,9 +80,19 @@ class Executor(Reader, Protocol):
         """Run an order and commit it. With `is_durable` the commit survives a power cut."""
         ...
 
+    def write_from_thread(
+        self, order: Callable[[Transaction], T], timeout: float, *, is_durable: bool = False
+    ) -> T:
+        """Run an order for a thread that is not the event loop's, and wait up to `timeout` seconds."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was submitted, then close."""
+        ...
+
 
 class SqlPort:
-    """A port of the store, whose methods are orders and queries; see `writes` and `reads`."""
+    """A part of the store, whose methods run orders and queries; see `writes` and `reads`."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor

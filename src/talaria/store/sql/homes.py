@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from talaria.core.cluster import AbsentPlace, Here
-from talaria.core.display import clean_line
 from talaria.core.ids import ChatKey, OwnerId, PlaceId, SessionId, TurnId, asking_chat
 from talaria.core.ledger import Accept
 from talaria.core.messages import File
+from talaria.core.text import clean_line
 from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.rows import FOR_MEMBER

@@ -140,6 +140,7 @@ def edit(tx: Transaction, order: EditJob) -> Job:
 
 
 def remove(tx: Transaction, job_id: JobId) -> Job:
+    """Delete a job with its slots and return it. Durable. A turn that runs goes on. Raises `NotFound`."""
     locks.jobs(tx, job_id)
     job = find_or_raise(tx, job_id)
     for statement in (DROP_SLOTS, DROP_GRANTS, DROP_JOB):
@@ -170,10 +171,13 @@ def find(db: Connection | Transaction, job_id: JobId) -> Job | None:
 
 
 def due(db: Connection, now: float, limit: int) -> Sequence[Job]:
+    """Return active jobs whose next instant has come, the earliest first."""
     return [job_from(row) for row in db.execute(FIND_DUE_JOBS, (now, limit))]
 
 
 def listing(db: Connection, page: Page, owner: str | None = None, *, is_unfinished: bool = False) -> JobPage:
+    """Return jobs, oldest first: of one owner or all, and with `is_unfinished` those that are not done.
+    Raises `BadRequest` for an invalid page."""
     limit, after = check_limit(page), parse_number_cursor(page.after)
     place = (after, JobState.DONE.value if is_unfinished else "", limit + 1)
     if owner is None:
@@ -185,8 +189,10 @@ def listing(db: Connection, page: Page, owner: str | None = None, *, is_unfinish
 
 
 def finished(db: Connection, limit: int, owner: str | None = None) -> Sequence[Job]:
+    """Return jobs that are done, of one owner or all, the last to finish first."""
     return [job_from(row) for row in db.execute(LIST_FINISHED, (owner, limit))]
 
 
 def awaiting(db: Connection, limit: int) -> Sequence[Job]:
+    """Return active jobs that wait for a background process."""
     return [job_from(row) for row in db.execute(AWAITING, (limit,))]

@@ -53,6 +53,10 @@ class Lease(NamedTuple):
 
 
 def hold(tx: Transaction, session_id: SessionId, owner: OwnerId, lease_seconds: float) -> Fence:
+    """Take the session's lease outside a turn, and return its fence.
+
+    Raises `LeaseHeld` while any owner has it or a turn of the session waits for a person, `NotFound`.
+    """
     locks.session(tx, session_id)
     row = tx.execute(FIND_LEASE, (session_id,)).fetchone()
     if row is None:
@@ -70,6 +74,7 @@ def hold(tx: Transaction, session_id: SessionId, owner: OwnerId, lease_seconds: 
 def renew(
     tx: Transaction, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float
 ) -> frozenset[SessionId]:
+    """Extend these leases, and return the sessions whose lease was lost."""
     until = tx.now + lease_seconds
     return frozenset(
         renewal.session_id
@@ -104,6 +109,10 @@ def end_if_idle(tx: Transaction, session_id: SessionId) -> bool:
 
 
 def end_session(tx: Transaction, session_id: SessionId, fence: Fence) -> Ended:
+    """Give the lease back, and end the session unless it ended before or one of its turns is unsettled.
+
+    Raises `StaleFence`, `NotFound`.
+    """
     locks.session(tx, session_id)
     row = tx.execute(FIND_TO_END, (session_id,)).fetchone()
     if row is None:
@@ -119,6 +128,10 @@ def end_session(tx: Transaction, session_id: SessionId, fence: Fence) -> Ended:
 
 
 def end_unused(tx: Transaction, before: float) -> Sequence[SessionId]:
+    """End lasting sessions that were not used since `before`, and return their ids: at most a hundred.
+
+    A session with a lease or with an unsettled turn is left alone, and so are those of jobs.
+    """
     unused = [row[0] for row in locks.confirmed(tx, FIND_UNUSED, (before, tx.now))]
     return [session_id for session_id in unused if end_if_idle(tx, session_id)]
 
@@ -131,10 +144,6 @@ EXPIRE_OTHERS = "UPDATE sessions SET lease_expires = 0 WHERE lease_owner <> ? AN
 # No other gateway is there, and so no turn is for one.
 FREE_TURNS = f"UPDATE turns AS t SET member = '' WHERE {FOR_MEMBER}"
 FIND_UNSETTLED = f"SELECT {TURN_COLUMNS} FROM turns WHERE state IN ({UNSETTLED}) ORDER BY position"
-FIND_LEFT = f"""
-SELECT {prefixed("t", TURN_COLUMNS)} FROM turns t JOIN sessions s ON s.id = t.session_id
-WHERE t.state IN ({UNSETTLED}) AND s.lease_owner = ? ORDER BY t.position
-"""
 FIND_ORPHANS = f"""
 SELECT {prefixed("t", TURN_COLUMNS)} FROM turns t JOIN sessions s ON s.id = t.session_id
 WHERE t.state IN ({UNSETTLED}) AND s.lease_expires <= ?
@@ -156,6 +165,11 @@ FORGIVE_ALL = "UPDATE turns SET forgiven = attempts WHERE id = ?"
 
 
 def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
+    """Expire the leases of every other owner, and their claims of slots without a turn, and return the
+    unsettled turns, `waiting` ones included, oldest first.
+
+    Only the holder of the home's lock may call it: it knows that no other process is alive.
+    """
     locks.leased_by_others(tx, owner)
     tx.execute(EXPIRE_OTHERS, (owner,))
     spending.charge_others(tx, owner)
@@ -165,12 +179,13 @@ def reclaim(tx: Transaction, owner: OwnerId) -> Sequence[Turn]:
     return tuple(map(turn_from, tx.execute(FIND_UNSETTLED).fetchall()))
 
 
-def bury(tx: Transaction, dead: OwnerId) -> Sequence[Turn]:
+def bury(tx: Transaction, dead: OwnerId) -> None:
+    """Expire the leases of an owner whose process is known to be dead, and its claims of slots without a
+    turn."""
     locks.sessions_of(tx, dead)
     tx.execute(YIELD_LEASES, (dead,))
     spending.charge_own(tx, dead)
     tx.execute(slots.FREE_CLAIMS, (dead,))
-    return tuple(map(turn_from, tx.execute(FIND_LEFT, (dead,)).fetchall()))
 
 
 def orphans(db: Connection, now: float, owner: OwnerId, before: float) -> Sequence[Turn]:
@@ -178,6 +193,10 @@ def orphans(db: Connection, now: float, owner: OwnerId, before: float) -> Sequen
 
 
 def yield_turns(tx: Transaction, owner: OwnerId) -> None:
+    """Give back all leases of an owner that shuts down in good order. Durable.
+
+    Another process resumes its running turns, and this attempt does not count as a crash.
+    """
     locks.sessions_of(tx, owner)
     tx.execute(FORGIVE_OWN, (owner,))
     tx.execute(YIELD_LEASES, (owner,))
@@ -194,5 +213,6 @@ def blame(tx: Transaction, owner: OwnerId, turn_id: TurnId) -> None:
 
 
 def forgive(tx: Transaction, turn_id: TurnId) -> None:
+    """Count none of the turn's attempts so far as a crash. Raises `NotFound`."""
     if not tx.execute(FORGIVE_ALL, (turn_id,)).rowcount:
         raise rules.no_turn(turn_id)

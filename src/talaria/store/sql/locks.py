@@ -150,11 +150,7 @@ def accepting(tx: Transaction, order: Accept) -> None:
         current_session(tx, order.inbound.chat_key)
     elif order.binding is Binding.RESUME:
         session(tx, order.resume)
-    if (
-        order.here is not None
-        and order.binding in (Binding.NEW, Binding.RESUME)
-        and not order.fresh.ephemeral
-    ):
+    if order.here is not None and order.binding in (Binding.NEW, Binding.RESUME) and not order.is_ephemeral:
         current_session(tx, order.inbound.chat_key)  # it decides which member has the chat
     if order.behind is not None:
         session(tx, order.behind.session_id)

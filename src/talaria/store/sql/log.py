@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from talaria.core.entries import Entry, EntryBody, Hidden, SpecSet, Summary, SummaryDropped
 from talaria.core.ids import SessionId, SpecId
-from talaria.core.shown import find_floor
+from talaria.core.shown import find_summary
 from talaria.core.specs import PinnedSpec
 from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Connection, Transaction
@@ -66,14 +66,14 @@ def _move_floor(tx: Transaction, session_id: SessionId, body: Hidden | Summary |
     All summaries are looked at only if an undo reaches behind the floor, or a summary is dropped.
     """
     if isinstance(body, Summary):
-        tx.execute(SET_FLOOR, (0 if body.of else body.last, session_id))
+        tx.execute(SET_FLOOR, (body.floor, session_id))
         return
     if isinstance(body, Hidden):
         row = tx.execute(FIND_FLOOR, (session_id,)).fetchone()
         if row is None or body.first > row[0]:
             return
     marks = [entry_from(row) for row in tx.execute(MARKS, (session_id,))]
-    tx.execute(SET_FLOOR, (find_floor(marks), session_id))
+    tx.execute(SET_FLOOR, (find_summary(marks)[1].floor, session_id))
 
 
 def check_specs(tx: Transaction, bodies: Iterable[EntryBody]) -> None:

@@ -71,6 +71,7 @@ SET_HOST = "UPDATE turns SET merged_into = ? WHERE id = ?"
 
 
 def accept(tx: Transaction, order: Accept) -> Accepted:
+    """Write the message's turn and bind it to a session; see `Accept`. Durable."""
     inbound = order.inbound
     locks.accepting(tx, order)
     if (known := _find_known(tx, order)) is not None:
@@ -157,7 +158,7 @@ def _insert_turn(tx: Transaction, turn: Turn, order: Accept, member: OwnerId) ->
         turn.id,
         turn.chat_key,
         turn.session_id,
-        turn.state.value,
+        str(turn.state),
         encode(turn.inbound),
         turn.accepted_at,
         turn.command,
@@ -201,6 +202,7 @@ RESUME_TURN = "UPDATE turns SET state = 'running', begun_at = ?, begun_by = ? WH
 
 
 def begin(tx: Transaction, order: Begin) -> Began:
+    """Take the session's lease and set the turn running; see `Begin`."""
     locks.session_of_turn(tx, order.turn_id)
     row = tx.execute(FIND_TO_BEGIN, (order.turn_id,)).fetchone()
     if row is None:
@@ -271,6 +273,7 @@ RETITLE = "UPDATE sessions SET title = ? WHERE id = ? AND title = ?"
 
 
 def retitle(tx: Transaction, session_id: SessionId, old: str, new: str) -> bool:
+    """Give the session a better title than `old`, and return whether it still had that one."""
     return tx.execute(RETITLE, (new, session_id, old)).rowcount == 1
 
 
@@ -376,7 +379,7 @@ def _write_steps(tx: Transaction, turn_id: TurnId, steps: Iterable[StepWrite]) -
 def _insert_step(tx: Transaction, turn_id: TurnId, step: StepWrite) -> bool:
     """False when there is one already, and so the write is a move."""
     ended_at = tx.now if step.state is StepState.ENDED else None
-    kind, state = step.kind.value, step.state.value
+    kind, state = str(step.kind), str(step.state)
     return bool(
         tx.execute(
             INSERT_STEP,
@@ -408,7 +411,7 @@ def _end_steers(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> None:
 
 def _end_turn(tx: Transaction, position: int, end: TurnEnd) -> None:
     error, usage, files = optional(end.error), optional(end.usage), encode_files(end.files)
-    tx.execute(END_TURN, (end.state.value, tx.now, end.reply, error, usage, files, position))
+    tx.execute(END_TURN, (str(end.state), tx.now, end.reply, error, usage, files, position))
 
 
 # -- settle and show --------------------------------------------------------------------------------------
@@ -437,6 +440,12 @@ def _reply(tx: Transaction, turn: Turn, end: TurnEnd, job_id: JobId | None) -> N
 
 
 def settle(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> Turn:
+    """End a turn that never began, and return it: a turn that was stopped in the queue, or a command that
+    appends nothing. Durable.
+
+    Raises `NotFound`, and `IllegalMove` for a turn that began, a `waiting` one included: such a turn is
+    ended by `commit`, under its fence.
+    """
     locks.session_of_turn(tx, turn_id)
     turn, position = _find_turn(tx, turn_id)
     rules.check_settle(turn_id, turn.state, end)
@@ -447,6 +456,8 @@ def settle(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> Turn:
 
 
 def show(tx: Transaction, turn_id: TurnId, platform_id: str) -> None:
+    """Note the platform's message that shows the turn. If the reply was not sent yet, it will edit that
+    message. Raises `NotFound`."""
     locks.session_of_turn(tx, turn_id)
     turn, position = _find_turn(tx, turn_id)
     tx.execute(SET_SHOWN, (platform_id, position))
@@ -456,5 +467,6 @@ def show(tx: Transaction, turn_id: TurnId, platform_id: str) -> None:
 
 
 def mark_answered(tx: Transaction, turn_ids: Iterable[TurnId]) -> None:
+    """Note that clients have been sent the whole answers of these turns. Unknown ids are no error."""
     for turn_id in sorted(turn_ids):
         tx.execute(SET_ANSWERED, (turn_id,))

@@ -43,6 +43,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 
 
 def ask(tx: Transaction, order: RequestPairing) -> RequestOutcome:
+    """Open a request, unless the person has one or the channel has too many."""
     person, limits = order.person, order.limits
     key = (person.channel, person.user_id)
     locks.names(tx, "pairing", person.channel)
@@ -131,6 +132,7 @@ DELETE FROM paired WHERE channel = ? AND user_id = ? RETURNING channel, user_id,
 
 
 def approve(tx: Transaction, order: ApprovePairing) -> PairingOutcome:
+    """Pair the person with this code. Durable. If several calls race, one gets `Paired`."""
     locks.names(tx, "codes", APPROVALS)
     tries = _find_tries(tx, APPROVALS, ALL_PEOPLE)
     if (locked := tries.lock(order.limits.tries, order.limits, tx.now)) is not None:
@@ -142,6 +144,7 @@ def approve(tx: Transaction, order: ApprovePairing) -> PairingOutcome:
 
 
 def invite(tx: Transaction, order: CreateInvitation) -> float:
+    """Open the channel's invitation, forget wrong ones, and return when it expires. Durable."""
     expires_at = tx.now + order.limits.code_seconds
     locks.names(tx, "codes", _invitation_gate(order.channel))
     tx.execute(SET_INVITATION, (order.channel, order.code, expires_at))
@@ -150,6 +153,7 @@ def invite(tx: Transaction, order: CreateInvitation) -> float:
 
 
 def redeem(tx: Transaction, order: RedeemInvitation) -> PairingOutcome:
+    """Pair the person who presents the channel's invitation, which is then used up. Durable."""
     person, limits, gate = order.person, order.limits, _invitation_gate(order.person.channel)
     locks.names(tx, "codes", gate)
     own, all_tries = _find_tries(tx, gate, person.user_id), _find_tries(tx, gate, ALL_PEOPLE)
@@ -173,6 +177,7 @@ def _pair(tx: Transaction, person: Person, origin: PairingOrigin) -> Paired:
 
 
 def revoke(tx: Transaction, channel: str, user_id: str) -> Paired | None:
+    """End a pairing. Durable. Return None if there was none."""
     row = tx.execute(REVOKE, (channel, user_id)).fetchone()
     return None if row is None else _paired_from(row)
 
@@ -190,6 +195,7 @@ ORDER BY asked_at, channel, user_id
 
 
 def is_paired(db: Connection, channel: str, user_id: str) -> bool:
+    """Read one row by key: what any process committed last."""
     return db.execute(IS_PAIRED, (channel, user_id)).fetchone() is not None
 
 

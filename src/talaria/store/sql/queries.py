@@ -129,6 +129,8 @@ def current_session(db: Connection, chat_key: ChatKey) -> Session | None:
 
 
 def sessions(db: Connection, page: Page, within: str = "") -> SessionPage:
+    """Return lasting sessions, the last used first, but for those of jobs. With `within`, only those of
+    chats whose keys begin with it, chats of jobs too. Raises `BadRequest` for an invalid page."""
     limit = check_limit(page)
     rest = (*parse_session_cursor(page.after), limit + 1)
     if within:
@@ -140,6 +142,7 @@ def sessions(db: Connection, page: Page, within: str = "") -> SessionPage:
 
 
 def entries(db: Connection, session_id: SessionId, page: Page) -> EntryPage:
+    """Return a page of the session's log. Raises `BadRequest` for an invalid page."""
     limit = check_limit(page)
     rows = db.execute(ENTRIES, (session_id, parse_number_cursor(page.after), limit + 1)).fetchall()
     found = tuple(map(entry_from, rows[:limit]))
@@ -151,6 +154,8 @@ def entries(db: Connection, session_id: SessionId, page: Page) -> EntryPage:
 
 
 def sent_files(db: Connection, session_id: SessionId, page: Page) -> SentPage:
+    """Return the files that turns of the session sent, oldest first. The limit of a page counts turns.
+    Raises `BadRequest` for an invalid page."""
     limit = check_limit(page)
     after = parse_number_cursor(page.after)
     rows = db.execute(SENT_FILES_PAGE, (session_id, after, limit + 1)).fetchall()
@@ -165,28 +170,35 @@ def _sent(row: Any) -> Iterator[SentItem]:
 
 
 def log(db: Connection, session_id: SessionId, after_seq: int) -> Sequence[Entry]:
+    """Return all entries after `after_seq`, in order."""
     return tuple(map(entry_from, db.execute(LOG, (session_id, after_seq))))
 
 
 def shown_log(db: Connection, session_id: SessionId) -> Sequence[Entry]:
+    """Return the entries from which a warm agent is built, in order: those behind the floor, which is the
+    last entry that the summary in force stands for. That summary is among them."""
     return tuple(map(entry_from, db.execute(SHOWN_LOG, (session_id,))))
 
 
 def turn_log(db: Connection, session_id: SessionId, turn_id: TurnId) -> Sequence[Entry]:
+    """Return the entries that a turn wrote, in order, also those behind the floor."""
     return tuple(map(entry_from, db.execute(TURN_LOG, (session_id, turn_id))))
 
 
 def last_input(db: Connection, session_id: SessionId) -> int | None:
+    """Return the tokens of the last request of the session whose provider reported them."""
     row = db.execute(LAST_INPUT, (session_id,)).fetchone()
     return None if row is None else row[0]
 
 
 def notes(db: Connection, session_id: SessionId) -> Sequence[Note]:
+    """Return all notes of the session's log, in order."""
     bodies = (entry_from(row).body for row in db.execute(NOTES, (session_id,)))
     return tuple(body for body in bodies if isinstance(body, Note))
 
 
 def spoken(db: Connection, session_id: SessionId, limit: int) -> Sequence[Entry]:
+    """Return the newest messages of users and models, and the entries that hide some, oldest first."""
     return tuple(map(entry_from, reversed(db.execute(SPOKEN, (session_id, limit)).fetchall())))
 
 
@@ -271,6 +283,11 @@ WHERE turn_id = ? ORDER BY n, at
 
 
 def find(db: Connection, name: str) -> list[TurnId]:
+    """Return the turns that go by this name, newest first, at most ten.
+
+    A name is a turn's id, the platform's id of its message or of its reply, or `reply:N` for a row of the
+    outbox.
+    """
     if name.startswith(_REPLY):
         number = name.removeprefix(_REPLY)
         if not (number.isascii() and number.isdigit() and len(number) < 19):
@@ -290,6 +307,7 @@ def find(db: Connection, name: str) -> list[TurnId]:
 
 
 def recent(db: Connection, limit: int, within: str = "") -> list[Turn]:
+    """Return the last turns, newest first, of chats whose keys begin with `within`."""
     turns = list(map(turn_from, db.execute(RECENT, (*key_bounds(within), limit))))
     return [turn if turn.inbound.parts else _with_words(db, turn) for turn in turns]
 
@@ -305,10 +323,13 @@ def _with_words(db: Connection, turn: Turn) -> Turn:
 
 
 def recent_of_session(db: Connection, session_id: SessionId, limit: int) -> list[Turn]:
+    """Return the last turns of a session, newest first."""
     return list(map(turn_from, db.execute(RECENT_OF_SESSION, (session_id, limit))))
 
 
 def recent_requests(db: Connection, since: float, limit: int) -> list[RecentRequest]:
+    """Return the turns accepted since then that have a digest and no key, newest first. Looks at the last
+    `limit` turns only."""
     found = []
     for turn_id, digest, accepted_at, answered, has_key in db.execute(RECENT_REQUESTS, (limit,)):
         if accepted_at < since:

@@ -82,7 +82,8 @@ def _insert(tx: Transaction, question: Question) -> None:
 
 
 def ask(tx: Transaction, question: Question) -> None:
-    """Write a question for which no turn waits."""
+    """Write a question for which no turn waits (`QuestionKind.HOST`). Durable. Raises `NotFound` for an
+    unknown turn. Questions for which a turn waits are written by `Store.commit`."""
     row = tx.execute(FIND_TURN, (question.turn_id,)).fetchone()
     if row is None:
         raise rules.no_turn(question.turn_id)
@@ -98,6 +99,13 @@ def _note_asking(tx: Transaction, turn: Turn) -> None:
 
 
 def decide(tx: Transaction, question_id: QuestionId, decision: Decision) -> Turn:
+    """Record the decision and return the question's turn, which stays as it is. Durable.
+
+    The caller resumes the turn with `begin` once each of its questions is decided. An approval that
+    reaches further than once is a grant for the session from then on. Raises `NotFound`, and
+    `IllegalMove` when the question has a decision already or has expired, its turn does not wait, or the
+    session of a question about a host is over.
+    """
     locks.session_of_question(tx, question_id)
     found = find_question(tx, question_id)
     if found is None:
@@ -124,6 +132,7 @@ def decide(tx: Transaction, question_id: QuestionId, decision: Decision) -> Turn
 
 
 def show_question(tx: Transaction, question_id: QuestionId, platform_id: str) -> None:
+    """Store the id of the platform's message that shows the question. Raises `NotFound`."""
     if not tx.execute(SET_SHOWN, (platform_id, question_id)).rowcount:
         raise rules.no_question(question_id)
 
@@ -151,6 +160,7 @@ FIND_JOB_GRANT = "SELECT 1 FROM job_grants WHERE job_id = ? AND plan = ? AND dig
 
 
 def questions(db: Connection, turn_id: TurnId) -> tuple[Question, ...]:
+    """Return all questions of the turn in the order in which they were put, decided or not."""
     return tuple(map(question_from, db.execute(QUESTIONS, (turn_id,))))
 
 
@@ -172,14 +182,18 @@ def find_question(db: Connection, question_id: QuestionId) -> AskedQuestion | No
 
 
 def is_granted(db: Connection, session_id: SessionId, digest: str) -> bool:
+    """Return whether a person granted this to the session. No grant outlasts the end of its session."""
     return db.execute(FIND_GRANT, (session_id, digest)).fetchone() is not None
 
 
 def is_granted_to_job(db: Connection, job_id: JobId, plan: str, digest: str) -> bool:
+    """Return whether a person granted this to a job, in answer to one of its runs. A grant lasts as long
+    as the digest of the job's plan is `plan`."""
     return db.execute(FIND_JOB_GRANT, (job_id, plan, digest)).fetchone() is not None
 
 
 def has_job_asked(db: Connection, job_id: JobId, plan: str) -> bool:
+    """Return whether a run of the job with this plan has put a question."""
     return is_granted_to_job(db, job_id, plan, _HAS_ASKED)
 
 

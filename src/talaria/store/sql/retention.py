@@ -38,6 +38,11 @@ DROP_KEY = "DELETE FROM turns WHERE position = ?"
 
 
 def forget_turns(tx: Transaction, after: int, before: float) -> PruneProgress:
+    """Delete the content of turns that were settled before `before`: message, reply, steps, questions,
+    outbox rows and key. The bare row stays, and `Store.turn_record` returns None for it.
+
+    Looks at turns behind the position `after`; see `PruneProgress` for how to go on.
+    """
     rows = tx.execute(FIND_OLD_TURNS, (after,)).fetchall()
     count = 0
     for position, turn_id, chat_key, state, accepted_at, ended_at, is_forgotten in rows:
@@ -62,16 +67,16 @@ _LAST_SEQ = 2**62
 
 # -- sessions and specs -----------------------------------------------------------------------------------
 
-_TURNS_OF = "(SELECT id FROM turns WHERE session_id = ?)"
-PRUNE_SESSION = (
-    f"DELETE FROM steps WHERE turn_id IN {_TURNS_OF}",
-    f"DELETE FROM questions WHERE turn_id IN {_TURNS_OF}",
-    f"DELETE FROM outbox WHERE turn_id IN {_TURNS_OF}",
-    f"DELETE FROM usage WHERE turn_id IN {_TURNS_OF}",
-    "DELETE FROM responses WHERE session_id = ?",
-    "DELETE FROM grants WHERE session_id = ?",
+# The tables whose rows go with a turn, and those whose rows go with a session.
+OF_TURN = ("steps", "questions", "outbox", "usage")
+OF_SESSION = ("responses", "grants", "announcements")
+_OF_ITS_TURNS = "turn_id IN (SELECT id FROM turns WHERE session_id = ?)"
+PRUNE_TURNS = (
+    *(f"DELETE FROM {table} WHERE {_OF_ITS_TURNS}" for table in OF_TURN),
     "DELETE FROM turns WHERE session_id = ?",
-    "DELETE FROM announcements WHERE session_id = ?",
+)
+DROP_SESSION = (
+    *(f"DELETE FROM {table} WHERE session_id = ?" for table in OF_SESSION),
     "DELETE FROM sessions WHERE id = ?",
 )
 PRUNE_ENTRIES = "DELETE FROM entries WHERE session_id = ? AND seq > ?"
@@ -92,7 +97,7 @@ def prune_ephemeral(tx: Transaction, older_than: float) -> int:
 
 
 def prune_session(tx: Transaction, session_id: SessionId, chat_key: ChatKey) -> None:
-    for statement in PRUNE_SESSION:
+    for statement in (*PRUNE_TURNS, *DROP_SESSION):
         tx.execute(statement, (session_id,))
     kept = branches.kept_seq(tx, session_id)
     remove_messages(tx, session_id, chat_key, kept, _LAST_SEQ)
@@ -135,10 +140,14 @@ FORGET_CHAT = "DELETE FROM chats WHERE chat_key = ? AND session_id = ? AND place
 
 
 def prune_ended(tx: Transaction, before: float) -> int:
+    """Delete lasting sessions that ended before `before`, with all rows; return how many (up to 100).
+    Those of jobs are left alone."""
     return _prune(tx, FIND_ENDED, before)
 
 
 def prune_runs(tx: Transaction, before: float) -> int:
+    """Delete sessions of jobs that were not used since `before`, with all rows; return how many (up to
+    100). The last one of each job that exists stays."""
     return _prune(tx, FIND_OLD_RUNS, before)
 
 
@@ -164,6 +173,7 @@ FORGET_PREFIX = "DELETE FROM prefixes WHERE id = ?"
 
 
 def prune_specs(tx: Transaction) -> int:
+    """Delete specs that no session uses; return how many (up to 100)."""
     locks.whole(tx, locks.SPECS)
     doomed = tx.execute(FIND_UNUSED_SPECS).fetchall()
     for row in doomed:

@@ -14,6 +14,7 @@ from talaria.store.sql.executor import Transaction
 
 
 def send(tx: Transaction, order: SendMessage) -> SentTurn:
+    """Write a message to a chat outside of its turns; see `SendMessage`. Durable."""
     inbound = Inbound(order.chat_key, order.sender, (), order.key, address=order.address)
     accept = Accept(
         order.turn_id,

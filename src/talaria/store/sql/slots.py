@@ -77,6 +77,7 @@ UPDATE jobs SET state = 'done', session_id = NULL, ended_at = ? WHERE id = ? AND
 
 
 def advance(tx: Transaction, orders: Sequence[AdvanceJob]) -> int:
+    """Write slots and next instants; see `AdvanceJob`. Durable. Returns how many jobs were moved on."""
     moved = 0
     for order in sorted(orders, key=lambda order: order.id):
         is_last = order.then_at is None
@@ -99,6 +100,7 @@ WHERE id = ? AND version = ? AND state <> 'paused' AND (next_at IS NULL OR next_
 
 
 def rewind(tx: Transaction, orders: Sequence[RewindJob]) -> int:
+    """Set jobs back; see `RewindJob`. Durable. Returns how many were set back."""
     return sum(
         tx.execute(REWIND_JOB, (order.next_at, order.id, order.version, order.next_at)).rowcount
         for order in sorted(orders, key=lambda order: order.id)
@@ -173,6 +175,7 @@ WHERE job_id = ? AND instant = ? AND fence = ? AND state = 'running' AND turn_id
 
 
 def claim(tx: Transaction, order: ClaimSlots) -> Sequence[ClaimedSlot]:
+    """Claim due slots; see `ClaimSlots`. Durable."""
     locks.whole(tx, locks.SLOT_CLAIMS)
     tx.execute(FREE_DEAD, (tx.now - CLAIM_SECONDS, tx.now + CLAIM_SECONDS))
     tx.execute(SKIP_OVERLAPPING, (tx.now, tx.now))
@@ -203,6 +206,7 @@ def _running(tx: Transaction, job_id: JobId) -> tuple[Slot, ...]:
 
 
 def renew(tx: Transaction, claims: Iterable[SlotClaim]) -> None:
+    """Keep these claims, whose slots have no turn yet. A claim that was lost is left alone."""
     for held in sorted(claims, key=lambda held: (held.job_id, held.instant)):
         tx.execute(RENEW_CLAIM, (tx.now, held.job_id, held.instant, held.fence))
 
@@ -348,6 +352,8 @@ ORDER BY ended_at LIMIT {rules.BATCH}
 
 
 def prune(tx: Transaction, ended_before: float) -> int:
+    """Delete slots that ended before then, but for the last one of each job, and jobs that are done since
+    then; return how many (up to 100)."""
     slots_gone = tx.execute(FIND_OLD_SLOTS, (ended_before,)).fetchall()
     for key in slots_gone:
         tx.execute(DROP_SLOT, key)
@@ -389,6 +395,8 @@ def slot(db: Connection | Transaction, job_id: JobId, instant: float) -> Slot | 
 
 
 def next_due(db: Connection, after: float) -> float | None:
+    """Return the earliest time at which a job is due, a slot is due that is not due at `after`, or a
+    claim without a turn is void; None if there is none."""
     (job,) = db.execute(NEXT_JOB).fetchone()
     (waiting,) = db.execute(NEXT_SLOT, (after,)).fetchone()
     (claimed,) = db.execute(OLDEST_CLAIM).fetchone()
@@ -397,14 +405,17 @@ def next_due(db: Connection, after: float) -> float | None:
 
 
 def ahead_of(db: Connection, now: float, limit: int) -> Sequence[Job]:
+    """Return unpaused jobs that have passed a slot which lies in the future: the clock was set back."""
     return [job_from(row) for row in db.execute(FIND_AHEAD, (now, limit))]
 
 
 def is_any(db: Connection) -> bool:
+    """Return whether there is an unfinished job, or a slot that is due or running."""
     return any(db.execute(sql).fetchone() is not None for sql in (IS_UNFINISHED, IS_OPEN))
 
 
 def is_waiting(db: Connection, now: float) -> bool:
+    """Return whether a slot is due and not claimed."""
     return db.execute(IS_WAITING, (now,)).fetchone() is not None
 
 
@@ -423,6 +434,7 @@ SELECT reason, count(*) FROM slots WHERE ended_at >= ? AND state = 'skipped' GRO
 
 
 def skipped(db: Connection, since: float) -> dict[str, int]:
+    """Return how many slots were skipped since then, by their reasons."""
     return dict(db.execute(COUNT_SKIPPED, (since,)).fetchall())
 
 

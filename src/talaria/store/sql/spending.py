@@ -57,6 +57,11 @@ ON CONFLICT (turn_id, n, attempt) DO UPDATE SET amount = reservations.amount + e
 
 
 def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
+    """Set the amount aside if every cap allows it, in one transaction.
+
+    Returns the first cap that forbids it, and nothing is set aside then; None otherwise. Raises
+    `StaleFence`, `NotFound`.
+    """
     locks.session(tx, order.session_id)
     locks.names(tx, "money", *_shared_scopes(order))
     row = tx.execute(FIND_HOLDER, (order.session_id,)).fetchone()
@@ -139,6 +144,8 @@ def settle(tx: Transaction, turn_id: TurnId, order: Commit, *, has_reserved: boo
 
 
 def charge(tx: Transaction, order: SideCharge) -> None:
+    """Record how a call beside turns ended, in place of its reservation. Raises `NotFound` if the turn is
+    gone."""
     locks.session(tx, order.session_id)
     if tx.execute(HAS_TURN, (order.turn_id, order.session_id)).fetchone() is None:
         raise rules.no_turn(order.turn_id)

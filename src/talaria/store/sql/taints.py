@@ -15,15 +15,18 @@ _PROJECTS = (PROJECT, PROJECT[:-1] + chr(ord(PROJECT[-1]) + 1))  # few, so all o
 
 
 def mark(tx: Transaction, folders: Sequence[FolderName], at: float, source: str) -> None:
+    """Mark the folders as tainted. The first mark of a folder stays. Durable."""
     for folder in sorted(folders):  # one order for all, so that two orders cannot wait for each other
         tx.execute(MARK, (folder, at, source))
 
 
 def find(db: Connection, folders: Sequence[FolderName]) -> Taint | None:
+    """Return the oldest taint of folders that overlap with these; None if there is none."""
     return min((taint for _, taint in _overlapping(db, folders)), key=lambda taint: taint.since, default=None)
 
 
 def clear(tx: Transaction, folders: Sequence[FolderName]) -> None:
+    """Forget every taint of folders that overlap with these, because a person said so. Durable."""
     for folder in sorted(name for name, _ in _overlapping(tx, folders)):
         tx.execute(CLEAR, (folder,))
 

@@ -18,15 +18,18 @@ SET_USED = "UPDATE tokens SET used_at = ? WHERE name = ?"
 
 
 def find(db: Connection, token: TokenHash) -> NamedToken | None:
+    """Read one row by key: what any process committed last. Expired tokens are found too."""
     row = db.execute(FIND, (token,)).fetchone()
     return None if row is None else _token_from(row)
 
 
 def listing(db: Connection) -> tuple[NamedToken, ...]:
+    """Return all tokens, oldest first."""
     return tuple(map(_token_from, db.execute(ALL)))
 
 
 def add(tx: Transaction, order: AddToken) -> NamedToken | None:
+    """Add a token. Durable. Return None, having changed nothing, if an unexpired one has the name."""
     expires_at = None if order.seconds is None else tx.now + order.seconds
     tx.execute(DROP_EXPIRED, (order.name, tx.now))
     row = (order.name, order.hash, order.role.value, tx.now, expires_at)
@@ -36,11 +39,13 @@ def add(tx: Transaction, order: AddToken) -> NamedToken | None:
 
 
 def revoke(tx: Transaction, name: str) -> NamedToken | None:
+    """End a token. Durable. Return None if there was none."""
     row = tx.execute(REVOKE, (name,)).fetchone()
     return None if row is None else _token_from(row)
 
 
 def note_use(tx: Transaction, name: str) -> None:
+    """Write down that the token was used now."""
     tx.execute(SET_USED, (tx.now, name))
 
 

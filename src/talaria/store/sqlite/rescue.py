@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from talaria.core.errors import StoreError, StoreGone
+from talaria.core.whole_files import sync
 from talaria.store.sqlite.driver import driver
 
 _RESCUED = "-rescued-"
@@ -125,19 +126,11 @@ def copy_into(connection: driver.Connection, target: Path) -> None:
     try:
         connection.execute("VACUUM INTO ?", (str(target),))
         for path in (target, target.parent):
-            _sync(path)
+            sync(path)
     except BaseException:
         with suppress(OSError):
             target.unlink(missing_ok=True)
         raise
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # -- the saved files --------------------------------------------------------------------------------------

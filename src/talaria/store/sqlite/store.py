@@ -14,7 +14,6 @@ from talaria.core.errors import StoreError
 from talaria.core.ledger import Integrity, StoreStats
 from talaria.core.turns import TurnState
 from talaria.store.sql.executor import Transaction
-from talaria.store.sql.store import SqlStore
 from talaria.store.sqlite.database import (
     LOOK_FIRST_BYTES,
     copy_database,
@@ -23,18 +22,16 @@ from talaria.store.sqlite.database import (
     open_writer,
 )
 from talaria.store.sqlite.faults import damaged
-from talaria.store.sqlite.threads import Readers, ThreadOrders, Threads
+from talaria.store.sqlite.threads import Readers, Threads
 from talaria.store.sqlite.writer import Writer
+from talaria.store.store import Store
 
 _STATS_SECONDS, _STATS_ROUNDS = 0.25, 8  # the wait for counts from a disk that hangs
 
 
-class SqliteStore(SqlStore):
-    """See `core.store_ports.StoreEngine` for what each method promises.
-
-    Belongs to the event loop that opened it. Disk errors come out as `StoreError`; nothing of the order was
-    done then.
-    """
+class SqliteStore(Store):
+    """Belongs to the event loop that opened it. A disk error raises `StoreError`; the order then did
+    nothing."""
 
     def __init__(self, path: Path, clock: Clock, writer: Writer, readers: Readers) -> None:
         self._path = path
@@ -43,7 +40,6 @@ class SqliteStore(SqlStore):
         self._integrity = Integrity.CLEAN_END
         no_turns = {str(state): 0 for state in TurnState}
         self._counted = StoreStats(self._threads.engine, self._threads.schema, 0, 0, 0, no_turns, 0, 0)
-        self.from_thread = ThreadOrders(self._threads)
         super().__init__(self._threads, clock)
 
     @classmethod
@@ -78,9 +74,6 @@ class SqliteStore(SqlStore):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    async def close(self) -> None:
-        await self._threads.close()
 
     @property
     def threads(self) -> Threads:

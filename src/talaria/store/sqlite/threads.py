@@ -6,17 +6,14 @@ Each reader has a read-only connection, and a query is one short transaction in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
-from talaria.core.cluster import MemberFigures
 from talaria.core.errors import StoreError, TalariaError
-from talaria.core.ids import OwnerId, SessionId, TurnId
-from talaria.core.ledger import Renewal
 from talaria.core.tasks import Uncancellable
-from talaria.store.sql import cluster, leases, rules
+from talaria.store.sql import rules
 from talaria.store.sql.executor import Transaction
 from talaria.store.sqlite.driver import driver, engine
 from talaria.store.sqlite.faults import storage_failure
@@ -49,6 +46,18 @@ class Threads:
         self.writer.check_writable()
         return self.writer.submit(order, is_durable)
 
+    def write_from_thread(
+        self, order: Callable[[Transaction], T], timeout: float, *, is_durable: bool = False
+    ) -> T:
+        self.check_open()
+        result = self.writer.submit_from_thread(order, is_durable)
+        try:
+            return result.result(timeout)
+        except TimeoutError:
+            raise StoreError(
+                f"The database did not answer within {timeout:g} s.", "Look at the disk of the home."
+            ) from None
+
     def read(self, query: Callable[[driver.Connection], T]) -> asyncio.Future[T]:
         self.check_open()
         return self._readers.submit(query)
@@ -63,36 +72,6 @@ class Threads:
         # Readers first: an open read would keep the writer's last checkpoint from emptying the WAL.
         await self._readers.stop()
         await self.writer.stop()
-
-
-class ThreadOrders:
-    """See `core.store_ports.ThreadStore`."""
-
-    def __init__(self, threads: Threads) -> None:
-        self._threads = threads
-
-    def renew(
-        self, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float, timeout: float
-    ) -> frozenset[SessionId]:
-        return self._run(lambda tx: leases.renew(tx, owner, renewals, lease_seconds), timeout)
-
-    def renew_member(
-        self, owner: OwnerId, figures: MemberFigures, lease_seconds: float, timeout: float
-    ) -> bool:
-        return self._run(lambda tx: cluster.renew_member(tx, owner, figures, lease_seconds), timeout)
-
-    def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:
-        self._run(lambda tx: leases.blame(tx, owner, turn_id), timeout, is_durable=True)
-
-    def _run(self, order: Callable[[Transaction], T], timeout: float, *, is_durable: bool = False) -> T:
-        self._threads.check_open()
-        result = self._threads.writer.submit_from_thread(order, is_durable)
-        try:
-            return result.result(timeout)
-        except TimeoutError:
-            raise StoreError(
-                f"The database did not answer within {timeout:g} s.", "Look at the disk of the home."
-            ) from None
 
 
 class _Read(NamedTuple):

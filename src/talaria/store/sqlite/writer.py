@@ -141,7 +141,8 @@ class Writer:
     def find_readable(self, path: Path) -> Path:
         """Return the file for a new reader of the database at `path`: after a loss, the saved content. Raises
         `StoreGone` while that is not saved."""
-        if self._saved is None and (self._loss is not None or not self._is_in_place()):
+        is_lost = self._loss is not None or (self._files is not None and not self._files.is_in_place())
+        if self._saved is None and is_lost:
             raise gone(self._loss or Loss(path, is_replaced=path.exists()))
         return self._saved or path
 
@@ -191,7 +192,7 @@ class Writer:
                 began = self._busy_since = self._clock.elapsed()
                 outcomes = self._run_batch(connection, transaction, batch)
                 self._last_seconds, self._busy_since = self._clock.elapsed() - began, None
-                post(self._loop, self._deliver_to_threads(outcomes))
+                post(self._loop, self._deliver_to_threads(outcomes) if self._from_threads else outcomes)
                 # Not kept until the next order comes: orders can be large.
                 batch.clear()
                 del outcomes
@@ -209,8 +210,6 @@ class Writer:
 
     def _deliver_to_threads(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Deliver the outcomes that threads wait for, and return the others."""
-        if not self._from_threads:
-            return outcomes
         rest = []
         for outcome in outcomes:
             if isinstance(outcome[0], ThreadFuture):
@@ -274,18 +273,16 @@ class Writer:
 
     def _note_success(self, was_written: bool) -> None:
         """A batch of refused orders wrote nothing, and so says nothing about the disk."""
-        if was_written and not self.is_final:
+        if was_written and self._trouble is not None and not self.is_final:
             self._trouble = None
 
     def _check_files(self) -> None:
         """Raise `StoreGone` if the file is not at its path: what is committed to it would not be found again.
         The commits before are in the file without a name, and `_save` saves them."""
-        if not self._is_in_place() and self._files and (loss := self._files.find_loss()):
+        files = self._files
+        if files is not None and not files.is_in_place() and (loss := files.find_loss()):
             self._loss = loss
             raise gone(loss)
-
-    def _is_in_place(self) -> bool:
-        return self._files is None or self._files.is_in_place()
 
     def _save(self, connection: driver.Connection, loss: Loss) -> None:
         """Save the content of the lost file and tell how to restore it. If that fails, the next order tries

@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import mcp_types as types
 import msgspec
@@ -30,6 +30,9 @@ from talaria.tools.mcp.pins import READER, PinnedTool
 from talaria.tools.mcp.settings import McpServer
 from talaria.tools.mcp.texts import clean, clean_line, clean_schema
 from talaria.tools.mcp.transports import LinkEnd, open_http, open_pipes
+
+if TYPE_CHECKING:
+    from talaria.tools.mcp.tool import McpCall
 
 MAX_TOOLS = 1000
 MAX_LISTED_BYTES = 1 << 20
@@ -56,20 +59,6 @@ T = TypeVar("T")
 
 for _name in ("mcp", "client", "httpx2", "httpcore2"):  # a server could fill the log with their warnings
     logging.getLogger(_name).setLevel(logging.CRITICAL)
-
-
-class CallHost(Protocol):
-    """The call of a tool, on whose behalf a server may ask for something."""
-
-    async def sample(self, instructions: str, text: str, max_tokens: int) -> str:
-        """Ask a model, on the budget of the call's turn. Raises `TalariaError`."""
-        ...
-
-    def elicit(self, message: str, schema: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a person's answer; None if there is none yet."""
-        ...
-
-    def note_progress(self, progress: float, total: float | None, message: str) -> None: ...
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -136,8 +125,8 @@ class ServerConnection:
         self.name = name
         self.ending = ending
         self._list_changed = list_changed
-        self._calls: set[CallHost] = set()
-        self._samples: dict[CallHost, int] = {}
+        self._calls: set[McpCall] = set()
+        self._samples: dict[McpCall, int] = {}
         self._has_abandoned = False  # a call that was cancelled, of which the server may still speak
         self.session: ClientSession
 
@@ -189,7 +178,7 @@ class ServerConnection:
 
     # -- calls ----------------------------------------------------------------------------------------------
 
-    async def call(self, tool: str, arguments: dict[str, Any], host: CallHost) -> types.CallToolResult:
+    async def call(self, tool: str, arguments: dict[str, Any], host: McpCall) -> types.CallToolResult:
         """Call a tool. On cancellation the server is told. Raises `ToolError`."""
         self._calls.add(host)
         try:
@@ -201,7 +190,7 @@ class ServerConnection:
             self._calls.discard(host)
             self._samples.pop(host, None)
 
-    async def _rounds(self, tool: str, arguments: dict[str, Any], host: CallHost) -> types.CallToolResult:
+    async def _rounds(self, tool: str, arguments: dict[str, Any], host: McpCall) -> types.CallToolResult:
         """Send the call, and send it again with what the server asks for."""
         responses: types.InputResponses | None = None
         state: str | None = None
@@ -252,7 +241,7 @@ class ServerConnection:
 
     # -- what a server asks for -----------------------------------------------------------------------------
 
-    async def _respond(self, host: CallHost, request: types.InputRequest) -> Any:
+    async def _respond(self, host: McpCall, request: types.InputRequest) -> Any:
         match request:
             case types.CreateMessageRequest(params=wanted):
                 answer: Any = await self._sample_for(host, wanted)
@@ -264,7 +253,7 @@ class ServerConnection:
             raise ToolError(f"The server asked for something that it does not get. {answer.message}")
         return answer
 
-    def _only_call(self) -> CallHost | None:
+    def _only_call(self) -> McpCall | None:
         """Return the one call that a request of the server can belong to; None if that is not sure."""
         return next(iter(self._calls)) if len(self._calls) == 1 and not self._has_abandoned else None
 
@@ -281,7 +270,7 @@ class ServerConnection:
         return _refuse("a person") if host is None else _elicit_for(host, params)
 
     async def _sample_for(
-        self, host: CallHost, params: types.CreateMessageRequestParams
+        self, host: McpCall, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.ErrorData:
         said = [
             f"{message.role}: {block.text}"
@@ -306,7 +295,7 @@ class ServerConnection:
             self._list_changed()
 
 
-def _told(host: CallHost) -> ProgressFnT:
+def _told(host: McpCall) -> ProgressFnT:
     async def tell(progress: float, total: float | None, message: str | None) -> None:
         host.note_progress(progress, total, clean_line(message or ""))
 
@@ -322,7 +311,7 @@ def _refused(text: str) -> types.ErrorData:
     return types.ErrorData(code=types.INVALID_REQUEST, message=text)
 
 
-def _elicit_for(host: CallHost, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
+def _elicit_for(host: McpCall, params: types.ElicitRequestParams) -> types.ElicitResult | types.ErrorData:
     if not isinstance(params, types.ElicitRequestFormParams):
         return _refused("Pages cannot be opened for a person here.")
     if problem := form_problem(params.requested_schema):

@@ -3,15 +3,15 @@ ends, and the same call, made again, puts the question first and gives the serve
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import msgspec
 
+from talaria.core.bounded import BoundedDict
 from talaria.core.ids import SessionId
 from talaria.core.questions import QuestionDraft, QuestionKind
+from talaria.core.text import visible_text
 from talaria.tools.mcp.texts import clean_line
-from talaria.tools.visible import visible_text
 
 _SECONDS = 86_400.0
 _MOST_KEPT = 100
@@ -112,12 +112,10 @@ class OpenQuestions:
     """The questions that calls ended with, until the same call is made again. The oldest go first."""
 
     def __init__(self) -> None:
-        self._asked: OrderedDict[tuple[SessionId, str, bytes], Asked] = OrderedDict()
+        self._asked: BoundedDict[tuple[SessionId, str, bytes], Asked] = BoundedDict(_MOST_KEPT)
 
     def note(self, session_id: SessionId, tool: str, arguments: dict[str, Any], asked: Asked) -> None:
         self._asked[_key(session_id, tool, arguments)] = asked
-        while len(self._asked) > _MOST_KEPT:
-            self._asked.popitem(last=False)
 
     def find(self, session_id: SessionId, tool: str, arguments: dict[str, Any]) -> Asked | None:
         return self._asked.get(_key(session_id, tool, arguments))

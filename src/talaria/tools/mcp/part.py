@@ -7,20 +7,21 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from talaria.core.findings import Finding
-from talaria.core.gateway_part import Examination, ToolPart, ToolScope
+from talaria.core.gateway_part import Examination
 from talaria.tools.mcp.settings import McpSettings
+from talaria.tools.part import ToolPart, ToolScope
+from talaria.tools.tool import ToolSource
 
 if TYPE_CHECKING:
-    from talaria.core.tools import Tool, ToolSource
     from talaria.observe.metrics import ServerReading
     from talaria.tools.mcp.source import McpServers
+    from talaria.tools.tool import Tool
 
 
-class McpSource:
+class McpSource(ToolSource):
     """The source of tools. The servers themselves are imported with the first one that is configured."""
 
     name = "mcp"
-    is_builtin = False
 
     def __init__(self, scope: ToolScope, settings: McpSettings) -> None:
         self._scope = scope

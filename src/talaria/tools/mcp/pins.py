@@ -12,9 +12,7 @@ functions block.
 from __future__ import annotations
 
 import difflib
-import fcntl
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +21,7 @@ from typing import Literal
 import msgspec
 
 from talaria.core.errors import ConfigError
-from talaria.core.whole_files import replace_file
+from talaria.core.whole_files import lock_file, replace_file
 from talaria.tools.mcp.texts import offered_name
 
 FOLDER = "mcp"
@@ -156,16 +154,12 @@ def pins_stamp(home: Path) -> tuple[int, int] | None:
 def _changing(home: Path) -> Iterator[dict[str, ServerPins]]:
     folder = home / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(folder / "pins.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(folder / "pins.lock"):
         pins = read_pins(home)
         before = dict(pins)
         yield pins
         if pins != before:
             replace_file(folder / PINS_FILE, msgspec.json.encode(pins, order="sorted"))
-    finally:
-        os.close(lock)
 
 
 def _in_order(server: str, listed: Mapping[str, PinnedTool]) -> list[str]:

@@ -14,9 +14,8 @@ import msgspec
 
 from talaria.core.errors import ToolError
 from talaria.core.messages import Content, File, Part, Text
-from talaria.core.tools import ToolContext
 from talaria.tools.mcp.texts import clean, clean_line
-from talaria.workspace.folder import Folder
+from talaria.tools.tool import ToolContext
 from talaria.workspace.pictures import picture_part
 
 MAX_PARTS = 200
@@ -133,7 +132,7 @@ def _file(content: bytes, kind: str, name: str, place: _Place) -> Part:
     unique = f"{context.turn_id}\0{context.call_id}\0{place.number}"
     digest = hashlib.sha256(unique.encode(errors="replace")).hexdigest()[:8]
     told = f"{(stem or ending).strip('.') or 'file'}-{digest}{suffix}"
-    folder = Folder.of(context)
+    folder = context.open_folder()
     path = folder.resolve(f"mcp/{place.server}/{told}")
     folder.write(path, content)
     return File(told, str(path), kind, len(content))

@@ -16,8 +16,7 @@ import msgspec
 
 from talaria.core.closer import Closer
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import ToolScope
-from talaria.core.tools import Tool
+from talaria.core.tasks import stop
 from talaria.observe.metrics import ServerReading
 from talaria.tools.builtin import NETWORK, SANDBOX
 from talaria.tools.mcp import pins
@@ -26,6 +25,8 @@ from talaria.tools.mcp.launch import ServerLauncher
 from talaria.tools.mcp.settings import McpServer, McpSettings
 from talaria.tools.mcp.supervisor import ServerKeeper
 from talaria.tools.mcp.tool import McpTool, tool_spec
+from talaria.tools.part import ToolScope
+from talaria.tools.tool import Tool, ToolSource
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits
 
@@ -34,11 +35,10 @@ _CLOSE_SECONDS = 10.0
 _log = logging.getLogger("talaria.mcp")
 
 
-class McpServers:
+class McpServers(ToolSource):
     """The servers. `start` lets them start; `change` takes new settings up."""
 
     name = "mcp"
-    is_builtin = False
 
     def __init__(
         self,
@@ -185,8 +185,7 @@ class McpServers:
         for name in tuple(self._tasks):
             self._drop(name)
         if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
+            await stop(self._watching)
         await self._closer.drain()
         if self._launcher is not None:
             await self._launcher.close()

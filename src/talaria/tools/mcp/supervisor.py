@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.errors import ToolError
-from talaria.core.tasks import sleep_until_woken
-from talaria.core.tools import CallScope
+from talaria.core.tasks import wait_first
 from talaria.models.limiter import BreakerSettings, BreakerState, CircuitBreaker
 from talaria.observe.metrics import ServerReading
 from talaria.tools.mcp import pins
@@ -28,6 +27,7 @@ from talaria.tools.mcp.launch import CannotRun, ServerLauncher, explain
 from talaria.tools.mcp.probe import failure_text, load_connection
 from talaria.tools.mcp.settings import McpServer
 from talaria.tools.mcp.texts import clean_line
+from talaria.tools.tool import CallScope
 
 if TYPE_CHECKING:
     from talaria.tools.mcp.connection import Listing, ServerConnection
@@ -163,14 +163,9 @@ class ServerKeeper:
         """List the tools again when the server says that they changed, and now and then, until it is gone."""
         while not connection.ending.ended.is_set():
             self._relist.clear()
-            ended = asyncio.ensure_future(connection.ending.ended.wait())
-            try:
-                waiting = asyncio.ensure_future(sleep_until_woken(self._clock, RELIST_SECONDS, self._relist))
-                await asyncio.wait((ended, waiting), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (ended, waiting):
-                    task.cancel()
-                await asyncio.gather(ended, waiting, return_exceptions=True)
+            await wait_first(
+                connection.ending.ended.wait(), self._relist.wait(), self._clock.sleep(RELIST_SECONDS)
+            )
             if connection.ending.ended.is_set():
                 return
             with suppress(ToolError, TimeoutError):

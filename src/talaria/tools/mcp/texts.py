@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from talaria.core.terminal_text import EscapeFilter
+from talaria.core.text import CONTROLS, CONTROLS_8_BIT, DIRECTION_MARKS, MISLEADING, SURROGATES, cut
 
 MAX_NAME = 64
 _HASH_CHARS = 8
@@ -15,8 +16,8 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
 # Control characters, and characters that a reader does not see or that change how others are read: marks of
 # direction, fillers, joiners of words, tags, selectors of variants that no emoji needs, halves of pairs.
 _HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
-    "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff\ud800-\udfff]"
+    f"[{CONTROLS}{CONTROLS_8_BIT}{MISLEADING}{DIRECTION_MARKS}{SURROGATES}\u00ad\u034f\u115f\u1160\u17b4\u17b5"
+    "\u180b-\u180f\u200b\u2060-\u206f\u3164\ufe00-\ufe0d\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 _LINE_ENDS = re.compile("\r\n?|[\u2028\u2029\x0b\x0c\x85]")
 
@@ -24,8 +25,8 @@ _LINE_ENDS = re.compile("\r\n?|[\u2028\u2029\x0b\x0c\x85]")
 def clean(text: str, max_chars: int | None = None) -> str:
     """Return the text without escape sequences of terminals, control characters and characters that a reader
     does not see. Tabs stay, and line ends become `\\n`. A longer text is cut."""
-    if max_chars is not None and len(text) > max_chars:
-        text = text[:max_chars] + "…"
+    if max_chars is not None:
+        text = cut(text, max_chars)
     if "\x1b" in text:
         plain = EscapeFilter()
         found = plain.feed(text.encode(errors="replace"))

@@ -11,11 +11,12 @@ from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId
 from talaria.core.messages import Content, Text
 from talaria.core.questions import QuestionDraft
-from talaria.core.tools import Risk, ToolContext, ToolSpec
+from talaria.core.tools import Risk, ToolSpec
 from talaria.tools.mcp.elicitation import Asked, OpenQuestions
 from talaria.tools.mcp.pins import READER, PinnedTool
 from talaria.tools.mcp.settings import McpServer
 from talaria.tools.mcp.supervisor import ServerKeeper
+from talaria.tools.tool import Tool, ToolContext
 
 if TYPE_CHECKING:
     from talaria.tools.mcp.connection import ServerConnection
@@ -52,7 +53,7 @@ def tool_spec(server_name: str, server: McpServer, pinned: PinnedTool) -> ToolSp
 
 
 @dataclass(frozen=True, slots=True)
-class McpTool:
+class McpTool(Tool):
     """A tool of a server. `tool` is the name that the server knows it by. `keeper` returns the server's
     keeper as of now; None if the server was taken out of the settings."""
 
@@ -63,7 +64,7 @@ class McpTool:
     questions: OpenQuestions
 
     def open_question(self, arguments: dict[str, Any], session_id: SessionId) -> QuestionDraft | None:
-        """Return what the server asked when this call was last made. Implements `ResumedTool`."""
+        """Return what the server asked when this call was last made."""
         asked = self.questions.find(session_id, self.spec.name, arguments)
         return None if asked is None else asked.draft(self.server)
 
@@ -87,7 +88,7 @@ class McpTool:
         from talaria.tools.mcp.results import call_content  # noqa: PLC0415 - with the SDK
 
         name = self.spec.name
-        host = _Call(context, self.questions.take(context.session_id, name, arguments))
+        host = McpCall(context, self.questions.take(context.session_id, name, arguments))
         result = await host.serve(connection.call(self.tool, arguments, host))
         note = ""
         if host.unanswered is not None:
@@ -119,7 +120,7 @@ async def _read(connection: ServerConnection, arguments: dict[str, Any], context
     return results.list_items(*await connection.items())
 
 
-class _Call:
+class McpCall:
     """A running call, and what its server asks for meanwhile. Model calls are made in the task of the call,
     so that they are cancelled and paid with it."""
 
@@ -161,12 +162,14 @@ class _Call:
                 answer.set_result(text)
 
     async def sample(self, instructions: str, text: str, max_tokens: int) -> str:
+        """Ask a model, on the budget of the call's turn. Raises `TalariaError`."""
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         order = f"{_INSTRUCTIONS}\n\n{instructions}".strip()
         self._wanted.put_nowait((answer, (order, text, min(max(1, max_tokens), _MAX_SAMPLE_TOKENS))))
         return await answer
 
     def elicit(self, message: str, schema: dict[str, Any]) -> dict[str, Any] | None:
+        """Return a person's answer; None if there is none yet."""
         asked = Asked(message, schema)
         decision = self._context.decision
         if decision is not None and self._asked == asked:

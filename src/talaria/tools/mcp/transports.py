@@ -19,6 +19,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from talaria.core.errors import TalariaError
+from talaria.core.tasks import stop
 from talaria.tools.mcp.intake import MAX_MESSAGE_BYTES, Throttle, TooLong, split_lines
 from talaria.tools.mcp.texts import clean_line
 from talaria.workspace.sandbox.process import Output, SandboxedProcess, Stream
@@ -56,19 +57,16 @@ async def open_pipes(process: SandboxedProcess, ending: LinkEnd) -> AsyncIterato
     try:
         yield from_server, to_server
     finally:
-        await _stop(tasks[1])  # before the pipe that it may wait for is closed
-        process.close_input()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_GOING_SECONDS):
-                await process.ended()
-        await _stop(tasks[0])
-        for stream in (to_session, from_server, to_server, from_session):
-            stream.close()
-
-
-async def _stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+        try:
+            await stop(tasks[1])  # before the pipe that it may wait for is closed
+            process.close_input()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_GOING_SECONDS):
+                    await process.ended()
+        finally:  # also if the caller is cancelled again meanwhile
+            for stream in (to_session, from_server, to_server, from_session):
+                stream.close()
+            await stop(tasks[0])
 
 
 async def _read(

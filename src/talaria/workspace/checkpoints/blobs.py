@@ -11,29 +11,14 @@ import os
 import secrets
 import struct
 from collections.abc import Container
-from contextlib import suppress
 from pathlib import Path
 
+from talaria.core.whole_files import replace_file
 from talaria.workspace.places import make_private
 
 _FILE_MODE = 0o600
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _HEAD = struct.Struct("<32sQ")
 _PACK_BYTES = 64 << 20  # from here on another pack is begun
-_UNFINISHED = ".new-"
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file of this user alone. Readers see it whole or not at all, also after a kill."""
-    unfinished = path.parent / f"{_UNFINISHED}{secrets.token_hex(8)}"
-    try:
-        with os.fdopen(os.open(unfinished, _CREATE, _FILE_MODE), "wb") as file:
-            file.write(data)
-        unfinished.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise
 
 
 class Blobs:
@@ -97,7 +82,7 @@ class Blobs:
             contents = [(digest, data) for digest in live if (data := self.get(digest)) is not None]
             if contents:
                 packed = b"".join(_HEAD.pack(digest, len(data)) + data for digest, data in contents)
-                write_whole(self._root / _new_name(), packed)
+                replace_file(self._root / _new_name(), packed, is_durable=False)
                 left += needed
             (self._root / pack).unlink(missing_ok=True)
         self._places = None
@@ -119,7 +104,7 @@ class Blobs:
             make_private(self._root)
             self._places, self._ends = {}, {}
             for name in sorted(os.listdir(self._root)):  # noqa: PTH208 - names only
-                if name.startswith(_UNFINISHED):
+                if name.startswith("."):  # written in part
                     (self._root / name).unlink(missing_ok=True)
                 else:
                     self._ends[name] = self._read_heads(name, self._places)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from talaria.core.file_changes import TurnDiff, UndoReport
 from talaria.core.ids import SessionId, TurnId
-from talaria.core.ports import WorkspaceHandle
 from talaria.core.slots import FairThreads
+
+if TYPE_CHECKING:
+    from talaria.workspace.workspaces import ChatWorkspace
 
 if TYPE_CHECKING:  # a gateway whose tools write nothing does without them
     from talaria.workspace.checkpoints.reading import CopyLimits
@@ -32,7 +34,8 @@ _log = logging.getLogger("talaria.tools")
 
 
 class FolderCheckpoints:
-    """`Checkpoints` below `home`/checkpoints. Shadows are read and written in threads.
+    """Copies of workspaces' files around the calls of turns, so that what a turn did can be taken back. They
+    are below `home`/checkpoints. Shadows are read and written in threads.
 
     A failure is logged and never fails a call: its changes have no copy then, and `/undo` says so.
     """
@@ -47,19 +50,29 @@ class FolderCheckpoints:
         self._touched: set[str] = set()
         self._swept_at: float | None = None
 
-    async def before_write(self, turn_id: TurnId, workspace: WorkspaceHandle) -> None:
+    async def before_write(self, turn_id: TurnId, workspace: ChatWorkspace) -> None:
+        """Copy what is new in the folder, because a call of the turn may write now. Raises nothing but
+        `CancelledError`; what could not be copied is told by `undo`."""
         await self._try("before", turn_id, workspace, lambda shadow: shadow.begin_call)
 
-    async def after_write(self, turn_id: TurnId, workspace: WorkspaceHandle) -> None:
+    async def after_write(self, turn_id: TurnId, workspace: ChatWorkspace) -> None:
+        """Record what the call left. Also for a call that a kill ended; if this is not called for it, `undo`
+        and the turn's next call do the same. Raises nothing but `CancelledError`."""
         await self._try("after", turn_id, workspace, lambda shadow: shadow.end_call)
 
-    async def undo(self, workspace: WorkspaceHandle, turn_ids: Sequence[TurnId]) -> UndoReport:
+    async def undo(self, workspace: ChatWorkspace, turn_ids: Sequence[TurnId]) -> UndoReport:
+        """Put back the files that these turns of the workspace's session changed, the newest turn first. A
+        file that is not what the turn left stays. May be repeated. Raises `OSError`."""
+
         def work() -> UndoReport:
             return self._shadow(workspace.folder).undo(workspace.session_id, turn_ids)
 
         return await self._threads.run(workspace.session_id, work)
 
-    async def last_diff(self, workspace: WorkspaceHandle) -> TurnDiff | None:
+    async def last_diff(self, workspace: ChatWorkspace) -> TurnDiff | None:
+        """Return what the last turn that changed files did; None if no turn of the session did. Raises
+        `OSError`."""
+
         def work() -> TurnDiff | None:
             from talaria.workspace.checkpoints.diffs import describe_changes  # noqa: PLC0415
 
@@ -96,7 +109,7 @@ class FolderCheckpoints:
         self,
         when: str,
         turn_id: TurnId,
-        workspace: WorkspaceHandle,
+        workspace: ChatWorkspace,
         find_work: Callable[[Shadow], Callable[[SessionId, TurnId, Callable[[], bool]], None]],
     ) -> None:
         session_id, stopped = workspace.session_id, threading.Event()

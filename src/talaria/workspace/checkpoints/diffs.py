@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from talaria.core.file_changes import ChangeKind, FileDiff
+from talaria.core.text import printable
 from talaria.core.units import format_size
 from talaria.workspace.checkpoints.tree import FileChange, ItemKind, ItemState
-from talaria.workspace.folder import printable
 from talaria.workspace.reading import SNIFFED_BYTES, is_binary
 
 _MOST_FILES = 200

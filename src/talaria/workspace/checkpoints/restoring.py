@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from talaria.core.files import PRIVATE
+from talaria.core.text import printable
 from talaria.workspace.checkpoints.reading import open_folder
 from talaria.workspace.checkpoints.tree import FileChange, Gap, ItemKind, ItemState, Tree, is_same
-from talaria.workspace.folder import printable
 from talaria.workspace.rights import set_folder_mode
 
 _UNFINISHED = f"{PRIVATE}-undo"  # readings leave it out, and a repeated undo replaces it

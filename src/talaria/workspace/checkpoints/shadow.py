@@ -24,7 +24,9 @@ import msgspec
 
 from talaria.core.file_changes import KeptPath, UndoReport
 from talaria.core.ids import SessionId, TurnId
-from talaria.workspace.checkpoints.blobs import Blobs, write_whole
+from talaria.core.text import printable
+from talaria.core.whole_files import replace_file
+from talaria.workspace.checkpoints.blobs import Blobs
 from talaria.workspace.checkpoints.reading import CopyLimits, read_tree
 from talaria.workspace.checkpoints.restoring import GAP_REASONS, explain_rests, plan_undo, put_back
 from talaria.workspace.checkpoints.tree import (
@@ -36,7 +38,6 @@ from talaria.workspace.checkpoints.tree import (
     find_changes,
     merge_changes,
 )
-from talaria.workspace.folder import printable
 from talaria.workspace.places import make_private, session_folder
 
 RECORDS = "checkpoints"  # in the folder of a session
@@ -241,7 +242,7 @@ class Shadow:
     def _write(self, session_id: SessionId, turn_id: TurnId, record: ChangeRecord) -> None:
         path = self._record_path(session_id, turn_id)
         make_private(path.parent)
-        write_whole(path, msgspec.msgpack.encode(record))
+        replace_file(path, msgspec.msgpack.encode(record), is_durable=False)
 
     # -- trees ----------------------------------------------------------------------------------------------
 
@@ -258,7 +259,7 @@ class Shadow:
         name = hashlib.sha256(data).hexdigest()
         trees = self.root / "trees"
         make_private(trees)
-        write_whole(trees / name, data)
+        replace_file(trees / name, data, is_durable=False)
         if self._saved is not None and self._saved[0] not in self._bases:
             (trees / self._saved[0]).unlink(missing_ok=True)
         self._saved = name, tree

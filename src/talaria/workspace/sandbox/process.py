@@ -10,12 +10,13 @@ import signal
 import struct
 import subprocess
 import termios
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from talaria.core.tasks import finish_in_task, stop
 from talaria.workspace.sandbox.port import Launch, Sandbox, SandboxCommand, SandboxError
 from talaria.workspace.sandbox.users import command_user
 
@@ -232,9 +233,7 @@ class SandboxedProcess:
         await self.kill()
         if self._launch.guard:
             await self._reap_group()
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        await stop(*self._readers)
         for transport in self._transports:
             transport.close()
         unread = (self._process.stdout, self._process.stderr)[len(self._transports) :]
@@ -349,10 +348,10 @@ async def open_process(sandbox: Sandbox, command: SandboxCommand) -> AsyncIterat
             os.close(fd)
     running = SandboxedProcess(process, alive, launch, command.limits.seconds, terminal and terminal[0])
     try:
-        await _whole(running.connect())  # in the middle of it, nobody would know who closes the pipes
+        await finish_in_task(running.connect())  # in the middle of it, nobody would know who closes the pipes
         yield running
     finally:
-        await _whole(running.close())
+        await finish_in_task(running.close())
 
 
 def _open_terminal(command: SandboxCommand) -> tuple[int, int]:
@@ -400,16 +399,6 @@ def _start(
     if process.stdin is not None:
         os.set_blocking(process.stdin.fileno(), False)
     return process, alive
-
-
-async def _whole(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work to its end, whatever is cancelled meanwhile."""
-    doing = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(doing)
-    except asyncio.CancelledError:
-        await doing
-        raise
 
 
 async def run(sandbox: Sandbox, command: SandboxCommand, max_output: int = 64 << 10) -> Completed:

@@ -1,16 +1,31 @@
-"""`SqlStore`: the store's ports in SQL, on an engine's `Executor`."""
+"""`Store`: the session log and the answer ledger, in SQL on an engine's `Executor`.
+
+Its contract is the docstrings of its methods and of the orders and queries that they run, with the suites in
+`tests/contracts/`, which run on every engine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 from talaria.core.clock import Clock
-from talaria.core.cluster import Adopted, Here, Member, Waiting, Wake
+from talaria.core.cluster import Adopted, Here, Member, MemberFigures, Waiting, Wake
 from talaria.core.delivery import OutboxRow
-from talaria.core.ids import ChatKey, JobId, OwnerId, TurnId
+from talaria.core.errors import StoreError
+from talaria.core.ids import ChatKey, JobId, OwnerId, SessionId, TurnId
 from talaria.core.jobs import AddJob, EditJob, Job, JobBell, SettleSlot, Slot
-from talaria.core.ledger import AskedQuestion, Commit, Committed, Page, QuestionPage, StoreStats
+from talaria.core.ledger import (
+    AskedQuestion,
+    Commit,
+    Committed,
+    Integrity,
+    Page,
+    QuestionPage,
+    Renewal,
+    StoreStats,
+)
 from talaria.core.turns import Turn
 from talaria.store.sql import (
     announcements,
@@ -38,29 +53,81 @@ from talaria.store.sql.executor import Executor, SqlPort, reads, writes
 from talaria.store.sql.wakes import LocalWakes, WakeLine
 
 
-class SqlStore(SqlPort):
-    """See `core.store_ports.Store` for what each method promises. The caller closes the executor."""
+class Store(SqlPort):
+    """The session log and the answer ledger, and the care of their database.
+
+    Every writing method is one transaction: it is done whole and returns, or it raises and nothing was done.
+    A write that was submitted is finished even if its caller is cancelled; the cancellation is delivered when
+    the write is done (`core.tasks.finish` relies on it). Methods marked *durable* survive a power cut once
+    they return; the others survive the death of the process. Reads see all earlier commits. A read of
+    something that does not exist returns None.
+
+    `commit` writes what a call cost in place of the reservation of its attempt. A reservation that no commit
+    has settled belongs to a call that may have been sent, so it is spent: when its turn ends or begins again,
+    when `reclaim` finds its owner dead, and when its owner calls `yield_turns`.
+    """
 
     def __init__(self, executor: Executor, clock: Clock, wakes: WakeLine | None = None) -> None:
         super().__init__(executor)
         self._clock = clock
-        self.outbox = SqlOutbox(executor, clock)
-        self.retention = SqlRetention(executor)
-        self.histories = SqlHistories(executor)
-        self.pairings = SqlPairings(executor)
-        self.tokens = SqlTokens(executor)
-        self.responses = SqlResponses(executor)
-        self.recall = SqlRecall(executor)
-        self.jobs = SqlJobs(executor)
-        self.taints = SqlTaints(executor)
-        self.cluster = SqlCluster(executor, clock, wakes or LocalWakes())
+        self.outbox = Outbox(executor, clock)
+        self.retention = RetentionStore(executor)
+        self.histories = Histories(executor)
+        self.pairings = Pairings(executor)
+        self.tokens = Tokens(executor)
+        self.responses = Responses(executor)
+        self.recall = RecallStore(executor)
+        self.jobs = JobStore(executor)
+        self.taints = Taints(executor)
+        self.cluster = ClusterStore(executor, clock, wakes or LocalWakes())
+        self.from_thread = ThreadOrders(executor)
 
     @property
     def clock(self) -> Clock:
+        """The clock that rows are dated by. On PostgreSQL `now` is the database's time, the same for all."""
         return self._clock
 
+    # -- the database
+
+    @property
+    def integrity(self) -> Integrity:
+        """The state of the database's files. PostgreSQL recovers from its own crash by itself."""
+        return Integrity.CLEAN_END
+
+    @property
+    def trouble(self) -> StoreError | None:
+        """Why the last write failed, or that a write hangs or was slow; None once a write has succeeded in
+        good time. `probe` tries whether one does. Cheap."""
+        return None
+
+    async def probe(self) -> None:
+        """Write to the disk, changing nothing. Raises `StoreError` while that fails."""
+        await self._executor.write(lambda tx: None)
+
+    async def look(self) -> None:
+        """Look whether the database's files are still at their paths; `trouble` tells it if they are not."""
+
+    async def verify(self) -> str | None:
+        """Look whether the database is whole, beside all other work, and return the damage found, or None.
+
+        Nothing is written any more once damage was found. Raises `StoreError` if the store closes meanwhile.
+        """
+        return None
+
+    async def snapshot(self, path: Path) -> None:
+        """Write a whole, compact copy of the database to the new file `path` (0600), beside all other work.
+
+        Raises `StoreError`; then there is no file.
+        """
+        raise NotImplementedError
+
     def abandon(self) -> None:
-        """A database in this process's own file or memory comes to an end with every write."""
+        """Wait no longer for a database that does not come back: a write whose outcome is not known raises
+        `StoreError`. For the end of a process; the next start reads what there is."""
+
+    async def close(self) -> None:
+        """Finish what was submitted, then close. Later calls raise `StoreError`."""
+        await self._executor.close()
 
     # -- writing
 
@@ -83,7 +150,6 @@ class SqlStore(SqlPort):
     retitle = writes(orders.retitle)
     end_unused = writes(leases.end_unused)
     reclaim = writes(leases.reclaim)
-    bury = writes(leases.bury, is_durable=True)
     yield_turns = writes(leases.yield_turns, is_durable=True)
     forgive = writes(leases.forgive)
     set_cursor = writes(delivery.set_cursor, is_durable=True)
@@ -91,11 +157,16 @@ class SqlStore(SqlPort):
     _prune_ephemeral = writes(retention.prune_ephemeral)
 
     async def commit(self, order: Commit) -> Committed:
+        """Append entries and move the turn's steps; see `Commit`. Durable when it ends a turn or asks a
+        person."""
         is_durable = order.end is not None or bool(order.ask)
         return await self._executor.write(lambda tx: orders.commit(tx, order), is_durable=is_durable)
 
     async def prune_ephemeral(self, older_than: float) -> int:
-        """Whole sessions at a time, in as many transactions as it takes."""
+        """Delete ephemeral sessions that were not used since `older_than`, with all rows; return how many.
+
+        A session with an unsettled turn is left alone. Deletes whole sessions, in several transactions.
+        """
         total = 0
         while True:
             pruned = await self._prune_ephemeral(older_than)
@@ -135,12 +206,26 @@ class SqlStore(SqlPort):
     _counts = reads(queries.counts)
 
     async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
+        """Return the unsettled turns that no process works on, oldest first. Read-only.
+
+        These are turns of sessions without a lease: begun by another owner, or accepted before
+        `accepted_before`. A turn that waits for a person has no lease and needs no process. It is returned,
+        with the turns merged into it, once each of its questions was decided or expired before
+        `accepted_before`, so that a decision is not lost with the process that recorded it. The other turns
+        of its session are not returned meanwhile.
+
+        The caller claims a turn with `begin`; if two callers race, the second gets `LeaseHeld`.
+        """
         return await self._orphans(self._clock.now(), owner, accepted_before)
 
     async def open_questions(self, page: Page, within: str = "") -> QuestionPage:
+        """Return the questions that can be decided now, oldest first, in chats whose key begins with
+        `within`."""
         return await self._open_questions(self._clock.now(), page, within)
 
     async def closed_questions(self, since: float, within: str) -> Sequence[AskedQuestion]:
+        """Return the questions that were open at the time `since` or later and cannot be decided any more, in
+        chats whose key begins with `within`."""
         return await self._closed_since(self._clock.now(), since, within)
 
     async def stats(self) -> StoreStats:
@@ -159,14 +244,20 @@ class SqlStore(SqlPort):
         )
 
 
-class SqlOutbox(SqlPort):
-    """See `core.store_ports.Outbox`."""
+class Outbox(SqlPort):
+    """Replies to send. The store writes a row in the transaction that ends its turn. The rows of one address
+    are sent in order."""
 
     def __init__(self, executor: Executor, clock: Clock) -> None:
         super().__init__(executor)
         self._clock = clock
 
     async def due(self, channel: str, limit: int, now: float | None = None) -> Sequence[OutboxRow]:
+        """Return the first unsent row of each address of the channel, if its time has come, oldest first.
+
+        A row that is `SENDING` is returned again once the deadline of its attempt is past. `now` is the
+        caller's time, by default the store's.
+        """
         return await self._due(channel, self._clock.now() if now is None else now, limit)
 
     _due = reads(delivery.due)
@@ -177,8 +268,8 @@ class SqlOutbox(SqlPort):
     expire = writes(delivery.expire)
 
 
-class SqlRetention(SqlPort):
-    """See `core.store_ports.Retention`."""
+class RetentionStore(SqlPort):
+    """Forgetting by rule, in small transactions. Unsettled turns and unsent replies are never touched."""
 
     forget_turns = writes(retention.forget_turns)
     prune_ended = writes(retention.prune_ended)
@@ -190,8 +281,9 @@ class SqlRetention(SqlPort):
     forget_removals = writes(deletion.forget_removals)
 
 
-class SqlRecall(SqlPort):
-    """See `core.recall_port.RecallStore`."""
+class RecallStore(SqlPort):
+    """All logs, as far as they may be read. A deleted session has no log, except for what its branches know
+    of it."""
 
     changed = reads(branches.changed)
     totals = reads(branches.totals)
@@ -203,16 +295,16 @@ class SqlRecall(SqlPort):
     is_tainted = reads(log_rows.is_tainted)
 
 
-class SqlTaints(SqlPort):
-    """See `core.trust.Taints`."""
+class Taints(SqlPort):
+    """The rows of tainted folders; see `core.trust`."""
 
     mark = writes(taints.mark, is_durable=True)
     find = reads(taints.find)
     clear = writes(taints.clear, is_durable=True)
 
 
-class SqlResponses(SqlPort):
-    """See `core.store_ports.Responses`."""
+class Responses(SqlPort):
+    """Stored responses. `Store.accept` writes them."""
 
     find = reads(chains.find)
     input_entries = reads(chains.input_entries)
@@ -220,8 +312,9 @@ class SqlResponses(SqlPort):
     prune = writes(chains.prune)
 
 
-class SqlJobs(SqlPort):
-    """See `core.job_port.JobStore`."""
+class JobStore(SqlPort):
+    """Jobs and slots. Orders ring `bell` if the scheduler should look. The end of a turn settles its slot in
+    the transaction that ends the turn."""
 
     def __init__(self, executor: Executor) -> None:
         super().__init__(executor)
@@ -252,36 +345,49 @@ class SqlJobs(SqlPort):
     slots = reads(slots.slots)
 
     async def add(self, order: AddJob) -> Job:
+        """Add a job; see `AddJob`. Durable. A job with the same id is returned as it is."""
         job = await self._add(order)
         self.bell.ring()
         return job
 
     async def edit(self, order: EditJob) -> Job:
+        """Change a job; see `EditJob`. Durable. Raises `NotFound`, `HeadMoved`."""
         job = await self._edit(order)
         self.bell.ring()
         return job
 
     async def fire(self, job_id: JobId, instant: float, *, is_manual: bool = False) -> Slot | None:
+        """Write a slot that is due at once, and return it: a person asked for it, or the awaited process has
+        ended and the job is done. Durable.
+
+        Returns the slot that exists if there is one of this instant, None if the job has stopped waiting.
+        Raises `NotFound`.
+        """
         slot = await self._fire(job_id, instant, is_manual=is_manual)
         self.bell.ring()
         return slot
 
     async def settle(self, order: SettleSlot) -> Slot:
+        """End a slot without a turn; see `SettleSlot`. Durable."""
         slot = await self._settle(order)
         self.bell.ring()
         return slot
 
 
-class SqlHistories(SqlPort):
-    """See `core.store_ports.Histories`."""
+class Histories(SqlPort):
+    """Turns with everything that the ledger knows about them, for people who ask what happened."""
 
     find = reads(queries.find)
     recent = reads(queries.recent)
     history = reads(queries.history)
 
 
-class SqlPairings(SqlPort):
-    """See `core.store_ports.Pairings`."""
+class Pairings(SqlPort):
+    """People who are paired, and people who ask to be.
+
+    Wrong codes are counted in the order that refuses them, so the counts hold over restarts and for all
+    processes on the store. Expired rows count as absent.
+    """
 
     is_paired = reads(pairing.is_paired)
     ask = writes(pairing.ask)
@@ -292,8 +398,8 @@ class SqlPairings(SqlPort):
     listing = writes(pairing.listing)
 
 
-class SqlTokens(SqlPort):
-    """See `core.store_ports.Tokens`."""
+class Tokens(SqlPort):
+    """Tokens with a name and a role, for callers of the HTTP API."""
 
     find = reads(tokens.find)
     listing = reads(tokens.listing)
@@ -302,8 +408,8 @@ class SqlTokens(SqlPort):
     note_use = writes(tokens.note_use)
 
 
-class SqlCluster(SqlPort):
-    """See `core.cluster_port.ClusterStore`."""
+class ClusterStore(SqlPort):
+    """The members of a cluster, their roles, wake-ups, and turns that move. The database's clock counts."""
 
     def __init__(self, executor: Executor, clock: Clock, wakes: WakeLine) -> None:
         super().__init__(executor)
@@ -330,25 +436,65 @@ class SqlCluster(SqlPort):
     _adopt = writes(cluster.adopt, is_durable=True)
 
     async def members(self) -> Sequence[Member]:
+        """Return the members that are alive and those that were lately, the oldest first."""
         return await self._members(self._clock.now() - cluster.SHOWN_SECONDS)
 
     async def member_of(self, chat_key: ChatKey) -> Member | None:
+        """Return the living member that the chat's turns are for; None if there is none."""
         return await self._member_of(self._clock.now(), chat_key)
 
     async def member_of_turn(self, turn_id: TurnId) -> Member | None:
+        """Return the living member that runs the turn or that it is for; None if there is none."""
         return await self._member_of_turn(self._clock.now(), turn_id)
 
     async def waiting_here(self, owner: OwnerId) -> Sequence[Waiting]:
+        """Return the unsettled turns of the member's chats, oldest first."""
         return await self._waiting_here(self._clock.now(), owner)
 
     async def adopt(self, here: Here) -> Adopted:
-        """Write only if there is something to take over."""
+        """Take over the chats that have unsettled turns and whose member is dead or draining, unless their
+        place is another one that is not gone. A chat whose turn runs under a lease that has not expired is
+        left alone. Durable. Writes only if there is something to take over."""
         if not await self._left_turns(self._clock.now(), here):
             return Adopted()
         return await self._adopt(here)
 
     async def wake(self, what: Wake, owner: OwnerId | None = None) -> None:
+        """Ask a member, or all, to look at something now. A hint: it is lost if nobody listens, and a failure
+        is no error. Call it after the order that it is about has returned."""
         self._wakes.wake(what, owner)
 
     def listen(self, owner: OwnerId, heard: Callable[[Wake], None]) -> AbstractAsyncContextManager[None]:
+        """Call `heard` on the event loop for each wake-up, until the context is left. After a lost
+        connection it is called once for everything."""
         return self._wakes.listen(owner, heard)
+
+
+class ThreadOrders(SqlPort):
+    """Orders for threads beside the event loop. They block, and go on while the loop is held.
+
+    Each raises `StoreError`, also if the database has not answered after `timeout` seconds. The order may
+    still be carried out then.
+    """
+
+    def renew(
+        self, owner: OwnerId, renewals: Sequence[Renewal], lease_seconds: float, timeout: float
+    ) -> frozenset[SessionId]:
+        """See `Store.renew`."""
+        write = self._executor.write_from_thread
+        return write(lambda tx: leases.renew(tx, owner, renewals, lease_seconds), timeout)
+
+    def renew_member(
+        self, owner: OwnerId, figures: MemberFigures, lease_seconds: float, timeout: float
+    ) -> bool:
+        """See `ClusterStore.renew_member`."""
+        write = self._executor.write_from_thread
+        return write(lambda tx: cluster.renew_member(tx, owner, figures, lease_seconds), timeout)
+
+    def blame(self, owner: OwnerId, turn_id: TurnId, timeout: float) -> None:
+        """Record before the owner's process leaves that this turn held its event loop. Durable.
+
+        The attempt counts as a crash of this turn. The owner's other running turns are forgiven theirs.
+        """
+        write = self._executor.write_from_thread
+        write(lambda tx: leases.blame(tx, owner, turn_id), timeout, is_durable=True)
