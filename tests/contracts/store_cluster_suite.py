@@ -69,6 +69,19 @@ class StoreClusterSuite(StoreAdoptionSuite):
         await store.cluster.join(member(), LEASE)
         assert await store.cluster.renew_member(ME, MemberFigures(), LEASE)
 
+    async def test_a_renewal_that_began_before_the_member_left_does_not_revive_it(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        """It may wait in the database while the member leaves, with the time at which it began."""
+        await store.cluster.join(member(), LEASE)
+        clock.advance(5)
+        await store.cluster.leave(ME)
+        clock.set_wall(-2)
+        assert not await store.cluster.renew_member(ME, MemberFigures(), LEASE)
+        assert (await store.cluster.members())[0].expires_at == START + 5
+        await store.cluster.join(member(), LEASE)
+        assert await store.cluster.renew_member(ME, MemberFigures(), LEASE)
+
     # -- accepting
 
     async def test_a_chat_stays_with_the_member_that_took_it(self, store: Store) -> None:

@@ -60,9 +60,16 @@ UPDATE chats SET member = ?
 WHERE chat_key IN (SELECT t.chat_key FROM turns t WHERE t.member = ? AND {FOR_MEMBER})
 AND NOT EXISTS (SELECT 1 FROM members m WHERE m.owner = chats.member)
 """
-RENEW_MEMBER = "UPDATE members SET expires_at = ?, figures = ? WHERE owner = ? AND expires_at > ?"
+# `draining` is 1 for a member that drains, and 2 for one that has left. A renewal can wait in the database
+# while its member leaves. Its `now` is earlier than the leave, so comparing times would revive the member.
+RENEW_MEMBER = """
+UPDATE members SET expires_at = ?, figures = ? WHERE owner = ? AND expires_at > ? AND draining < 2
+"""
 DRAIN_MEMBER = "UPDATE members SET draining = 1 WHERE owner = ?"
-END_MEMBER = "UPDATE members SET expires_at = ? WHERE owner = ? AND expires_at > ?"
+END_MEMBER = """
+UPDATE members SET draining = 2, expires_at = CASE WHEN expires_at > ? THEN ? ELSE expires_at END
+WHERE owner = ?
+"""
 END_ROLES = "UPDATE roles SET expires_at = 0 WHERE owner = ?"
 FIND_MEMBERS = f"""
 SELECT {MEMBER_COLUMNS} FROM members WHERE expires_at > ? ORDER BY started_at, owner
@@ -125,7 +132,7 @@ def drain_member(tx: Transaction, owner: OwnerId) -> None:
 
 def leave(tx: Transaction, owner: OwnerId) -> None:
     """End the member's time, and its roles: its chats are free at once. Durable."""
-    tx.execute(END_MEMBER, (tx.now, owner, tx.now))
+    tx.execute(END_MEMBER, (tx.now, tx.now, owner))
     tx.execute(END_ROLES, (owner,))
 
 
@@ -160,7 +167,7 @@ SELECT t.session_id, {prefixed("t", TURN_COLUMNS)}, t.member, s.lease_expires, s
 FROM members m JOIN turns t ON t.member = m.owner AND {FOR_MEMBER}
 JOIN sessions s ON s.id = t.session_id LEFT JOIN chats c ON c.chat_key = t.chat_key AND s.ephemeral = 0
 LEFT JOIN members h ON h.owner = c.member AND h.owner <> ? AND h.expires_at > ? AND h.draining = 0
-WHERE m.owner <> ? AND (m.expires_at <= ? OR m.draining = 1) AND h.owner IS NULL
+WHERE m.owner <> ? AND (m.expires_at <= ? OR m.draining > 0) AND h.owner IS NULL
 ORDER BY t.position
 """
 FIND_PRESENT_PLACES = "SELECT DISTINCT place FROM members WHERE expires_at > ?"
