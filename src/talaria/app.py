@@ -30,6 +30,7 @@ from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people, pairing_channels
 from talaria.cluster.leases import LeaseKeeper, LeaseTiming
 from talaria.cluster.leash import remove_leash
+from talaria.cluster.lone_gateway import LoneGateway
 from talaria.cluster.overview import Overview
 from talaria.cluster.roles import UPKEEP
 from talaria.cluster_scope import ClusterScope, OwnFigures, join_others, make_uploads, work_together
@@ -250,9 +251,9 @@ async def open_gateway(
     start.live.on(("limits",), tell=lambda new: start.limits.change(new.limits))
     start.metrics.watch(lambda: limit_metrics(start.limits.readings()))
     async with (
-        _open_store(start) as (store, is_alone),
+        _open_store(start) as (store, has_lock),
         open_models(home, reloader.live, environ, clock, limits=limits, metrics=start.metrics) as models,
-        _open_turns(start, store, models) as gateway,
+        _open_turns(start, store, models, has_lock=has_lock) as gateway,
     ):
         place = "" if gateway.cluster is None else gateway.cluster.me.place
         guard = RestartGuard(store, clock, settings.shutdown.restart_pause.total_seconds(), place)
@@ -260,7 +261,7 @@ async def open_gateway(
         starting: asyncio.Task[None] | None = None
         try:
             gateway.turns.hold()
-            await gateway.turns.recover(takes_up, is_alone=is_alone)
+            await gateway.turns.recover(takes_up)
             pause = await guard.seconds()
             if not pause:
                 await guard.enter()
@@ -297,7 +298,7 @@ async def _run_turns(start: _Start, gateway: Gateway, guard: RestartGuard, pause
 
 @asynccontextmanager
 async def _open_store(start: _Start) -> AsyncIterator[tuple[Store, bool]]:
-    """Open the store, and yield it and whether no other gateway serves its database."""
+    """Open the store. Yield it, and whether this process has the lock of its database."""
     home, clock = start.home, start.clock
     home.prepare()
     if (url := start.settings.store.url) and is_file(url):
@@ -307,7 +308,7 @@ async def _open_store(start: _Start) -> AsyncIterator[tuple[Store, bool]]:
     if (shared := start.settings.store.shared) is not None:
         check_shared_files(home, shared)
     with HomeLock(home.path) as lock, ExitStack() as locks:
-        is_alone = is_file(url) and locks.enter_context(
+        has_lock = is_file(url) and locks.enter_context(
             lock_database(home.find_database(url), home.path, is_required=start.serves)
         )
         drop_snapshots(home.path)
@@ -317,7 +318,7 @@ async def _open_store(start: _Start) -> AsyncIterator[tuple[Store, bool]]:
             watch = StoreWatch(store, lock, clock)
             start.health.watch("store", watch.trouble)
             async with run_loops(clock, {"store": watch.run}):
-                yield store, is_alone
+                yield store, has_lock
 
 
 async def _open_sources(
@@ -403,7 +404,9 @@ async def _open_agents(
 
 
 @asynccontextmanager
-async def _open_turns(start: _Start, store: Store, models: ModelScope) -> AsyncIterator[Gateway]:
+async def _open_turns(
+    start: _Start, store: Store, models: ModelScope, *, has_lock: bool
+) -> AsyncIterator[Gateway]:
     """Open everything around turns: workspaces, agents, sessions and delivery."""
     home, clock = start.home, start.clock
     async with AsyncExitStack() as scopes:
@@ -436,7 +439,8 @@ async def _open_turns(start: _Start, store: Store, models: ModelScope) -> AsyncI
             )
         uploads = make_uploads(cluster, folders, clock, workers)
         hosts, known = _host_questions(start), (store, keeper, agents, sessions, turn_settings)
-        turns = Turns(*known, load=watch.load, hosts=hosts, uploads=uploads, cluster=membership)
+        standing = membership or LoneGateway(store, clock, keeper, has_lock=has_lock)
+        turns = Turns(*known, load=watch.load, hosts=hosts, uploads=uploads, cluster=standing)
         networks.use_asker(turns.hosts.ask)
         delivery = _make_delivery(start, store, turns, folders)
         sender.use(turns.live, delivery.written)
@@ -487,7 +491,7 @@ def _turn_loops(
         "delivery": delivery.run,
         "sending": sender.run,
         "deadlines": turns.watch,
-        "orphans": turns.watch_orphans,
+        "orphans": turns.here.run,
         "answers": turns.requests.run,
         "expiry": sessions.run,
         "config": start.reloader.run,

@@ -27,6 +27,7 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.following import PeerClient, PeerTiming
 from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.lone_gateway import LoneGateway
 from talaria.cluster.membership import Membership
 from talaria.commands.command_types import ExtraCommand
 from talaria.commands.extra import ExtraCommands
@@ -240,7 +241,16 @@ async def start(
         here = Here(keeper.owner, me.place)
         cluster = Membership(store.cluster, clock, keeper, me, here)
         await cluster.join()
-    turns = Turns(store, keeper, agents, sessions, turn_settings, load=load, uploads=uploads, cluster=cluster)
+    turns = Turns(
+        store,
+        keeper,
+        agents,
+        sessions,
+        turn_settings,
+        load=load,
+        uploads=uploads,
+        cluster=cluster or LoneGateway(store, clock, keeper, has_lock=True),
+    )
     live = turns.live
     if cluster is not None:
         peers = PeerClient("token", PeerTiming(), now=clock.now)
@@ -255,7 +265,7 @@ async def start(
     turns.hosts.use_messages(delivery.show_host_question)
     if is_held:
         turns.hold()
-    await turns.recover(takes_up, is_alone=cluster is None)
+    await turns.recover(takes_up)
     try:
         places = (workspaces, delivery, side_calls)
         yield Rig(store, clock, metrics, turns, pool, model, live, keeper, sessions, *places, cluster)

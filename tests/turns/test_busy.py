@@ -20,8 +20,8 @@ from talaria.store.memory import MemoryStore
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.turns.intake import choose_busy
-from talaria.turns.recovery import ran_before
 from talaria.turns.settings import Busy
+from talaria.turns.turns_here import ran_before
 from turns.test_stopping import Gate, assert_well_formed, messages
 
 

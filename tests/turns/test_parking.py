@@ -618,12 +618,12 @@ async def test_a_parked_turn_is_adopted_only_when_its_decision_was_left_behind(t
         async with world.start(clock=clock) as other:
             live = await park(other)
             clock.advance(300)
-            assert await alive.turns.adopt() == 0, "the other process has it"
+            assert await alive.turns.here.look() == 0, "the other process has it"
             [question_id] = await open_questions(world.store, live.turn.id)
         await world.store.decide(question_id, Decision(APPROVE, "person", clock.now()))
-        assert await alive.turns.adopt() == 0, "not at once: its process may be about to"
+        assert await alive.turns.here.look() == 0, "not at once: its process may be about to"
         clock.advance(61)
-        assert await alive.turns.adopt() == 1
+        assert await alive.turns.here.look() == 1
         turn = await alive.turns.wait(await alive.turns.find(live.turn.id))
         assert (turn.state, turn.attempts) == (TurnState.DONE, 1)
 

@@ -242,7 +242,7 @@ async def test_what_is_not_for_this_process_waits_until_its_chat_is_spoken_to(
         await until(lambda: len(model.bodies) >= 3, pause=0)
     async with start(store, tmp_path, model=model, takes_up=lambda turn: False) as rig:
         assert (await rig.say("hello", "three")).state is TurnState.DONE
-        assert await rig.turns.adopt() == 0
+        assert await rig.turns.here.look() == 0
         assert len(rig.live) == 0
         assert (await rig.say("number 2")).reply == "You said: number 2"
         users = [m.text for m in await messages(store, queued.turn.session_id) if isinstance(m, UserMessage)]
@@ -291,11 +291,11 @@ async def test_what_a_lost_process_had_is_taken_up_by_one_that_lives(tmp_path: P
             running = await lost.submit("[[call gate {}]][[reply done]]")
             await gate.entered.wait()
             queued = await lost.submit("behind")
-            assert await alive.turns.adopt() == 0
+            assert await alive.turns.here.look() == 0
             await store.reclaim(OwnerId("own_nobody"))  # so that the lost one cannot give anything back
-        assert await alive.turns.adopt() == 1
+        assert await alive.turns.here.look() == 1
         clock.advance(61)
-        await alive.turns.adopt()
+        await alive.turns.here.look()
         for receipt in (running, queued):
             ended = await alive.turns.wait(await alive.turns.find(receipt.turn.id))
             assert ended.state is TurnState.DONE

@@ -43,7 +43,7 @@ async def test_a_turn_that_was_adopted_is_not_taken_up_again_by_recovery(tmp_pat
     async with world.start(clock=clock) as rig:
         adopted = rig.live.get(live.turn.id)
         assert adopted is not None
-        assert await rig.turns.recover(is_alone=True) == 0
+        assert await rig.turns.recover() == 0
         assert rig.live.get(live.turn.id) is adopted
 
 
@@ -53,7 +53,7 @@ async def test_orphans_are_adopted_once_in_each_leases_time_after_the_recovery(t
     gate = Gate("gate", idempotent=True)
     world.more = [gate]
     async with world.start(clock=clock) as alive:
-        watching = asyncio.create_task(alive.turns.watch_orphans())
+        watching = asyncio.create_task(alive.turns.here.run())
         async with world.start(clock=clock) as other:
             left = await other.submit("[[call gate {}]][[reply done]]")
             await gate.entered.wait()
@@ -80,7 +80,7 @@ async def test_a_message_makes_room_for_an_adopted_turn_that_waited(tmp_path: Pa
         await alive.turns.decide(question, APPROVE, "person")
         for _ in range(10):
             clock.advance(61)
-            await alive.turns.adopt()
+            await alive.turns.here.look()
             await settle_down()
         for turn_id in (parked.turn.id, later.turn.id):
             record = await world.store.turn_record(turn_id)
@@ -185,7 +185,7 @@ async def test_a_stop_that_is_carried_out_late_hits_no_message_that_came_after_i
         after = await rig.submit("[[call gate {}]][[reply done]]")
         await gate.entered.wait()
         clock.advance(61)
-        assert await rig.turns.adopt() == 1
+        assert await rig.turns.here.look() == 1
         assert (await rig.turns.wait(await rig.turns.find(stop.turn_id))).state is TurnState.DONE
         gate.opened.set()
         assert (await rig.turns.wait(after)).state is TurnState.DONE

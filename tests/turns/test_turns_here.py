@@ -210,7 +210,7 @@ async def test_a_stateless_call_of_a_dead_member_is_cancelled(cluster: Cluster) 
     await settle_down()
     assert await cluster.row(call.turn.id) is TurnState.RUNNING
     await cluster.kill_here()
-    assert await look(cluster.there, adopts=True) == 1
+    await look(cluster.there, adopts=True)
     assert await cluster.row(call.turn.id) is TurnState.CANCELLED
 
 

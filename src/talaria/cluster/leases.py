@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from talaria.core.clock import Clock
+from talaria.core.clock import Clock, held_until
 from talaria.core.errors import StoreError
 from talaria.core.ids import Fence, OwnerId, SessionId
 from talaria.core.ledger import Renewal
@@ -40,9 +40,8 @@ class _Held(msgspec.Struct):
 class LeaseKeeper:
     """Renews every held lease each third of its length.
 
-    A lease that could not be renewed for two thirds of its length, counted from when the last successful
-    renewal began, counts as lost and is not renewed any more. So its holder stops before another owner can
-    take it.
+    A lease that could not be renewed in time (`held_until`) counts as lost and is not renewed any more. So
+    its holder stops before another owner can take it.
 
     `run` renews on the event loop, `run_beside` in a thread that a held loop cannot stop. Only the loop
     changes which leases are held, and only the loop calls `on_lost`.
@@ -156,8 +155,8 @@ class LeaseKeeper:
 
     async def expire(self) -> None:
         """Give up leases that could not be renewed in time."""
-        limit = self._limit(self._clock.elapsed())
-        for session_id in [key for key, held in self._held.items() if held.fresh_at <= limit]:
+        now = self._clock.elapsed()
+        for session_id in [key for key, held in self._held.items() if not self._can_renew(held, now)]:
             self._give_up(session_id, "it could not be renewed in time")
 
     def _lose(self, renewals: Sequence[Renewal], lost: frozenset[SessionId]) -> None:
@@ -207,9 +206,8 @@ class LeaseKeeper:
     def _plan(self) -> tuple[float, list[Renewal]]:
         """Return the present time, and the leases that can still be renewed."""
         began = self._clock.elapsed()
-        limit = self._limit(began)
         held_now = list(self._held.items())  # one step of the interpreter, so the loop cannot interfere
-        return began, [Renewal(key, held.fence) for key, held in held_now if held.fresh_at > limit]
+        return began, [Renewal(key, held.fence) for key, held in held_now if self._can_renew(held, began)]
 
     def _note(self, renewals: Sequence[Renewal], lost: frozenset[SessionId], began: float) -> None:
         for renewal in renewals:
@@ -217,8 +215,8 @@ class LeaseKeeper:
             if held is not None and held.fence == renewal.fence and renewal.session_id not in lost:
                 held.fresh_at = began
 
-    def _limit(self, now: float) -> float:
-        return now - self.lease_seconds * 2 / 3
+    def _can_renew(self, held: _Held, now: float) -> bool:
+        return now < held_until(held.fresh_at, self.lease_seconds)
 
 
 def _call(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: object) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from talaria.core.clock import HELD_SHARE
+
 LEASH_FILE: Final = "leash"
-_COMMANDS_SHARE: Final = 2 / 3  # of a lease
 _PROCESSES_SHARE: Final = 0.9  # of the time after which a place is gone; the rest is for ending them
 
 
@@ -26,7 +27,7 @@ class Leash:
     def __init__(self, home: Path, lease_seconds: float, takeover_seconds: float) -> None:
         """Raises `OSError`."""
         self.path = home / LEASH_FILE
-        self._commands = lease_seconds * _COMMANDS_SHARE
+        self._commands = lease_seconds * HELD_SHARE
         self._processes = takeover_seconds * _PROCESSES_SHARE
         self._lock = Lock()
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -18,29 +19,34 @@ from talaria.cluster.leash import Leash
 from talaria.cluster.member_checks import ClusterToken, read_boot
 from talaria.cluster.place_file import find_place
 from talaria.cluster.settings import ClusterSettings
-from talaria.core.clock import Clock
-from talaria.core.cluster import Here, Member, MemberFigures, Wake
+from talaria.core.clock import Clock, held_until
+from talaria.core.cluster import Here, Member, MemberFigures, Waiting, Wake
 from talaria.core.errors import StoreError
-from talaria.core.ids import OwnerId
+from talaria.core.ids import ChatKey, OwnerId
 from talaria.core.tasks import Tasks, stop
+from talaria.core.turns import Turn
 from talaria.core.version import this_version
 from talaria.store.store import ClusterStore, Store, ThreadOrders
 
 _log = logging.getLogger("talaria.cluster")
 _LEAVE_SECONDS = 5.0
+LOOK_SECONDS = 1.0
 
 
 class Membership:
     """The membership of this process. Its id is the owner of the process's leases.
 
     The member's time is renewed with the leases, each third of their length, by the same thread. A member
-    that could not renew it for two thirds of that length, counted from when the last successful renewal
-    began, is *out*: it begins no turns and has no roles, because others are about to take its chats. `is_out`
-    is right in any thread and at any moment, also if the process was stopped. A member that was out is in
-    again after a renewal, or after it has joined again.
+    that could not renew it in time (`held_until`) is *out*: it begins no turns and has no roles, because
+    others are about to take its chats. `is_out` is right in any thread and at any moment, also if the process
+    was stopped. A member that was out is in again after a renewal, or after it has joined again.
 
     `on_wake`, `on_out` and `on_in` take functions that are called on the event loop; they must not block.
+    Turns are looked for each `look_seconds`, and when another member sends a wake-up.
     """
+
+    has_others: Final = True
+    look_seconds = LOOK_SECONDS
 
     def __init__(
         self,
@@ -88,7 +94,7 @@ class Membership:
 
     def counts_until(self) -> float:
         """Return the moment of `Clock.elapsed` from which the member is out, unless it is renewed."""
-        return self._fresh_at + self.lease_seconds * 2 / 3
+        return held_until(self._fresh_at, self.lease_seconds)
 
     def on_wake(self, what: Wake, heard: Callable[[], object]) -> None:
         self._wakes[what].append(heard)
@@ -102,6 +108,22 @@ class Membership:
 
     async def members(self) -> Sequence[Member]:
         return await self.store.members()
+
+    async def adopt(self) -> Sequence[Turn]:
+        """Take over the chats of dead members, and return their unsettled turns. Raises `StoreError`."""
+        adopted = await self.store.adopt(self.here)
+        for chat_key in adopted.lost:
+            self.chats.note_lost(chat_key)
+        return adopted.turns
+
+    async def find_turns(self) -> Sequence[Waiting]:
+        """Return all unsettled turns that are for this member, in the order of acceptance. Raises
+        `StoreError`."""
+        return await self.store.waiting_here(self.owner)
+
+    def note_accepted(self, chat_key: ChatKey, *, has_loss: bool) -> None:
+        """See `ChatPlaces.note_accepted`."""
+        self.chats.note_accepted(chat_key, has_loss=has_loss)
 
     def wake(self, what: Wake, owner: OwnerId | None = None) -> None:
         """Ask a member, or all others, to look at something. A hint, which is sent beside the caller."""

@@ -1,8 +1,8 @@
 """Leased roles: work that one member of a cluster does for all, such as polling a channel.
 
 A role is a row with an owner, a fence and an expiry. Its holder renews it each third of the lease. A holder
-that could not renew it for two thirds of the lease, counted from when the last successful request began,
-stops by its own clock of elapsed time, so that it has stopped before the row lets another member take it.
+that could not renew it in time (`held_until`) stops by its own clock of elapsed time, so that it has stopped
+before the row lets another member take it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from talaria.core.clock import Clock
+from talaria.core.clock import Clock, held_until
 from talaria.core.cluster import CHANNEL_ROLE
 from talaria.core.errors import StoreError
 from talaria.core.ids import OwnerId
@@ -241,4 +241,4 @@ class SoughtRole:
 
     def _left(self) -> float:
         """Return for how many seconds more the role counts as held without a renewal."""
-        return self._fresh_at + self._roles.lease_seconds * 2 / 3 - self._clock.elapsed()
+        return held_until(self._fresh_at, self._roles.lease_seconds) - self._clock.elapsed()

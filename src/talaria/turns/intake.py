@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.lone_gateway import LoneGateway
 from talaria.cluster.membership import Membership
 from talaria.commands.command_types import Command
 from talaria.commands.slash import canonical, find_session
@@ -121,7 +122,7 @@ class Intake:
         settings: TurnSettings,
         load: Load,
         inputs: LongInputs | None = None,
-        cluster: Membership | None = None,
+        cluster: Membership | LoneGateway,
     ) -> None:
         self._store = store
         self._cluster = cluster
@@ -137,7 +138,7 @@ class Intake:
         self._branches = Branching(store, agents, load.limits)
         self._limits.watch("chat_queue", lambda: max((len(lane) - 1 for lane in lanes), default=0))
         self._live = lanes.live
-        self.requests = RecentRequests(store, self._clock, is_shared=cluster is not None)
+        self.requests = RecentRequests(store, self._clock, is_shared=cluster.has_others)
         self._is_open = False
         self._arriving: dict[ChatKey, int] = {}  # how many messages of the chat are being accepted now
         self.accepting: set[TurnId] = set()  # turns that may be in the store and are not live yet
@@ -331,6 +332,7 @@ class Intake:
             digest=digest,
             behind=behind,
             response=call.response,
+            here=self._cluster.here,
         )
         # Without input the head stays where it is, and another response could be put there too.
         if behind is None or not behind.is_head or call.response is None or not call.context:
@@ -368,9 +370,10 @@ class Intake:
         is_control = self._agents.commands.is_control(order.command)
         if not is_control:
             self._check_room(order, ahead, running)
-        if self._cluster is not None:
-            most = 0 if is_control else self._limits.now.chat_queue
-            order = msgspec.structs.replace(order, busy=busy, passes=is_explicit, most_waiting=most)
+        most = 0 if is_control else self._limits.now.chat_queue
+        order = msgspec.structs.replace(
+            order, here=self._cluster.here, busy=busy, passes=is_explicit, most_waiting=most
+        )
         self._arriving[key] = ahead + 1
         try:
             if (trust := self._agents.folder_trust) is not None and _brings_file(order.inbound):
@@ -434,7 +437,7 @@ class Intake:
             if has_lane:
                 self._lanes.unclaim(key)
             return self._pass_on(accepted)
-        self._note_loss(key, has_loss=accepted.has_loss)
+        self._cluster.note_accepted(key, has_loss=accepted.has_loss)
         live = self._live.accept(turn, options, accepted.began, asked_at)
         if turn.merged_into is None:
             self._lanes.put(live, is_claimed=has_lane)
@@ -446,23 +449,17 @@ class Intake:
         return live
 
     async def _write(self, order: Accept) -> Accepted:
-        if self._cluster is None:
-            return await self._store.accept(order)
         self.accepting.add(order.turn_id)
         try:
-            return await self._store.accept(msgspec.structs.replace(order, here=self._cluster.here))
+            return await self._store.accept(order)
         except LimitReached as full:  # at the member that has the chat
             raise LimitReached(full.user_text, f"{full.hint} {self._limits.refuse('chat_queue')}") from full
         finally:
             self.accepting.discard(order.turn_id)
 
-    def _note_loss(self, key: ChatKey, *, has_loss: bool) -> None:
-        if self._cluster is not None:
-            self._cluster.chats.note_accepted(key, has_loss=has_loss)
-
     def _pass_on(self, accepted: Accepted) -> LiveTurn:
         """Let another member of the cluster have the turn. It finds the turn by itself too."""
-        if accepted.elsewhere is not None and self._cluster is not None:
+        if accepted.elsewhere is not None:
             self._cluster.wake(Wake.TURNS, accepted.elsewhere)
         live = self._live.accept_elsewhere(accepted.turn)
         if (absent := accepted.waits_for_place) is not None:

@@ -35,7 +35,7 @@ class Lanes:
         self._lanes: dict[ChatKey, deque[LiveTurn]] = {}
         self._tasks = Tasks()
         self._is_draining = False
-        self._placing: TurnsHere | None = None
+        self._placing: TurnsHere
 
     def __iter__(self) -> Iterator[Sequence[LiveTurn]]:
         return iter(list(self._lanes.values()))
@@ -178,13 +178,13 @@ class Lanes:
     async def _work(self, key: ChatKey, lane: deque[LiveTurn]) -> None:
         try:
             while lane and not self._is_draining:
-                if self._placing is not None and not self._placing.is_placed(lane[0]):
+                if not self._placing.is_placed(lane[0]):
                     await self._placing.place(lane[0])
                     continue
                 live = lane[0]
                 await self._run(live)
                 lane.popleft()
-                if live.state is not LiveState.SETTLED and self._placing is not None:
+                if live.state is not LiveState.SETTLED:
                     self._placing.doubt(lane)
         finally:
             del self._lanes[key]

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.lone_gateway import LoneGateway
 from talaria.cluster.membership import Membership
 from talaria.core.errors import NotFound, StoreError
 from talaria.core.events import Event
@@ -31,7 +32,6 @@ from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.long_inputs import LongInputs, MessageKeeper
 from talaria.turns.other_feeds import OtherFeeds
-from talaria.turns.recovery import Recovery
 from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.runner import Runner
 from talaria.turns.settings import TurnSettings
@@ -61,11 +61,10 @@ class Turns:
         load: Load | None = None,
         hosts: Callable[..., HostQuestions] = HostQuestions,
         uploads: MessageKeeper | None = None,
-        cluster: Membership | None = None,
+        cluster: Membership | LoneGateway,
     ) -> None:
         """`hosts` makes the questions about hosts, of a store, live turns and a clock. `uploads` keep
-        messages that are too long for a model; without them such messages are sent whole. `cluster` is given
-        if other gateways serve the same chats."""
+        messages that are too long for a model; without them such messages are sent whole."""
         self._store = store
         self._cluster = cluster
         self._keeper = keeper
@@ -76,8 +75,9 @@ class Turns:
         self._clock = agents.clock
         self.live = LiveTurns(agents.clock, agents.metrics, agents.hooks)
         self.hosts = hosts(store, self.live, agents.clock)
-        take_up, redact = self._take_up_chat, agents.secrets
-        self.decisions = Decisions(store, self.live, agents.clock, take_up, self.hosts, redact=redact)
+        self.decisions = Decisions(
+            store, self.live, agents.clock, self._take_up_chat, self.hosts, redact=agents.secrets
+        )
         self._titles = Titles(store, agents.side_calls)
         self._runner = Runner(
             store,
@@ -103,11 +103,10 @@ class Turns:
             inputs=inputs,
             cluster=cluster,
         )
-        self._recovery = Recovery(store, agents.clock, keeper, self._lanes)
-        self.here: TurnsHere | None = None
-        if cluster is not None:
-            self.here = TurnsHere(cluster, self._lanes, self._intake, self.decisions, self._recovery)
-            self._lanes.use_placing(self.here)
+        self.here = TurnsHere(
+            store, keeper, cluster, self._lanes, intake=self._intake, decisions=self.decisions
+        )
+        self._lanes.use_placing(self.here)
         self.followed: FollowedTurns | None = None
         self.other_feeds: OtherFeeds | None = None
 
@@ -120,7 +119,7 @@ class Turns:
         self.decisions.use_followed(followed)
 
     def _take_up_chat(self, chat_key: ChatKey) -> None:
-        self._recovery.take_up_chat(chat_key)
+        self.here.take_up_chat(chat_key)
 
     def hold(self) -> None:
         """Run no turns until `release`. Messages are accepted meanwhile, and control commands run."""
@@ -130,31 +129,16 @@ class Turns:
         """Run the turns that wait."""
         self._lanes.release()
 
-    async def recover(
-        self,
-        takes_up: Callable[[Turn], bool] = lambda turn: True,
-        *,
-        is_alone: bool,
-    ) -> int:
+    async def recover(self, takes_up: Callable[[Turn], bool] = lambda turn: True) -> int:
         """Take up what earlier processes left unsettled, then accept messages. Return how many were taken up.
 
         Stateless calls are cancelled instead, because their callers are gone. Turns for which `takes_up` is
         False are left alone until their chat is spoken to.
         """
-        count = await self._recovery.recover(takes_up, is_alone=is_alone)
-        if self.here is not None:
-            self.here.open()
+        count = await self.here.open(takes_up)
         await self.requests.load()
         self._intake.open()
         return count
-
-    async def adopt(self) -> int:
-        """Take up what other processes on the same store have let go, and return how many turns that are."""
-        return await self._recovery.adopt()
-
-    async def watch_orphans(self) -> None:
-        """Adopt regularly, until cancelled."""
-        await (self._recovery if self.here is None else self.here).run()
 
     async def drain(self, deadline: float) -> int:
         """Refuse new messages, let running turns finish for `deadline` seconds, and let the rest go.
@@ -162,10 +146,9 @@ class Turns:
         Return how many did not finish; they are resumable.
         """
         self._intake.close()
-        if self._cluster is not None:
-            await self._cluster.drain()
-            self.live.stop_relaying()
-        self._recovery.drain()
+        await self._cluster.drain()
+        self.live.stop_relaying()
+        self.here.drain()
         if self._pending is not None:
             self._pending.let_go()
         self._runner.let_go_held()
@@ -212,17 +195,17 @@ class Turns:
 
         See `Intake.submit` for what it raises.
         """
-        self._recovery.take_up_chat(inbound.chat_key)
+        self.here.take_up_chat(inbound.chat_key)
         return await self._intake.submit(inbound, request, history)
 
     async def wake(self, inbound: Inbound, session_id: SessionId) -> LiveTurn:
         """Accept a message that no person wrote; see `Intake.wake`."""
-        self._recovery.take_up_chat(inbound.chat_key)
+        self.here.take_up_chat(inbound.chat_key)
         return await self._intake.wake(inbound, session_id)
 
     async def run(self, inbound: Inbound, binding: Binding, claim: SlotClaim) -> LiveTurn:
         """Accept the run of a job; see `Intake.run`."""
-        self._recovery.take_up_chat(inbound.chat_key)
+        self.here.take_up_chat(inbound.chat_key)
         return await self._intake.run(inbound, binding, claim)
 
     async def receive(
@@ -255,7 +238,7 @@ class Turns:
 
     async def cancel(self, live: LiveTurn) -> Turn:
         """Stop the turn and return it when it is over. A turn that is over stays as it is."""
-        self._recovery.take_up_chat(live.turn.chat_key)
+        self.here.take_up_chat(live.turn.chat_key)
         live = self.live.get(live.turn.id) or live
         if isinstance(live, FollowedTurn):
             if not live.state.is_over and self.followed is not None:
