@@ -1,4 +1,4 @@
-"""The composition root: opens everything in order and nests the scopes.
+"""The composition root: builds the objects of a gateway, leaf first, and nests their scopes.
 
 home lock ⊃ store ⊃ models ⊃ workspaces ⊃ pool ⊃ turns ⊃ channels. Shutdown leaves the scopes from the inside
 out: channels stop accepting, turns drain until the deadline and the rest stays resumable, agents are
@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from talaria.access.budgets import Budgets
 from talaria.access.pairing import PairingAdmin
 from talaria.access.people import People
 from talaria.agent.calling import Routes
-from talaria.agent.compaction.engine import ContextEngine, open_engine
+from talaria.agent.compaction.engine import open_engine
 from talaria.agent.compaction.keeper import Compaction
 from talaria.agent.context import NoteSource
 from talaria.agent.side_calls import SideCalls
@@ -29,11 +28,11 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people, pairing_channels
 from talaria.cluster.leases import LeaseKeeper, LeaseTiming
-from talaria.cluster.leash import remove_leash
+from talaria.cluster.leash import LEASH_FILE, remove_leash
 from talaria.cluster.lone_gateway import LoneGateway
-from talaria.cluster.overview import Overview
+from talaria.cluster.membership import JoinedCluster, join_cluster
+from talaria.cluster.overview import Overview, open_overview
 from talaria.cluster.roles import UPKEEP
-from talaria.cluster_scope import ClusterScope, OwnFigures, join_others, make_uploads, work_together
 from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home
 from talaria.config.load import Loaded, own_secrets
@@ -43,43 +42,65 @@ from talaria.config.settings import Settings
 from talaria.config.shared_files import check_shared_files, read_mark
 from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
+from talaria.core.cluster import MemberFigures, Wake
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import GatewayPart, Parts, S
-from talaria.core.ids import ChatKey, SessionId
+from talaria.core.hooks import Hooks
+from talaria.core.ids import SessionId
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
-from talaria.core.slots import FairThreads
+from talaria.core.setting_marks import KeyPath
 from talaria.core.tasks import run_loops, stop
 from talaria.core.turns import Turn
-from talaria.gateway import Gateway, OpenChannel, ServicePart, blame_plugins, open_hooks, plugin_commands
-from talaria.model_scope import MODEL_KEYS, ModelScope, open_models
-from talaria.models.catalog import fallback_chain
+from talaria.gateway import (
+    Gateway,
+    OpenChannel,
+    ServicePart,
+    blame_plugins,
+    make_job_desk,
+    open_hooks,
+    plugin_commands,
+)
+from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
+from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
-from talaria.observe.health import GatewayPhase, Health
-from talaria.observe.loop_watch import LoopWatch
-from talaria.observe.metrics import Metrics, limit_metrics, pool_metrics, server_metrics
+from talaria.models.local.local_endpoint import LocalEndpoint, open_local
+from talaria.models.providers import Providers
+from talaria.observe.health import GatewayPhase, Health, read_rss
+from talaria.observe.metrics import (
+    Metrics,
+    endpoint_metrics,
+    limit_metrics,
+    network_metrics,
+    pool_metrics,
+    server_metrics,
+)
 from talaria.parts import PARTS
 from talaria.pool.pool import Pool
-from talaria.search.index import LogIndex, open_index
+from talaria.search.index import open_index
+from talaria.skills.pins import readable_folders
 from talaria.store.archive import drop_snapshots
 from talaria.store.home_lock import HomeLock, lock_database
 from talaria.store.part import StoreScope, find_engine
 from talaria.store.settings import is_file
 from talaria.store.store import Store
 from talaria.store.watch import StoreWatch
+from talaria.tools.environment import command_environ
 from talaria.tools.execution import ToolRunner
 from talaria.tools.part import ToolPart, ToolScope
-from talaria.tools.tool import ToolSource
 from talaria.tools.usage import USAGE_FILE, ToolUsage
 from talaria.tools.workers import ToolWorkers
 from talaria.turns.agents import Agents
 from talaria.turns.crashes import RestartGuard
 from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
+from talaria.turns.followed import FollowedTurns
 from talaria.turns.host_questions import HostQuestions
 from talaria.turns.lease_watch import keep_leases
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
+from talaria.turns.live import LiveTurns
 from talaria.turns.memories import Memories
+from talaria.turns.other_feeds import OtherFeeds
 from talaria.turns.place_notes import keep_places
 from talaria.turns.process_notes import ProcessNotes
 from talaria.turns.sending import ChatSender
@@ -88,12 +109,19 @@ from talaria.turns.trust import FolderTrust, TurnTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
+from talaria.workspace.command_guard import CommandGuard
+from talaria.workspace.member_uploads import ChatFileRoutes, MemberUploads
 from talaria.workspace.network import SessionNetworks
+from talaria.workspace.sandbox.choice import Sandboxes
+from talaria.workspace.sandbox.port import ProcessLimits
 from talaria.workspace.sent_files import read_sent
+from talaria.workspace.shell import SessionCommands
+from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
-from talaria.workspace_scope import open_workspaces
 
 _log = logging.getLogger("talaria.app")
+_MODEL_KEYS: tuple[KeyPath, ...] = (("providers",), ("aliases",), ("model", "provider"), ("model", "name"))
+_MOST_TROUBLE = 300  # characters that other gateways are told
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,103 +146,26 @@ class _Start:
     def live(self) -> LiveSettings:
         return self.reloader.live
 
-    def tool_scope(self, store: Store, index: LogIndex) -> ToolScope:
-        home, people, secrets, of = self.home.path, self.people, self.secrets, self.current
-        known = (home, self.environ, self.clock, people, of, store, secrets, index, self.zone)
-        return ToolScope(
-            *known,
-            follow=self.live.follow,
-            shared=self.settings.store.shared,
-            is_own_secret=self.is_own_secret,
-        )
-
-    def is_own_secret(self, variable: str) -> bool:
-        return own_secrets(self.live.settings)(variable)
-
-    def current(self, part: GatewayPart[S]) -> S:
-        return self.live.settings.of(part)
+    @property
+    def zone(self) -> ZoneInfo | None:
+        name = self.settings.agent.timezone
+        return ZoneInfo(name) if name else None
 
     @property
     def turn_settings(self) -> TurnSettings:
         settings = self.settings
         return TurnSettings.of(settings.agent, settings.sessions, settings.model.reasoning, self.zone)
 
-    def leases(self, store: Store) -> AbstractAsyncContextManager[tuple[LeaseKeeper, LoopWatch]]:
-        limits, metrics, health = self.limits, self.metrics, self.health
-        blame = partial(blame_plugins, self.parts)
-        return keep_leases(
-            store, self.clock, self.timing, limits=limits, metrics=metrics, health=health, blame=blame
-        )
-
-    async def join(self, store: Store, keeper: LeaseKeeper, scopes: AsyncExitStack) -> ClusterScope | None:
-        """Join the gateways on the same database, until the scopes are left. None if there can be none."""
-        if not self.is_clustered:
-            remove_leash(self.home.path)
-            return None
-        known = (store, self.clock, self.settings.cluster, self.home.path)
-        shared = self.settings.store.shared
-        files = "" if shared is None else read_mark(shared)
-        joining = join_others(*known, environ=self.environ, keeper=keeper, files=files)
-        return await scopes.enter_async_context(joining)
-
     @property
     def is_clustered(self) -> bool:
         """Whether other gateways may serve the database too."""
         return self.serves and not is_file(self.settings.store.url)
 
-    def open_workspaces(
-        self, threads: FairThreads, folders: ChatFolders, store: Store, trust: FolderTrust
-    ) -> AbstractAsyncContextManager[tuple[ChatWorkspaces, SessionNetworks]]:
-        async def chat_of(session_id: SessionId) -> ChatKey | None:
-            session = await store.session(session_id)
-            return None if session is None else session.chat_key
+    def current(self, part: GatewayPart[S]) -> S:
+        return self.live.settings.of(part)
 
-        return open_workspaces(
-            self.home.path,
-            self.live,
-            self.environ,
-            threads,
-            folders,
-            limits=self.limits,
-            metrics=self.metrics,
-            is_clustered=self.is_clustered,
-            chat_of=chat_of,
-            taint=trust.mark,
-        )
-
-    def chat_folders(self) -> ChatFolders:
-        """Raises `ConfigError`."""
-        settings = self.settings
-        try:
-            return ChatFolders(self.home.path, settings.agent.project, settings.store.shared)
-        except BadRequest as error:
-            raise ConfigError(f"agent.project: {error.user_text}", error.hint) from error
-
-    def make_gateway(self, models: ModelScope, **opened: Any) -> Gateway:
-        """Return the gateway of what was opened; `opened` are fields of `Gateway`."""
-        return Gateway(
-            home=self.home,
-            settings=self.settings,
-            environ=self.environ,
-            clock=self.clock,
-            providers=models.providers,
-            local=models.local,
-            catalog=models.catalog,
-            metrics=self.metrics,
-            health=self.health,
-            limits=self.limits,
-            secrets=self.secrets,
-            reloader=self.reloader,
-            people=self.people,
-            started_at=self.clock.now(),
-            parts=self.parts,
-            **opened,
-        )
-
-    @property
-    def zone(self) -> ZoneInfo | None:
-        name = self.settings.agent.timezone
-        return ZoneInfo(name) if name else None
+    def is_own_secret(self, variable: str) -> bool:
+        return own_secrets(self.live.settings)(variable)
 
 
 @asynccontextmanager
@@ -248,11 +199,11 @@ async def open_gateway(
     limits = Limits(settings.limits)
     people = follow_people(reloader.live, parts)
     start = _Start(home, settings, environ, clock, parts, reloader, limits, timing, serves, secrets, people)
-    start.live.on(("limits",), tell=lambda new: start.limits.change(new.limits))
-    start.metrics.watch(lambda: limit_metrics(start.limits.readings()))
+    start.live.on(("limits",), tell=lambda new: limits.change(new.limits))
+    start.metrics.watch(lambda: limit_metrics(limits.readings()))
     async with (
         _open_store(start) as (store, has_lock),
-        open_models(home, reloader.live, environ, clock, limits=limits, metrics=start.metrics) as models,
+        _open_models(start) as models,
         _open_turns(start, store, models, has_lock=has_lock) as gateway,
     ):
         place = "" if gateway.cluster is None else gateway.cluster.me.place
@@ -296,6 +247,9 @@ async def _run_turns(start: _Start, gateway: Gateway, guard: RestartGuard, pause
     gateway.tool_runner.start()
 
 
+# -- store ------------------------------------------------------------------------------------------------
+
+
 @asynccontextmanager
 async def _open_store(start: _Start) -> AsyncIterator[tuple[Store, bool]]:
     """Open the store. Yield it, and whether this process has the lock of its database."""
@@ -321,43 +275,152 @@ async def _open_store(start: _Start) -> AsyncIterator[tuple[Store, bool]]:
                 yield store, has_lock
 
 
-async def _open_sources(
-    start: _Start, scope: ToolScope, scopes: AsyncExitStack
-) -> tuple[list[ToolSource], ContextEngine]:
-    """Open the sources of tools, and the context engine, which may bring some too."""
+# -- models -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Models:
+    providers: Providers
+    local: LocalEndpoint
+    catalog: Catalog
+
+
+@asynccontextmanager
+async def _open_models(start: _Start) -> AsyncIterator[_Models]:
+    """Open the providers, the built-in model and the catalog of names, and follow changes of their
+    settings."""
+    settings, clock = start.settings, start.clock
+    local = open_local(settings.local, start.environ, clock)
+    async with Providers(
+        settings.providers, start.environ, clock, local=local, limits=start.limits
+    ) as providers:
+        providers.follow(settings.model)
+        start.metrics.watch(lambda: endpoint_metrics(providers.readings()))
+        in_use = (*providers_in_use(settings.model, settings.aliases), *settings.providers)
+        model_lists = ModelLists(providers, clock, in_use, start.home.path / MODEL_LISTS_FILE)
+        catalog = Catalog(
+            settings.model,
+            settings.aliases,
+            providers=providers.known,
+            agents=(settings.agent.name,),
+            config_path=str(start.home.config),
+            abilities=settings.models,
+            model_lists=model_lists,
+            built_in_models=providers.built_in_models,
+            built_in_default=local.default_model,
+        )
+
+        def change(new: Settings) -> None:
+            providers.change(new.providers)
+            providers.follow(new.model)
+            model_lists.change()
+            catalog.change(new.model, new.aliases, providers.known, providers.built_in_models)
+
+        start.live.on(*_MODEL_KEYS, tell=change)
+        loops = {"model lists": model_lists.run, "weights": local.downloads.run, "built-in model": local.run}
+        async with run_loops(clock, loops):
+            yield _Models(providers, local, catalog)
+
+
+# -- workspaces -------------------------------------------------------------------------------------------
+
+
+def _chat_folders(start: _Start) -> ChatFolders:
+    """Raises `ConfigError`."""
     settings = start.settings
-    sources = [
-        await scopes.enter_async_context(part.open(scope, settings.of(part)))
-        for part in start.parts
-        if isinstance(part, ToolPart)
-    ]
-    engine = await open_engine(scopes, start.parts, lambda part: part.open(scope, settings.of(part)))
-    return sources + ([] if engine.tools is None else [engine.tools]), engine
+    try:
+        return ChatFolders(start.home.path, settings.agent.project, settings.store.shared)
+    except BadRequest as error:
+        raise ConfigError(f"agent.project: {error.user_text}", error.hint) from error
+
+
+@asynccontextmanager
+async def _open_workspaces(
+    start: _Start,
+    store: Store,
+    workers: ToolWorkers,
+    folders: ChatFolders,
+    hosts: HostQuestions,
+    *,
+    trust: FolderTrust,
+) -> AsyncIterator[tuple[ChatWorkspaces, SessionNetworks]]:
+    """Open the files, shells, processes and networks of sessions. Leaving ends no session.
+
+    What a command loads from the network is untrusted, so it taints the folders of its chat before the first
+    byte arrives.
+    """
+    home, tools = start.home.path, start.settings.tools
+
+    async def taint_chat(session_id: SessionId) -> None:
+        chat_key = workspaces.borrower(session_id)
+        if chat_key is None and (session := await store.session(session_id)) is not None:
+            chat_key = session.chat_key
+        if chat_key is not None:
+            await trust.mark(chat_key, "network")
+
+    networks = SessionNetworks(
+        home,
+        lambda: start.live.settings.network,
+        threads=workers.threads,
+        ask=hosts.ask,
+        count=start.metrics.command_connected,
+        on_reach=taint_chat,
+    )
+    start.metrics.watch(lambda: network_metrics(networks.reading()))
+    guard = CommandGuard(home / LEASH_FILE) if start.is_clustered else None
+    commands = SessionCommands(
+        Sandboxes(tools.sandbox, home, folders.shared),
+        partial(command_environ, tools, start.environ),
+        ProcessLimits(tools.command_memory, tools.command_processes),
+        networks,
+        workers.threads,
+        readable=partial(readable_folders, home),
+        guard=guard,
+    )
+    workspaces = ChatWorkspaces(home, (networks,), commands, folders, start.limits)
+    try:
+        await networks.resume()
+        yield workspaces, networks
+    finally:
+        await workspaces.close()
+        if guard is not None:
+            await guard.close()
+
+
+# -- agents -----------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def _open_agents(
     start: _Start,
     scope: ToolScope,
-    models: ModelScope,
+    models: _Models,
     workspaces: ChatWorkspaces,
     workers: ToolWorkers,
     *,
     trust: FolderTrust,
+    notes: Sequence[NoteSource],
+    hooks: Hooks | None,
 ) -> AsyncIterator[Agents]:
     """Open the warm pool, and what agents need to answer: tools, specs, models, money."""
     settings, clock, live, metrics = start.settings, start.clock, start.live, start.metrics
-    store = scope.store
+    store, providers, catalog = scope.store, models.providers, models.catalog
     async with AsyncExitStack() as scopes:
-        sources, engine = await _open_sources(start, scope, scopes)
-        checkpoints = FolderCheckpoints(start.home.path, workers.threads)
+        sources = [
+            await scopes.enter_async_context(part.open(scope, settings.of(part)))
+            for part in start.parts
+            if isinstance(part, ToolPart)
+        ]
+        engine = await open_engine(scopes, start.parts, lambda part: part.open(scope, settings.of(part)))
+        if engine.tools is not None:
+            sources.append(engine.tools)
         runner = ToolRunner(
             sources,
             settings.tools,
             metrics,
             workers,
             start.secrets,
-            checkpoints=checkpoints,
+            checkpoints=FolderCheckpoints(start.home.path, workers.threads),
             trust=partial(TurnTrust, store, trust),
             clock=clock,
             usage=ToolUsage(start.home.path / USAGE_FILE),
@@ -366,14 +429,21 @@ async def _open_agents(
         live.on(("tools",), tell=lambda new: runner.enable(new.tools.enabled, new.tools.search_above))
         memories = Memories(sources, start.people, runner, store, start.turn_settings)
         scopes.push_async_callback(memories.close)
-        known = (settings.agent, models.catalog, models.providers, lambda: runner.tools)
-        specs = SpecResolver(*known, memory=memories.prompt, offer=runner.offer, skills=runner.section)
+        specs = SpecResolver(
+            settings.agent,
+            catalog,
+            providers,
+            lambda: runner.tools,
+            memory=memories.prompt,
+            offer=runner.offer,
+            skills=runner.section,
+        )
         live.on(
-            *MODEL_KEYS, ("tools", "enabled"), ("agent", "prompt"), tell=lambda new: specs.change(new.agent)
+            *_MODEL_KEYS, ("tools", "enabled"), ("agent", "prompt"), tell=lambda new: specs.change(new.agent)
         )
         budgets = Budgets(
             settings.budgets,
-            partial(models.catalog.price, Prices(settings.prices).find),
+            partial(catalog.price, Prices(settings.prices).find),
             store,
             metrics=metrics,
             clock=clock,
@@ -381,154 +451,305 @@ async def _open_agents(
         )
 
         def change_money(new: Settings) -> None:
-            budgets.change(new.budgets, partial(models.catalog.price, Prices(new.prices).find))
+            budgets.change(new.budgets, partial(catalog.price, Prices(new.prices).find))
 
         live.on(("budgets",), ("prices",), tell=change_money)
-        builder = AgentBuilder(store, models.providers, workspaces)
+        builder = AgentBuilder(store, providers, workspaces)
         pool = Pool(builder, settings.pool.limits, clock)
         scopes.push_async_callback(pool.drain)
         live.on(("pool",), tell=lambda new: pool.change_limits(new.pool.limits))
         metrics.watch(lambda: pool_metrics(pool.stats().reading()))
-        fallbacks, abilities = fallback_chain(settings.model), models.catalog.abilities
-        routes = Routes(models.providers, builder, clock, random.random, fallbacks, abilities)
-        await scopes.enter_async_context(run_loops(clock, {"pool": pool.run}))
-        downloads, secrets = models.local.downloads, start.secrets
-        calls = SideCalls(
-            models.providers, models.catalog, budgets, store, metrics, secrets, lambda: live.settings.context
+        routes = Routes(
+            providers, builder, clock, random.random, fallback_chain(settings.model), catalog.abilities
         )
-        compaction = Compaction(store, calls, specs.refresh_memory, engine)
-        agents = Agents(pool, specs, routes, runner, budgets, metrics, compaction, downloads, secrets)
-        agents = replace(agents, folder_trust=trust)
-        commands = ExtraCommands(partial(plugin_commands, start.parts), runner.commands)
-        yield replace(agents, memories=memories, commands=commands)
+        await scopes.enter_async_context(run_loops(clock, {"pool": pool.run}))
+        calls = SideCalls(
+            providers, catalog, budgets, store, metrics, start.secrets, lambda: live.settings.context
+        )
+        yield Agents(
+            pool=pool,
+            specs=specs,
+            routes=routes,
+            tool_runner=runner,
+            budgets=budgets,
+            metrics=metrics,
+            compaction=Compaction(store, calls, specs.refresh_memory, engine),
+            pending=models.local.downloads,
+            secrets=start.secrets,
+            notes=(*notes, memories),
+            memories=memories,
+            job_desk=partial(
+                make_job_desk,
+                store.jobs,
+                start.people,
+                clock,
+                timezone=settings.agent.timezone,
+                settings=lambda: live.settings.jobs,
+                check_model=catalog.resolve,
+            ),
+            commands=ExtraCommands(partial(plugin_commands, start.parts), runner.commands),
+            hooks=hooks,
+            folder_trust=trust,
+        )
+
+
+# -- other gateways ---------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _join(start: _Start, store: Store, keeper: LeaseKeeper) -> AsyncIterator[JoinedCluster | None]:
+    """Join the gateways on the same database. Yields None if there can be none. Raises `ConfigError` if this
+    gateway cannot serve beside those that are there."""
+    if not start.is_clustered:
+        remove_leash(start.home.path)
+        yield None
+        return
+    shared = start.settings.store.shared
+    async with join_cluster(
+        store,
+        start.clock,
+        keeper,
+        start.settings.cluster,
+        start.home.path,
+        environ=start.environ,
+        files="" if shared is None else read_mark(shared),
+    ) as joined:
+        yield joined
+
+
+def _file_routes(cluster: JoinedCluster, store: Store) -> ChatFileRoutes:
+    """Return the ways to the files of chats that other members have."""
+    own = cluster.membership
+    return ChatFileRoutes(own.store, cluster.peers, own.here, store.clock, own.chats.claim)
+
+
+def _make_uploads(
+    start: _Start, store: Store, cluster: JoinedCluster | None, folders: ChatFolders, workers: ToolWorkers
+) -> Uploads:
+    make = Uploads if cluster is None else partial(MemberUploads, routes=_file_routes(cluster, store))
+    return make(folders.files, folders, start.clock, workers.threads, workers.quota)
+
+
+@asynccontextmanager
+async def _work_together(
+    cluster: JoinedCluster,
+    store: Store,
+    delivery: Delivery,
+    health: Health,
+    metrics: Metrics,
+    *,
+    measure: Callable[[], MemberFigures],
+) -> AsyncIterator[Overview]:
+    """Share roles and the sending of replies with the other members while the context is open, and watch
+    them. `measure` returns what this gateway tells the others of itself."""
+    own = cluster.membership
+    own.on_wake(Wake.OUTBOX, delivery.wake)
+    async with open_overview(own, store.clock, cluster.token, measure, cluster.peers) as overview:
+        delivery.share(
+            lambda: own.wake(Wake.OUTBOX),
+            store.clock.now,
+            overview.own_roles.has_channel,
+            _file_routes(cluster, store).read,
+        )
+        health.watch("cluster", overview.trouble)
+        metrics.watch_cluster(own.me.place, overview.reading)
+        yield overview
+
+
+# -- turns ------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def _open_turns(
-    start: _Start, store: Store, models: ModelScope, *, has_lock: bool
+    start: _Start, store: Store, models: _Models, *, has_lock: bool
 ) -> AsyncIterator[Gateway]:
     """Open everything around turns: workspaces, agents, sessions and delivery."""
-    home, clock = start.home, start.clock
+    home, settings, clock = start.home, start.settings, start.clock
+    turn_settings, folders = start.turn_settings, _chat_folders(start)
     async with AsyncExitStack() as scopes:
+        enter = scopes.enter_async_context
+
+        # The live turns, and what is said to people beside them.
+        hooks = await open_hooks(scopes, start.parts)
+        live = LiveTurns(clock, start.metrics, hooks)
+        delivery = Delivery(store, live, settings.delivery, partial(read_sent, folders), limits=start.limits)
+        hosts = HostQuestions(
+            store,
+            live,
+            clock,
+            asks=settings.tools.approvals != "never",
+            allow_always=start.reloader.allow_host,
+            send=delivery.show_host_question,
+        )
+        sender = ChatSender(
+            store,
+            turn_settings,
+            partial(find_address, start.parts, start.current, turn_settings.agent_name),
+            folders,
+            secrets=start.secrets,
+            clock=clock,
+            live=live,
+            wake=delivery.written,
+        )
+
+        # Folders, shells, processes and networks for tools.
         workers = ToolWorkers(start.limits)
         scopes.callback(workers.threads.close)
-        folders, turn_settings = start.chat_folders(), start.turn_settings
         trust = FolderTrust(store.taints, folders.find_project, clock)
-        opening = start.open_workspaces(workers.threads, folders, store, trust)
-        workspaces, networks = await scopes.enter_async_context(opening)
+        workspaces, networks = await enter(
+            _open_workspaces(start, store, workers, folders, hosts, trust=trust)
+        )
         notes = ProcessNotes(store, workspaces.processes, turn_settings, clock)
         scopes.push_async_callback(notes.close)
-        index = await scopes.enter_async_context(open_index(home.path, store.recall, clock, start.zone))
-        sender = _make_sender(start, store, turn_settings, folders)
-        scope = replace(start.tool_scope(store, index), sender=sender)
-        opening_agents = _open_agents(start, scope, models, workspaces, workers, trust=trust)
-        agents = await scopes.enter_async_context(opening_agents)
-        sources: list[NoteSource] = [notes, *([agents.memories] if agents.memories else [])]
-        hooks = await open_hooks(scopes, start.parts)
-        agents = replace(agents, notes=sources, hooks=hooks, job_desk=lambda: gateway.job_desk())  # noqa: PLW0108
-        overview: Overview | None = None
-        sessions = _make_lifecycle(start, store, workspaces, agents, lambda: overview)
-        scopes.push_async_callback(sessions.drain)
-        keeper, watch = await scopes.enter_async_context(start.leases(store))
-        cluster = await start.join(store, keeper, scopes)
-        membership = None if cluster is None else cluster.membership
-        place = "" if membership is None else membership.here.own_place
-        if membership is not None:
-            sources.append(
-                await scopes.enter_async_context(keep_places(membership, store, workspaces, notes))
+        index = await enter(open_index(home.path, store.recall, clock, start.zone))
+
+        # Leases, and the other gateways on the database.
+        keeper, watch = await enter(
+            keep_leases(
+                store,
+                clock,
+                start.timing,
+                limits=start.limits,
+                metrics=start.metrics,
+                health=start.health,
+                blame=partial(blame_plugins, start.parts),
             )
-        uploads = make_uploads(cluster, folders, clock, workers)
-        hosts, known = _host_questions(start), (store, keeper, agents, sessions, turn_settings)
-        standing = membership or LoneGateway(store, clock, keeper, has_lock=has_lock)
-        turns = Turns(*known, load=watch.load, hosts=hosts, uploads=uploads, cluster=standing)
-        networks.use_asker(turns.hosts.ask)
-        delivery = _make_delivery(start, store, turns, folders)
-        sender.use(turns.live, delivery.written)
-        loops = _turn_loops(start, turns, delivery, sessions, sender)
-        await scopes.enter_async_context(run_loops(clock, loops))
+        )
+        cluster = await enter(_join(start, store, keeper))
+        membership = None if cluster is None else cluster.membership
+        note_sources: list[NoteSource] = [notes]
+        if membership is not None:
+            note_sources.append(await enter(keep_places(membership, store, workspaces, notes)))
+
+        # Agents.
+        scope = ToolScope(
+            home=home.path,
+            environ=start.environ,
+            clock=clock,
+            people=start.people,
+            current=start.current,
+            opened=store,
+            secrets=start.secrets,
+            index=index,
+            zone=start.zone,
+            sender=sender,
+            follow=start.live.follow,
+            shared=settings.store.shared,
+            is_own_secret=start.is_own_secret,
+        )
+        agents = await enter(
+            _open_agents(
+                start, scope, models, workspaces, workers, trust=trust, notes=note_sources, hooks=hooks
+            )
+        )
         channels: dict[str, OpenChannel] = {}
+
+        def measure() -> MemberFigures:
+            ready = (name for name, channel in channels.items() if channel.status.startswith("ready"))
+            return MemberFigures(
+                turns=len(keeper),
+                agents=agents.pool.stats().size,
+                rss_bytes=read_rss(),
+                turns_total=start.metrics.turns_ended,
+                channels=tuple(sorted(ready)),
+                trouble="; ".join(start.health.readiness().reasons)[:_MOST_TROUBLE],
+            )
+
+        overview: Overview | None = None
         if cluster is not None:
-            figures = OwnFigures(keeper, agents.pool, start.metrics, start.health, channels)
-            overview = await scopes.enter_async_context(work_together(cluster, figures, turns, delivery))
-        gateway = start.make_gateway(
-            models,
+            together = _work_together(cluster, store, delivery, start.health, start.metrics, measure=measure)
+            overview = await enter(together)
+        roles = None if overview is None else overview.own_roles
+
+        # Sessions and turns.
+        sessions = SessionLifecycle(
+            store,
+            clock,
+            workspaces,
+            agents.pool.release,
+            lambda: reset_cutoff(start.live.settings.sessions, store.clock.now(), start.zone),
+            hooks=hooks,
+            is_in_charge=lambda: roles is None or roles.has(UPKEEP),
+        )
+        scopes.push_async_callback(sessions.drain)
+        uploads = _make_uploads(start, store, cluster, folders, workers)
+        followed: FollowedTurns | None = None
+        feeds: OtherFeeds | None = None
+        if cluster is not None:
+            own = cluster.membership
+            followed = FollowedTurns(store, own.store, live, cluster.peers, own.owner)
+            feeds = OtherFeeds(store, live.feed, cluster.peers, own.owner)
+        turns = Turns(
+            store,
+            keeper,
+            agents,
+            sessions,
+            turn_settings,
+            live=live,
+            hosts=hosts,
+            load=watch.load,
+            uploads=uploads,
+            cluster=membership or LoneGateway(store, clock, keeper, has_lock=has_lock),
+            followed=followed,
+            feeds=feeds,
+        )
+        loops = {
+            "delivery": delivery.run,
+            "sending": sender.run,
+            "deadlines": turns.watch,
+            "orphans": turns.here.run,
+            "answers": turns.requests.run,
+            "expiry": sessions.run,
+            "config": start.reloader.run,
+        }
+        await enter(run_loops(clock, loops))
+
+        # The gateway, and its services.
+        gateway = Gateway(
+            home=home,
+            settings=settings,
+            environ=start.environ,
+            clock=clock,
             store=store,
-            pool=agents.pool,
-            turns=turns,
+            people=start.people,
+            sender=sender,
             sessions=sessions,
-            pairing=PairingAdmin(store.pairings, pairing_channels(start.parts)),
-            deletions=Deletions(store, clock, sessions, folders, index.forget, place=place),
+            deletions=Deletions(
+                store,
+                clock,
+                sessions,
+                folders,
+                index.forget,
+                place="" if membership is None else membership.here.own_place,
+            ),
             search=index,
             workspaces=workspaces,
-            networks=networks,
+            pairing=PairingAdmin(store.pairings, pairing_channels(start.parts)),
+            providers=models.providers,
+            local=models.local,
+            catalog=models.catalog,
+            pool=agents.pool,
+            turns=turns,
             delivery=delivery,
-            sender=sender,
             notes=notes,
             budgets=agents.budgets,
             uploads=uploads,
+            networks=networks,
+            metrics=start.metrics,
+            health=start.health,
+            limits=start.limits,
+            secrets=start.secrets,
             loop_watch=watch,
+            reloader=start.reloader,
+            started_at=clock.now(),
             tool_runner=agents.tool_runner,
-            cluster=membership,
+            parts=start.parts,
             overview=overview,
+            cluster=membership,
             peers=None if cluster is None else cluster.peers,
             channels=channels,
         )
-        await _open_services(scopes, gateway, serves=start.serves)
+        for part in start.parts:
+            if isinstance(part, ServicePart) and (start.serves or not part.needs_serve):
+                await enter(part.open(gateway, settings.of(part)))
         yield gateway
-
-
-async def _open_services(scopes: AsyncExitStack, gateway: Gateway, *, serves: bool) -> None:
-    for part in gateway.parts:
-        if isinstance(part, ServicePart) and (serves or not part.needs_serve):
-            await scopes.enter_async_context(part.open(gateway, gateway.settings.of(part)))
-
-
-def _turn_loops(
-    start: _Start, turns: Turns, delivery: Delivery, sessions: SessionLifecycle, sender: ChatSender
-) -> dict[str, Callable[[], Awaitable[None]]]:
-    """Return the loops that run beside the turns."""
-    return {
-        "delivery": delivery.run,
-        "sending": sender.run,
-        "deadlines": turns.watch,
-        "orphans": turns.here.run,
-        "answers": turns.requests.run,
-        "expiry": sessions.run,
-        "config": start.reloader.run,
-    }
-
-
-def _make_delivery(start: _Start, store: Store, turns: Turns, folders: ChatFolders) -> Delivery:
-    read, settings = partial(read_sent, folders), start.settings.delivery
-    delivery = Delivery(store, turns.live, settings, read, limits=start.limits)
-    turns.hosts.use_messages(delivery.show_host_question)
-    return delivery
-
-
-def _make_sender(start: _Start, store: Store, settings: TurnSettings, folders: ChatFolders) -> ChatSender:
-    address_of = partial(find_address, start.parts, start.current, settings.agent_name)
-    return ChatSender(store, settings, address_of, folders, secrets=start.secrets, clock=start.clock)
-
-
-def _host_questions(start: _Start) -> Callable[..., HostQuestions]:
-    """Return what makes the questions about hosts, of a store, live turns and a clock."""
-    asks = start.settings.tools.approvals != "never"
-    return partial(HostQuestions, asks=asks, allow_always=start.reloader.allow_host)
-
-
-def _make_lifecycle(
-    start: _Start,
-    store: Store,
-    workspaces: ChatWorkspaces,
-    agents: Agents,
-    overview: Callable[[], Overview | None],
-) -> SessionLifecycle:
-    def cutoff() -> float:
-        return reset_cutoff(start.live.settings.sessions, store.clock.now(), start.zone)
-
-    def is_in_charge() -> bool:
-        return (seen := overview()) is None or seen.own_roles.has(UPKEEP)
-
-    release, hooks = agents.pool.release, agents.hooks
-    known = (store, start.clock, workspaces, release, cutoff)
-    return SessionLifecycle(*known, hooks=hooks, is_in_charge=is_in_charge)

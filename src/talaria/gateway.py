@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from talaria.core.limits import Limits
     from talaria.core.redaction import Secret, SecretRegistry
     from talaria.jobs.desk import JobDesk
+    from talaria.jobs.settings import JobSettings
     from talaria.models.catalog import Catalog
     from talaria.models.local.local_endpoint import LocalEndpoint
     from talaria.models.providers import Providers
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from talaria.observe.metrics import Metrics
     from talaria.pool.pool import Pool
     from talaria.search.index import LogIndex
-    from talaria.store.store import Store
+    from talaria.store.store import JobStore, Store
     from talaria.tools.execution import ToolRunner
     from talaria.turns.deletion import Deletions
     from talaria.turns.delivery import Delivery
@@ -151,6 +152,23 @@ async def open_hooks(scopes: AsyncExitStack, parts: Parts) -> Hooks | None:
     return None if plugins is None else await scopes.enter_async_context(plugins.open())
 
 
+def make_job_desk(
+    store: JobStore,
+    people: People,
+    clock: Clock,
+    *,
+    timezone: str,
+    settings: Callable[[], JobSettings],
+    check_model: Callable[[str], object],
+) -> JobDesk:
+    """Return the place where jobs are made and changed. Its code is imported with the first job."""
+    from talaria.jobs.desk import JobDesk  # noqa: PLC0415
+    from talaria.jobs.zones import agent_zone  # noqa: PLC0415
+
+    zone = agent_zone(timezone)
+    return JobDesk(store, people, clock, zone=zone, settings=settings, check_model=check_model)
+
+
 @dataclass(frozen=True, slots=True)
 class Records:
     """The records of a home, whether a gateway runs on it or not. Most operations need no more.
@@ -185,14 +203,11 @@ class Records:
 
     def job_desk(self) -> JobDesk:
         """Return the place where jobs are made and changed."""
-        from talaria.jobs.desk import JobDesk  # noqa: PLC0415 - with the first job
-        from talaria.jobs.zones import agent_zone  # noqa: PLC0415
-
-        return JobDesk(
+        return make_job_desk(
             self.store.jobs,
             self.people,
             self.clock,
-            zone=agent_zone(self.settings.agent.timezone),
+            timezone=self.settings.agent.timezone,
             settings=lambda: self.current().jobs,
             check_model=self.check_model,
         )

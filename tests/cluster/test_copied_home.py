@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from talaria.cluster.leases import LeaseKeeper
-from talaria.cluster.member_checks import ClusterToken
 from talaria.cluster.membership import join_cluster
 from talaria.cluster.place_file import find_place
 from talaria.cluster.settings import ClusterSettings
@@ -36,8 +35,8 @@ class Case:
     async def start(self) -> None:
         keeper = LeaseKeeper(self.store, self.clock, ME, LEASE)
         store: Any = self.store
-        token = ClusterToken("T", is_set=True)
-        async with join_cluster(store, self.clock, keeper, ClusterSettings(), self.home, token=token):
+        environ = {"TALARIA_CLUSTER_TOKEN": "one-token-for-all-gateways"}
+        async with join_cluster(store, self.clock, keeper, ClusterSettings(), self.home, environ=environ):
             pass
 
     async def step(self, seconds: float) -> None:

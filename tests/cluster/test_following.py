@@ -572,7 +572,7 @@ async def test_only_a_member_that_cannot_be_worked_with_counts_as_unreachable(
 async def test_a_member_passes_nothing_on(stage: Stage) -> None:
     """What another member has asked for, and is not here, is not looked for at a third one."""
     turn = await stage.accept()
-    stage.gateway.turns.use_followed(stage.followed)
+    stage.gateway.turns.live.use_followed(stage.followed.find)
     path = f"/cluster/turns/{turn.id}/events"
     async with (
         aiohttp.ClientSession(headers=stage.signed("GET", path, "read")) as client,

@@ -21,8 +21,8 @@ from talaria.cli.cluster_checks import check_cluster
 from talaria.cluster.following import PeerUnreachable
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.member_checks import read_boot
+from talaria.cluster.membership import join_cluster
 from talaria.cluster.settings import ClusterSettings
-from talaria.cluster_scope import join_others
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
 from talaria.core.cluster import Member, MemberFigures
@@ -154,7 +154,7 @@ async def test_a_member_that_leaves_closes_its_connections_to_the_others(
     clock, settings = SystemClock(), ClusterSettings()
     async with await PostgresStore.open(postgres_database, clock) as store:
         keeper = LeaseKeeper(store, clock, OwnerId("own_me"), 30.0)
-        async with join_others(store, clock, settings, tmp_path, environ=TOKEN, keeper=keeper) as scope:
+        async with join_cluster(store, clock, keeper, settings, tmp_path, environ=TOKEN) as scope:
             with pytest.raises(PeerUnreachable):
                 await scope.peers.greet(OTHER)
         del scope

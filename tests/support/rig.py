@@ -63,6 +63,7 @@ from talaria.turns.agents import Agents
 from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
 from talaria.turns.followed import FollowedTurns
+from talaria.turns.host_questions import HostQuestions
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import Busy, DeliverySettings, TurnSettings
@@ -241,6 +242,18 @@ async def start(
         here = Here(keeper.owner, me.place)
         cluster = Membership(store.cluster, clock, keeper, me, here)
         await cluster.join()
+    live = LiveTurns(clock, metrics, hooks)
+    followed = None
+    if cluster is not None:
+        peers = PeerClient("token", PeerTiming(), now=clock.now)
+        followed = FollowedTurns(store, cluster.store, live, peers, cluster.owner)
+    delivery = Delivery(
+        store,
+        live,
+        delivery_settings or DeliverySettings(),
+        lambda key, path: Folder(folder).read(Folder(folder).resolve(path)),
+        random,
+    )
     turns = Turns(
         store,
         keeper,
@@ -249,20 +262,11 @@ async def start(
         turn_settings,
         load=load,
         uploads=uploads,
+        live=live,
+        hosts=HostQuestions(store, live, clock, send=delivery.show_host_question),
         cluster=cluster or LoneGateway(store, clock, keeper, has_lock=True),
+        followed=followed,
     )
-    live = turns.live
-    if cluster is not None:
-        peers = PeerClient("token", PeerTiming(), now=clock.now)
-        turns.use_followed(FollowedTurns(store, cluster.store, live, peers, cluster.owner))
-    delivery = Delivery(
-        store,
-        live,
-        delivery_settings or DeliverySettings(),
-        lambda key, path: Folder(folder).read(Folder(folder).resolve(path)),
-        random,
-    )
-    turns.hosts.use_messages(delivery.show_host_question)
     if is_held:
         turns.hold()
     await turns.recover(takes_up)

@@ -17,7 +17,7 @@ from support.rig import Rig, inbound, start
 from support.scripted_model import ScriptedModel
 from support.waiting import until
 from talaria.core.delivery import OutboxRow, OutboxState, OutgoingFile, OutgoingMessage
-from talaria.core.ids import OwnerId, TurnId
+from talaria.core.ids import ChatKey, OwnerId, TurnId
 from talaria.core.limits import LimitSettings
 from talaria.core.turns import Turn
 from talaria.store.memory import MemoryStore
@@ -57,6 +57,10 @@ async def sending(
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+async def no_file(key: ChatKey, path: str) -> bytes | None:
+    return None
 
 
 async def say(rig: Rig, text: str, address: str = "room") -> Turn:
@@ -293,8 +297,8 @@ async def test_another_gateway_sends_on_the_channel_that_it_has_open(
         sending(store, tmp_path / "one", clock, None) as one,
         sending(store, tmp_path / "two", ahead, outlet) as two,
     ):
-        one.delivery.share(lambda: told.append("one"), clock.now, lambda channel: True)
-        two.delivery.share(lambda: told.append("two"), clock.now, lambda channel: True)
+        one.delivery.share(lambda: told.append("one"), clock.now, lambda channel: True, no_file)
+        two.delivery.share(lambda: told.append("two"), clock.now, lambda channel: True, no_file)
         turn = await say(one, "hello")
         assert told == ["one"]
         assert (await reply(store, turn.id)).state is OutboxState.PENDING, "nobody has told the other yet"

@@ -43,9 +43,15 @@ async def sender_of(
     settings = TurnSettings("main", 20, 0.0)
     folders = ChatFolders(folder)
     sender = ChatSender(
-        rig.store, settings, find_address, folders, secrets=secrets or SecretRegistry(), clock=SystemClock()
+        rig.store,
+        settings,
+        find_address,
+        folders,
+        secrets=secrets or SecretRegistry(),
+        clock=SystemClock(),
+        live=rig.live,
+        wake=rig.delivery.wake,
     )
-    sender.use(rig.live, rig.delivery.wake)
     tasks = [asyncio.create_task(work) for work in (sender.run(), rig.delivery.run())]
     try:
         yield sender

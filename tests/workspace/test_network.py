@@ -16,7 +16,7 @@ import pytest
 
 from support.waiting import until
 from talaria.core.ids import ChatKey, SessionId
-from talaria.net.host_rules import HostAnswer, HostRequest
+from talaria.net.host_rules import AskHost, HostAnswer, HostRequest
 from talaria.net.settings import NetworkSettings
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.network_holder import find_holder
@@ -71,7 +71,7 @@ class NetworkWorld:
 
 
 @asynccontextmanager
-async def _open_world(home: Path) -> AsyncIterator[NetworkWorld]:
+async def _open_world(home: Path, ask: AskHost | None = None) -> AsyncIterator[NetworkWorld]:
     async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.0 200 OK\r\n\r\nhello")
@@ -80,7 +80,7 @@ async def _open_world(home: Path) -> AsyncIterator[NetworkWorld]:
     server = await asyncio.start_server(hello, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     settings = NetworkSettings(allow_private=(f"127.0.0.1:{port}",))
-    made = NetworkWorld(home, port, SessionNetworks(home, lambda: made.settings), settings)
+    made = NetworkWorld(home, port, SessionNetworks(home, lambda: made.settings, ask=ask), settings)
     try:
         yield made
     finally:
@@ -118,17 +118,16 @@ async def test_refused_host_is_told_to_the_command_and_in_the_note(world: Networ
     assert world.networks.note(SessionId("ses_1")) == ""
 
 
-async def test_background_process_asks_as_one(world: NetworkWorld) -> None:
+async def test_background_process_asks_as_one(tmp_path: Path, _has_bubblewrap: None) -> None:
     asked: list[HostRequest] = []
 
-    class Person:
-        async def ask(self, request: HostRequest) -> HostAnswer:
-            asked.append(request)
-            return HostAnswer(False, "No.")
+    async def ask(request: HostRequest) -> HostAnswer:
+        asked.append(request)
+        return HostAnswer(False, "No.")
 
-    world.networks.use_asker(Person().ask)
-    await world.run("curl -sS http://one.example/")
-    await world.run("curl -sS http://two.example/", is_background=True)
+    async with _open_world(tmp_path, ask) as world:
+        await world.run("curl -sS http://one.example/")
+        await world.run("curl -sS http://two.example/", is_background=True)
     assert [(each.host, each.is_background) for each in asked] == [
         ("one.example", False),
         ("two.example", True),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ import msgspec
 
 from talaria.cluster.chat_places import ChatPlaces
 from talaria.cluster.copied_home import refuse_copied_home
+from talaria.cluster.following import PeerClient
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.leash import Leash
 from talaria.cluster.member_checks import ClusterToken, read_boot
@@ -286,6 +288,16 @@ class Membership:
             self._is_lost = True
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedCluster:
+    """The membership of this gateway, its token of the cluster, and the client with which it calls other
+    members."""
+
+    membership: Membership
+    token: ClusterToken
+    peers: PeerClient
+
+
 @asynccontextmanager
 async def join_cluster(
     store: Store,
@@ -294,12 +306,14 @@ async def join_cluster(
     settings: ClusterSettings,
     home: Path,
     *,
-    token: ClusterToken,
+    environ: Mapping[str, str],
     files: str = "",
-) -> AsyncIterator[Membership]:
+) -> AsyncIterator[JoinedCluster]:
     """Be a member of the cluster of this database while the context is open. The caller has the home's lock.
     `files` is the id of the folder of `store.files`, empty if files are not shared. Raises `ConfigError` if
     this gateway cannot serve beside those that are there."""
+    secret = settings.find_token(environ)
+    token = ClusterToken.of(settings.token_env, secret)
     owner, place = keeper.owner, find_place(home)
     me = Member(
         owner=owner,
@@ -319,4 +333,8 @@ async def join_cluster(
     with closing(Leash(home, keeper.lease_seconds, takeover)) as leash:
         membership = Membership(store.cluster, clock, keeper, me, here, check=token.check, leash=leash)
         async with membership.open():
-            yield membership
+            peers = PeerClient(secret, now=store.clock.now)
+            try:
+                yield JoinedCluster(membership, token, peers)
+            finally:
+                await peers.close()  # a start that is refused may have called a member

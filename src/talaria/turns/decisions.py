@@ -36,17 +36,15 @@ class Decisions:
         hosts: HostQuestions,
         *,
         redact: Callable[[str], str] = str,
+        followed: FollowedTurns | None = None,
     ) -> None:
+        """`followed` are turns of other members of the cluster, which are told about decisions on them."""
         self._redact = redact
         self._store = store
         self._live = live
         self._clock = clock
         self._take_up = take_up
         self._hosts = hosts
-        self._followed: FollowedTurns | None = None
-
-    def use_followed(self, followed: FollowedTurns) -> None:
-        """Tell other members of the cluster about decisions on their turns."""
         self._followed = followed
 
     async def listing(self, page: Page, within: str = "") -> QuestionPage:

@@ -121,19 +121,21 @@ class Delivery:
         live.observe(self._watch)
 
     def share(
-        self, tell_others: Callable[[], None], now: Callable[[], float], has_channel: Callable[[str], bool]
+        self,
+        tell_others: Callable[[], None],
+        now: Callable[[], float],
+        has_channel: Callable[[str], bool],
+        fetch_file: Callable[[ChatKey, str], Awaitable[bytes | None]],
     ) -> None:
         """Send together with other gateways on the same database, each on the channels that it has open.
 
         `tell_others` asks them to look at the outbox. `now` is the database's time, which counts for all.
-        `has_channel` returns whether no other gateway may have a channel that is open here.
+        `has_channel` returns whether no other gateway may have a channel that is open here. `fetch_file`
+        returns files of chats that other gateways have, and None for other files.
         """
         self._tell_others, self._database_time, self._has_channel = tell_others, now, has_channel
+        self._fetch_file = fetch_file
         self._look_seconds = _SHARED_LOOK_SECONDS
-
-    def use_files(self, fetch: Callable[[ChatKey, str], Awaitable[bytes | None]]) -> None:
-        """Have `fetch` return files of chats that other members of the cluster have, None for others."""
-        self._fetch_file = fetch
 
     def attach(self, channel: str, outlet: Outlet, *, is_only: bool = False) -> None:
         """Send on this channel from now on: its rows that wait, and its running turns as they go. If this is

@@ -52,7 +52,8 @@ class _Held:
 
 class HostQuestions:
     """`ask` is the `AskHost` of the gateway. With `asks` False nobody is asked: such a host is refused.
-    `allow_always` writes a host to the configuration; it may block."""
+    `allow_always` writes a host to the configuration; it may block. `send` shows the questions that no
+    running turn shows, and their outcomes, in the chat."""
 
     def __init__(
         self,
@@ -62,23 +63,20 @@ class HostQuestions:
         *,
         asks: bool = True,
         allow_always: Callable[[str, int], None] | None = None,
+        send: Callable[[Turn, Question, str], None] = lambda turn, question, outcome: None,
     ) -> None:
         self._store = store
         self._live = live
         self._clock = clock
         self._asks = asks
         self._allow_always = allow_always
-        self._send: Callable[[Turn, Question, str], None] = lambda turn, question, outcome: None
+        self._send = send
         self._tell_owner: Callable[[Turn, Question], None] = lambda turn, question: None
         self._putting = asyncio.Lock()
         self._held: dict[QuestionId, _Held] = {}
         # A denial lasts for its turn, and an approval for a call with that call.
         self._denied: BoundedDict[tuple[TurnId, str], bool] = BoundedDict(_MOST_REMEMBERED)
         self._once: BoundedDict[tuple[TurnId, str], int] = BoundedDict(_MOST_REMEMBERED)
-
-    def use_messages(self, send: Callable[[Turn, Question, str], None]) -> None:
-        """Have `send` show the questions that no running turn shows, and their outcomes, in the chat."""
-        self._send = send
 
     def use_owners(self, tell: Callable[[Turn, Question], None]) -> None:
         """Have `tell` put the questions of jobs to those who asked for the jobs."""

@@ -45,7 +45,8 @@ class ChatSender:
     """Writes messages for chats. `find_address` returns the platform's address of a chat, None for a chat
     that fetches its messages, and raises `BadRequest` for a chat that cannot be written to.
 
-    It is made before the turns, which `use` brings.
+    `live` are the turns of this process, None if no gateway runs in it. `wake` tells the delivery of new
+    messages.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class ChatSender:
         *,
         secrets: SecretRegistry,
         clock: Clock,
+        live: LiveTurns | None = None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._settings = settings
@@ -64,16 +67,13 @@ class ChatSender:
         self._folders = folders
         self._secrets = secrets
         self._clock = clock
-        self._live: LiveTurns | None = None
-        self._wake: Callable[[], None] = lambda: None
+        self._live = live
+        self._wake = wake
         self._waiting: dict[SessionId, LiveTurn | None] = {}  # the turn that is known to run
         self._is_known = False  # whether all sessions for which messages wait are in `_waiting`
         self._woken = asyncio.Event()
-
-    def use(self, live: LiveTurns, wake: Callable[[], None]) -> None:
-        """Know the turns of this process from now on, and tell the delivery of new messages by `wake`."""
-        self._live, self._wake = live, wake
-        live.observe(self._watch)
+        if live is not None:
+            live.observe(self._watch)
 
     def _watch(self, live: LiveTurn) -> None:
         """Let the chat that a run replies to have the reply in its log."""

@@ -58,13 +58,17 @@ class Turns:
         sessions: SessionLifecycle,
         settings: TurnSettings,
         *,
-        load: Load | None = None,
-        hosts: Callable[..., HostQuestions] = HostQuestions,
-        uploads: MessageKeeper | None = None,
+        live: LiveTurns,
+        hosts: HostQuestions,
         cluster: Membership | LoneGateway,
+        load: Load | None = None,
+        uploads: MessageKeeper | None = None,
+        followed: FollowedTurns | None = None,
+        feeds: OtherFeeds | None = None,
     ) -> None:
-        """`hosts` makes the questions about hosts, of a store, live turns and a clock. `uploads` keep
-        messages that are too long for a model; without them such messages are sent whole."""
+        """`uploads` keep messages that are too long for a model; without them such messages are sent whole.
+        `followed` are the turns that other members of the cluster have, and `feeds` the states of these;
+        `drain` lets them go."""
         self._store = store
         self._cluster = cluster
         self._keeper = keeper
@@ -73,10 +77,14 @@ class Turns:
         self._sessions = sessions
         self._settings = settings
         self._clock = agents.clock
-        self.live = LiveTurns(agents.clock, agents.metrics, agents.hooks)
-        self.hosts = hosts(store, self.live, agents.clock)
+        self.live = live
+        self.hosts = hosts
+        self.followed = followed
+        self.other_feeds = feeds
+        if followed is not None:
+            live.use_followed(followed.find, followed.relay)
         self.decisions = Decisions(
-            store, self.live, agents.clock, self._take_up_chat, self.hosts, redact=agents.secrets
+            store, live, agents.clock, self._take_up_chat, hosts, redact=agents.secrets, followed=followed
         )
         self._titles = Titles(store, agents.side_calls)
         self._runner = Runner(
@@ -107,16 +115,6 @@ class Turns:
             store, keeper, cluster, self._lanes, intake=self._intake, decisions=self.decisions
         )
         self._lanes.use_placing(self.here)
-        self.followed: FollowedTurns | None = None
-        self.other_feeds: OtherFeeds | None = None
-
-    def use_followed(self, followed: FollowedTurns, feeds: OtherFeeds | None = None) -> None:
-        """Follow the turns that other members of the cluster have, and pass on to them what concerns those.
-        `feeds` has the states of their turns. `drain` lets them go."""
-        self.followed = followed
-        self.other_feeds = feeds
-        self.live.use_followed(followed.find, followed.relay)
-        self.decisions.use_followed(followed)
 
     def _take_up_chat(self, chat_key: ChatKey) -> None:
         self.here.take_up_chat(chat_key)

@@ -58,13 +58,15 @@ class SessionNetworks:
         settings: Callable[[], NetworkSettings],
         *,
         threads: FairThreads | None = None,
+        ask: AskHost | None = None,
         count: Callable[[str, int, int], None] = lambda outcome, sent, received: None,
         on_reach: Callable[[SessionId], Awaitable[None]] | None = None,
         idle_seconds: float = _IDLE_SECONDS,
         most_kept: int = _MOST_KEPT,
     ) -> None:
-        """`home` is the gateway's. `count` is called with the outcome and the bytes of every connection that
-        has ended. `on_reach` is awaited before a host can send anything to a session."""
+        """`home` is the gateway's. `ask` asks about unlisted hosts; without it they are refused. `count` is
+        called with the outcome and the bytes of every connection that has ended. `on_reach` is awaited before
+        a host can send anything to a session."""
         self._home = Path(os.path.realpath(home))
         self._settings = settings
         self._threads = threads or FairThreads("talaria-network", lambda: 4)
@@ -72,7 +74,7 @@ class SessionNetworks:
         self._on_reach = on_reach
         self._idle_seconds = idle_seconds
         self._most_kept = most_kept
-        self._ask: AskHost | None = None
+        self._ask = ask
         self._gate: NetworkGate | None = None
         self._proxy: CommandProxy | None = None
         self._networks: dict[SessionId, _Network] = {}
@@ -80,12 +82,6 @@ class SessionNetworks:
         self._sweeping: asyncio.Task[None] | None = None
         self._proving: asyncio.Task[Proof] | None = None
         self._trouble = ""
-
-    def use_asker(self, ask: AskHost) -> None:
-        """Ask about unlisted hosts from now on. Without one they are refused."""
-        self._ask = ask
-        if self._gate is not None:
-            self._gate.ask = ask
 
     async def access(
         self, places: SessionPlaces, sandbox: Sandbox, *, is_background: bool = False
