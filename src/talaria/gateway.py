@@ -201,6 +201,27 @@ class Records:
     def check_model(self, name: str) -> None:
         """Raise `NoModel` for a model that the gateway does not know. Without a gateway none is known."""
 
+    async def snapshot(self, seconds: float = _SNAPSHOT_SECONDS) -> Path:
+        """Copy the database to a new file in the home and return its path.
+
+        The caller removes the file when it has read it. A file that is left is deleted after `seconds`, which
+        does not disturb a caller that has opened it, and at the latest by the next start. If the caller is
+        cancelled, the file is deleted as soon as it is written.
+        """
+        from talaria.store.archive import new_snapshot  # noqa: PLC0415
+
+        path, loop = new_snapshot(self.home.path), asyncio.get_running_loop()
+        remove = partial(path.unlink, missing_ok=True)
+        copying = asyncio.ensure_future(self.store.snapshot(path))
+        try:
+            await asyncio.shield(copying)
+        except asyncio.CancelledError:
+            # A copy that fails after all leaves no file, and has no caller to tell.
+            copying.add_done_callback(lambda done: done.exception() or loop.run_in_executor(None, remove))
+            raise
+        loop.call_later(seconds, loop.run_in_executor, None, remove)
+        return path
+
     def job_desk(self) -> JobDesk:
         """Return the place where jobs are made and changed."""
         return make_job_desk(
@@ -289,24 +310,3 @@ class Gateway(Records):
         """Let the end of the process wait for a database that is gone only until the deadline has passed."""
         seconds = self.settings.shutdown.deadline.total_seconds()
         asyncio.get_running_loop().call_later(seconds, self.store.abandon)
-
-    async def snapshot(self, seconds: float = _SNAPSHOT_SECONDS) -> Path:
-        """Copy the database to a new file in the home and return its path.
-
-        The caller removes the file when it has read it. A file that is left is deleted after `seconds`, which
-        does not disturb a caller that has opened it, and at the latest by the next start. If the caller is
-        cancelled, the file is deleted as soon as it is written.
-        """
-        from talaria.store.archive import new_snapshot  # noqa: PLC0415
-
-        path, loop = new_snapshot(self.home.path), asyncio.get_running_loop()
-        remove = partial(path.unlink, missing_ok=True)
-        copying = asyncio.ensure_future(self.store.snapshot(path))
-        try:
-            await asyncio.shield(copying)
-        except asyncio.CancelledError:
-            # A copy that fails after all leaves no file, and has no caller to tell.
-            copying.add_done_callback(lambda done: done.exception() or loop.run_in_executor(None, remove))
-            raise
-        loop.call_later(seconds, loop.run_in_executor, None, remove)
-        return path

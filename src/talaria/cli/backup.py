@@ -11,9 +11,8 @@ from pathlib import Path
 
 import click
 
-from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.descriptor import connected_files
-from talaria.cli.home_gateway import GatewayOrStore, gateway_or_store
+from talaria.cli.operations import open_carrier
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.service import ENVIRONMENT
 from talaria.cluster.place_file import find_place
@@ -27,8 +26,10 @@ from talaria.core.findings import Level
 from talaria.core.text import clean_line, list_some
 from talaria.core.units import format_size
 from talaria.core.version import this_version
+from talaria.operations.operation import Nothing
+from talaria.operations.status import copy_database
 from talaria.parts import PARTS
-from talaria.store.archive import CONFIG, Manifest, Packing, new_snapshot, pack
+from talaria.store.archive import CONFIG, Manifest, Packing, pack
 from talaria.store.engines import describe_engine, read_places
 from talaria.tools.mcp.pins import FOLDER, PINS_FILE
 
@@ -87,15 +88,17 @@ def _target(named: str | None) -> Path:
 
 
 async def _backup(home: Home, target: Path, force: bool) -> Manifest:
-    async with gateway_or_store(home) as found:
-        copy = await _snapshot(home, found)
+    async with open_carrier(home) as carry_out:
+        if (missing := carry_out.missing) is not None:
+            raise NotFound(f"There is nothing to save: {missing} is not there.", "Name the home with --home.")
+        copy = Path((await carry_out(copy_database, Nothing())).database)
         try:
             packing = _plan(home, copy)
             _make_folder(target.parent)
             with progress("saving") as tick:
                 return pack(packing, target, overwrite=force, on_progress=tick)
         finally:
-            copy.unlink(missing_ok=True)
+            copy.unlink(missing_ok=True)  # noqa: ASYNC240 - nothing else runs in this loop
 
 
 def _plan(home: Home, copy: Path) -> Packing:
@@ -149,17 +152,6 @@ def _make_folder(folder: Path) -> None:
             f"The folder {folder} cannot be made: {error.strerror or error}.",
             "Name a folder that you can write.",
         ) from None
-
-
-async def _snapshot(home: Home, found: GatewayOrStore) -> Path:
-    """Return a copy of the database, made by the running gateway, or under the home's lock if none runs."""
-    if isinstance(found, GatewayClient):
-        return Path(await found.snapshot())
-    if isinstance(found, Path):
-        raise NotFound(f"There is nothing to save: {found} is not there.", "Name the home with --home.")
-    copy = new_snapshot(home.path)
-    await found.snapshot(copy)
-    return copy
 
 
 def _find_shared(home: Home) -> Path | None:

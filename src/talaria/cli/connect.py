@@ -6,28 +6,29 @@ import os
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from talaria.access.authorizer import Authorizer
-from talaria.access.pairing import PairingAdmin
-from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.console.plain import StatusLine
-from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion, pairing_channels
+from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion
 from talaria.cli.hidden_input import ask_hidden, hidden_input
-from talaria.cli.home_gateway import gateway_or_store, running_gateway
+from talaria.cli.home_gateway import running_gateway
+from talaria.cli.operations import open_carrier
 from talaria.cli.options import Group, Invocation, group, run_loop, verb
 from talaria.config.edit import set_keys, write_secret
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.core.access import Person
+from talaria.core.access import PairingList, Person
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.program import spoken
-from talaria.operations.access import InviteBody, Nothing, invite_person, list_pairings
+from talaria.gateway import Records
+from talaria.operations.access import InviteBody, invite_person, list_pairings
+from talaria.operations.operation import Nothing
+from talaria.operations.status import show_status
 from talaria.parts import PARTS
 
 _TRY_SECONDS = 20.0
@@ -98,21 +99,20 @@ async def _connect(
                     click.echo(f"{refusal.user_text}\n  {refusal.hint}", err=True)
         _write(home, channel, {key: given[f"{key}_env"] for key in secrets}, secrets, options)
         click.echo(f"Connected {account.name}: {home.config} names it.")
-        found = await scopes.enter_async_context(gateway_or_store(home, make=True))
-        assert not isinstance(found, Path)
-        if isinstance(found, GatewayClient):
+        carry_out = await scopes.enter_async_context(open_carrier(home, make=True))
+        records = carry_out.at if isinstance(carry_out.at, Records) else None
+        if records is None:
             click.echo("The running gateway opens the channel within seconds.")
-            known = {each.person for each in (await found.carry_out(list_pairings, Nothing())).paired}
-            _tell(account, (await found.carry_out(invite_person, InviteBody(channel.name))).code, wait)
+        known = {each.person for each in (await carry_out(list_pairings, Nothing())).paired}
+        _tell(account, (await carry_out(invite_person, InviteBody(channel.name))).code, wait)
+        if records is None:
             name = await _await_gateway(home, channel.name, known, wait, serve)
         else:
-            admin = PairingAdmin(found.pairings, pairing_channels(PARTS))
-            _tell(account, (await admin.invite(channel.name)).code, wait)
             async with StatusLine(sys.stdout, _FOR_START, wait):
-                authorizer = Authorizer(found.pairings, {}, SystemClock())
+                authorizer = Authorizer(records.store.pairings, {}, records.clock)
                 name = await account.admit_first(authorizer, wait)
     click.echo(f"{name} is paired." if name else "Nobody came yet; the code stays good for an hour.")
-    if not isinstance(found, GatewayClient):
+    if records is not None:
         click.echo(f"Next: {serve}")
     if name:
         join = f"`talaria config set people.owner.ids {channel.name}:ID`"
@@ -172,18 +172,17 @@ async def _await_gateway(
         while (passed := clock.elapsed() - began) < wait:
             with suppress(TalariaError):  # it may be restarted meanwhile
                 async with running_gateway(home, os.environ) as client:
-                    state = "" if client is None else (await client.status())["channels"].get(channel, "")
+                    state, listed = "", PairingList((), ())
+                    if client is not None:
+                        state = (await client.carry_out(show_status, Nothing())).channels.get(channel, "")
+                        listed = await client.carry_out(list_pairings, Nothing())
                     line.say(_FOR_START if state.startswith("ready") else _FOR_GATEWAY)
                     if state.startswith("stopped") and passed > _RELOAD_SECONDS and not is_told:
                         line.hide()
                         click.echo(f"The gateway's channel is {state}")
                         click.echo(f"  Stop it, then start it here: {serve}")
                         is_told = True
-                    for each in (
-                        (await client.carry_out(list_pairings, Nothing())).paired
-                        if client is not None
-                        else ()
-                    ):
+                    for each in listed.paired:
                         if each.person.channel == channel and each.person not in known:
                             return each.person.name or each.person.user_id
             await clock.sleep(1)

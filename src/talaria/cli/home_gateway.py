@@ -1,34 +1,27 @@
-"""Access to the gateway of a home: a running one, one inside this process, or its store alone."""
+"""Access to the gateway of a home: a running one, or one inside this process."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING
 
 from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.token import ensure_http_token, find_http_token
 from talaria.cli.gateway_parts import parts_with_plugins
-from talaria.cli.options import Invocation, run_loop
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
 from talaria.core.ids import ChatAddress
 from talaria.parts import PARTS
-from talaria.store.part import StoreScope, find_engine
 
 if TYPE_CHECKING:
     from talaria.core.turns import Turn
-    from talaria.store.store import Store
 
-T = TypeVar("T")
-GatewayOrStore: TypeAlias = "GatewayClient | Store | Path"  # the path of a database that does not exist
 START_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 
@@ -119,48 +112,6 @@ def _belongs_to(session: str | None, turn: Turn) -> bool:
     return session is not None and (
         turn.session_id == session or (chat.channel, chat.kind, chat.chat) == ("http", "api", session)
     )
-
-
-def ask_home(
-    invocation: Invocation, use: Callable[[GatewayOrStore], Awaitable[T]], *, make: bool = False
-) -> T:
-    """Call `use` with the running gateway or the store of the home, and return its result."""
-
-    async def run() -> T:
-        home = invocation.home() if make else invocation.read_home()
-        async with gateway_or_store(home, make=make) as found:
-            return await use(found)
-
-    return run_loop(run())
-
-
-@asynccontextmanager
-async def gateway_or_store(home: Home, *, make: bool = False) -> AsyncIterator[GatewayOrStore]:
-    """Give a client of the running gateway, or else the store, under the lock of the home.
-
-    With the store alone no turn is resumed and no model is called. For a home without a database, gives its
-    path, or creates it with `make`. Raises `StoreError` if the database cannot be opened.
-    """
-    async with running_gateway(home, os.environ) as client:
-        if client is not None:
-            yield client
-            return
-    from talaria.core.clock import SystemClock
-    from talaria.store.home_lock import HomeLock
-    from talaria.store.settings import is_file
-
-    settings = load(home.path, os.environ, PARTS).settings
-    engine, database = find_engine(PARTS, settings.store.url), home.find_database(settings.store.url)
-    if (loss := home.find_loss(settings.store.url)) is not None:
-        raise loss
-    if make:
-        home.prepare()
-    elif is_file(settings.store.url) and not database.exists():
-        yield database
-        return
-    with HomeLock(home.path):
-        async with engine.open(StoreScope(home.database, SystemClock()), settings.of(engine)) as store:
-            yield store
 
 
 async def _wait_for_running(home: Home, environ: Mapping[str, str]) -> GatewayAddress | None:

@@ -20,6 +20,9 @@ from talaria.config.load import Loaded, load, own_secrets
 from talaria.config.secrets_file import SECRETS_FILE, home_environ, read_secrets_file, write_secrets_file
 from talaria.core.errors import ConfigError, NotFound, TalariaError
 from talaria.core.text import clean, clean_line
+from talaria.observe.metrics import ServerReading
+from talaria.operations.operation import Nothing
+from talaria.operations.status import show_status
 from talaria.parts import PARTS
 from talaria.tools.mcp import pins
 from talaria.tools.mcp.part import MCP
@@ -193,17 +196,17 @@ def _list(invocation: Invocation) -> None:
     click.echo("\n".join((columns(rows), *told)))
 
 
-async def _readings(home: Home) -> Mapping[str, Any] | None:
+async def _readings(home: Home) -> Mapping[str, ServerReading] | None:
     async with running_gateway(home, os.environ) as client:
-        return None if client is None else (await client.status()).get("mcp_servers", {})
+        return None if client is None else (await client.carry_out(show_status, Nothing())).mcp_servers
 
 
-def _state(server: McpServer, readings: Mapping[str, Any] | None, name: str) -> tuple[str, str]:
+def _state(server: McpServer, readings: Mapping[str, ServerReading] | None, name: str) -> tuple[str, str]:
     if readings is None or name not in readings:
         waits = "no gateway runs" if readings is None else "starting"
         return (waits if server.enabled else "off"), ""
     reading = readings[name]
-    return str(reading.get("state", "")), f"{reading.get('trouble', '')} {reading.get('hint', '')}".strip()
+    return reading.state, f"{reading.trouble} {reading.hint}".strip()
 
 
 def _where(server: McpServer) -> str:

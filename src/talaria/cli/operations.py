@@ -20,8 +20,8 @@ from talaria.access.pairing import PairingAdmin
 from talaria.access.people import People
 from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.descriptor import find_address, pairing_channels
-from talaria.cli.home_gateway import GatewayOrStore, ask_home
-from talaria.cli.options import Group, Invocation, verb
+from talaria.cli.home_gateway import running_gateway
+from talaria.cli.options import Group, Invocation, run_loop, verb
 from talaria.cli.text import columns
 from talaria.config.home import DEFAULT_HOME, Home
 from talaria.config.load import load
@@ -34,7 +34,10 @@ from talaria.operations.operation import I, InputField, O, Operation, OperationC
 from talaria.operations.table import OPERATIONS, Operations
 from talaria.parts import PARTS
 from talaria.search.index import open_index
+from talaria.store.home_lock import HomeLock
 from talaria.store.memory import MemoryStore
+from talaria.store.part import StoreScope, find_engine
+from talaria.store.settings import is_file
 from talaria.store.store import Store
 from talaria.turns.deletion import Deletions
 from talaria.turns.lifecycle import SessionLifecycle
@@ -47,31 +50,32 @@ T = TypeVar("T")
 _SHORT = 60  # characters of a cell
 
 
+@dataclass(frozen=True, slots=True)
 class Carrier:
-    """Carries out operations: by the running gateway, or on the records of a home."""
+    """Carries out operations: by the running gateway, or on the records of a home. `missing` is the path of
+    the database if the home has none; the records are empty then."""
 
-    def __init__(self, at: GatewayClient | Records, home: Home, *, has_database: bool = True) -> None:
-        self._at = at
-        self._home = home
-        self._has_database = has_database
+    at: GatewayClient | Records
+    home: Home
+    missing: Path | None = None
 
     async def __call__(self, operation: Operation[Any, I, O], wanted: I) -> O:
         try:
-            if isinstance(self._at, GatewayClient):
-                return await self._at.carry_out(operation, wanted)
-            return await operation.handle(self._at, OperationCall(HOME_CALLER), wanted)
+            if isinstance(self.at, GatewayClient):
+                return await self.at.carry_out(operation, wanted)
+            return await operation.handle(self.at, OperationCall(HOME_CALLER), wanted)
         except TalariaError as error:
             raise self._explain(error) from error
 
     def _explain(self, error: TalariaError) -> TalariaError:
         """Return the error with what a person at the command line has to know beside it."""
         text, hint = error.user_text, error.hint
-        if error.type == "not_found" and not self._has_database:
-            text = f"{text} There is no database {self._home.database}."
+        if error.type == "not_found" and self.missing is not None:
+            text = f"{text} There is no database {self.missing}."
             hint = f"{hint} No gateway has run there. Name another home with --home or TALARIA_HOME."
-        elif error.type == "not_found" and self._home.path != Path(DEFAULT_HOME).expanduser():
-            hint = f"{hint} This is about the home {self._home.path}."
-        elif error.type == "busy" and not isinstance(self._at, GatewayClient):
+        elif error.type == "not_found" and self.home.path != Path(DEFAULT_HOME).expanduser():
+            hint = f"{hint} This is about the home {self.home.path}."
+        elif error.type == "busy" and not isinstance(self.at, GatewayClient):
             hint = "No gateway is running. Start `talaria serve`, let the turn finish, then try again."
         else:
             return error
@@ -86,15 +90,40 @@ def ask(invocation: Invocation, operation: Operation[Records, I, O], wanted: I, 
 def ask_each(invocation: Invocation, use: Callable[[Carrier], Awaitable[T]], *, make: bool = False) -> T:
     """Carry out several operations, by the same gateway or on the same records."""
 
-    async def at(found: GatewayOrStore) -> T:
-        home = invocation.home()
-        if isinstance(found, GatewayClient):
-            return await use(Carrier(found, home))
-        store = None if isinstance(found, Path) else found
-        async with open_records(home, store) as records:
-            return await use(Carrier(records, home, has_database=store is not None))
+    async def run() -> T:
+        async with open_carrier(invocation.home() if make else invocation.read_home(), make=make) as carrier:
+            return await use(carrier)
 
-    return ask_home(invocation, at, make=make)
+    return run_loop(run())
+
+
+@asynccontextmanager
+async def open_carrier(home: Home, *, make: bool = False) -> AsyncIterator[Carrier]:
+    """Give the running gateway, or else the records of the home, under its lock.
+
+    With the records alone no turn is resumed and no model is called. A home without a database gets one with
+    `make`, and has no records otherwise. Raises `StoreError` if the database cannot be opened.
+    """
+    async with running_gateway(home, os.environ) as client:
+        if client is not None:
+            yield Carrier(client, home)
+            return
+    settings = load(home.path, os.environ, PARTS).settings
+    engine, database = find_engine(PARTS, settings.store.url), home.find_database(settings.store.url)
+    if (loss := home.find_loss(settings.store.url)) is not None:
+        raise loss
+    if make:
+        home.prepare()
+    elif is_file(settings.store.url) and not database.exists():
+        async with open_records(home, None) as records:
+            yield Carrier(records, home, missing=database)
+        return
+    with HomeLock(home.path):
+        async with (
+            engine.open(StoreScope(home.database, SystemClock()), settings.of(engine)) as store,
+            open_records(home, store) as records,
+        ):
+            yield Carrier(records, home)
 
 
 @asynccontextmanager

@@ -15,11 +15,11 @@ from talaria.core.text import clean_line
 from talaria.operations.access import (
     ApproveBody,
     InviteBody,
-    Nothing,
     RevokeBody,
     list_pairings,
     revoke_pairing,
 )
+from talaria.operations.operation import Nothing
 from talaria.parts import PARTS
 
 

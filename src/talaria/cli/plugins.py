@@ -131,10 +131,12 @@ def _run(home: Home, source: PluginSource) -> CheckResult:
 async def _pending(home: Home, reports: Sequence[PluginReport]) -> list[str]:
     """Return the plug-ins that the running gateway does not use as the next start will."""
     from talaria.cli.home_gateway import running_gateway
+    from talaria.operations.operation import Nothing
+    from talaria.operations.status import show_status
 
     async with running_gateway(home, os.environ) as client:
         if client is None:
             return []
-        used = (await client.status()).get("plugins", ())
-    loaded = {each["name"] for each in used if each["state"] == PluginState.LOADED}
+        used = (await client.carry_out(show_status, Nothing())).plugins
+    loaded = {each.name for each in used if each.state is PluginState.LOADED}
     return sorted(loaded ^ {report.name for report in reports if not report.problem})

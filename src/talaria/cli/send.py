@@ -11,6 +11,7 @@ import click
 from talaria.cli.ask import compose, files_option
 from talaria.cli.home_gateway import connect
 from talaria.cli.options import Invocation, run_loop, verb
+from talaria.operations.turns import SendBody, send_message
 
 
 @verb(
@@ -37,6 +38,7 @@ def command(invocation: Invocation, chat: str, text: str | None, files: tuple[Pa
     async def run() -> str:
         async with connect(home, os.environ) as client:
             ids = [await client.upload(path) for path in files]
-            return await client.send_to(chat, message, uuid.uuid4().hex, ids)
+            sent = await client.carry_out(send_message, SendBody(chat, message, ids), uuid.uuid4().hex)
+            return sent.id
 
     click.echo(run_loop(run()))

@@ -15,7 +15,8 @@ from talaria.core.access import Role
 from talaria.core.clock import SystemClock
 from talaria.core.tokens import NamedToken
 from talaria.core.units import parse_duration
-from talaria.operations.access import AddTokenBody, Nothing, RevokeTokenBody, TokenList
+from talaria.operations.access import AddTokenBody, RevokeTokenBody, TokenList
+from talaria.operations.operation import Nothing
 
 
 @group("token", "talaria token add phone --role chat", "talaria token list")

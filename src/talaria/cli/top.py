@@ -6,8 +6,8 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -19,9 +19,15 @@ from talaria.channels.console.gateway_client import GatewayClient
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.text import count
+from talaria.cluster.overview import MemberState
+from talaria.core.background import ProcessInfo
 from talaria.core.errors import NotFound
 from talaria.core.text import clean_line
 from talaria.core.units import format_age, format_size
+from talaria.observe.metrics import EndpointReading
+from talaria.operations.operation import Nothing
+from talaria.operations.status import ClusterView, StatusView, show_pool, show_status
+from talaria.pool.pool import PoolStats
 
 _MAX_AGENTS = 15
 _COMMAND_WIDTH = 48
@@ -55,13 +61,15 @@ async def _watch(invocation: Invocation, *, once: bool, cluster: bool) -> None:
 
 
 async def _look(client: GatewayClient, *, cluster: bool) -> RenderableType:
-    status = await client.status()
-    return render_cluster(status, time.time()) if cluster else render(status, await client.pool())
+    status = await client.carry_out(show_status, Nothing())
+    if cluster:
+        return render_cluster(status, time.time())
+    return render(status, await client.carry_out(show_pool, Nothing()))
 
 
-def render_cluster(status: dict[str, Any], now: float) -> RenderableType:
+def render_cluster(status: StatusView, now: float) -> RenderableType:
     """Return the gateways that serve the database together. Raises `NotFound` for a gateway on SQLite."""
-    cluster = status.get("cluster")
+    cluster = status.cluster
     if cluster is None:
         raise NotFound(
             "This gateway serves its database alone.",
@@ -71,47 +79,46 @@ def render_cluster(status: dict[str, Any], now: float) -> RenderableType:
     for head in ("GATEWAY", "STATE", "UP", "VERSION", "TURNS", "ENDED", "AGENTS", "MEMORY", "ROLES"):
         is_number = head in ("UP", "TURNS", "ENDED", "AGENTS", "MEMORY")
         table.add_column(head, justify="right" if is_number else "left", no_wrap=head != "ROLES")
-    for member in cluster["members"]:
-        figures, place = member["figures"], member["url"].partition("://")[2]
-        name = clean_line(f"{member['host']} {place}", _NAME_WIDTH) + (" (here)" if member["is_here"] else "")
-        is_unknown = cluster["is_out"] and member["state"] == "gone"
+    for member in cluster.members:
+        figures, place = member.figures, member.url.partition("://")[2]
+        name = clean_line(f"{member.host} {place}", _NAME_WIDTH) + (" (here)" if member.is_here else "")
+        is_unknown = cluster.is_out and member.state is MemberState.GONE
         table.add_row(
             Text(name),  # an IPv6 address would be markup
-            "unknown" if is_unknown else clean_line(member["state"]),
-            format_age(max(0.0, now - member["started_at"])),
-            Text(clean_line(member["version"], _VERSION_WIDTH)),
-            str(figures["turns"]),
-            str(figures["turns_total"]),
-            str(figures["agents"]),
-            format_size(figures["rss_bytes"]),
-            Text(clean_line(", ".join(member["roles"])) or "-"),
+            "unknown" if is_unknown else clean_line(member.state),
+            format_age(max(0.0, now - member.started_at)),
+            Text(clean_line(member.version, _VERSION_WIDTH)),
+            str(figures.turns),
+            str(figures.turns_total),
+            str(figures.agents),
+            format_size(figures.rss_bytes),
+            Text(clean_line(", ".join(member.roles)) or "-"),
         )
-    owed, living = status["owed"], sum(each["state"] != "gone" for each in cluster["members"])
-    lease = f"leases of {cluster['lease_seconds']:g} s"
+    owed, living = status.owed, sum(each.state is not MemberState.GONE for each in cluster.members)
+    lease = f"leases of {cluster.lease_seconds:g} s"
     facts = [
-        f"{count(len(cluster['members']), 'gateway')} as last seen, since this one lost the database, {lease}"
-        if cluster["is_out"]
+        f"{count(len(cluster.members), 'gateway')} as last seen, since this one lost the database, {lease}"
+        if cluster.is_out
         else f"{count(living, 'gateway')}, {lease}",
-        f"owed: {count(owed['turns'], 'turn')}, {count(owed['replies'], 'reply', 'replies')}",
+        f"owed: {count(owed.turns, 'turn')}, {count(owed.replies, 'reply', 'replies')}",
     ]
     views: list[RenderableType] = [*facts, "", table]
-    if troubles := _cluster_troubles(status):
+    if troubles := _cluster_troubles(status, cluster):
         views += ["", *(Text(clean_line(text, _TROUBLE_WIDTH), style="yellow") for text in troubles)]
     return Group(*views)
 
 
-def _cluster_troubles(status: dict[str, Any]) -> list[str]:
+def _cluster_troubles(status: StatusView, cluster: ClusterView) -> list[str]:
     """Return what is wrong with the cluster, as this gateway and the others tell it."""
-    cluster = status["cluster"]
-    told = [f"here: {reason}" for reason in status["reasons"]] + list(cluster["troubles"])
+    told = [f"here: {reason}" for reason in status.reasons] + list(cluster.troubles)
     return told + [
-        f"{member['host']} {member['url']}: {member['figures']['trouble']}"
-        for member in cluster["members"]
-        if member["figures"]["trouble"] and not member["is_here"] and member["state"] != "gone"
+        f"{member.host} {member.url}: {member.figures.trouble}"
+        for member in cluster.members
+        if member.figures.trouble and not member.is_here and member.state is not MemberState.GONE
     ]
 
 
-def render(status: dict[str, Any], pool: dict[str, Any]) -> RenderableType:
+def render(status: StatusView, pool: PoolStats) -> RenderableType:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold")
     for name, text in _facts(status, pool):
@@ -119,76 +126,76 @@ def render(status: dict[str, Any], pool: dict[str, Any]) -> RenderableType:
     agents = Table(box=None, padding=(0, 2), header_style="dim")
     for head in ("AGENT OF", "STATE", "BYTES", "IDLE", "REVISION"):
         agents.add_column(head, justify="right" if head in ("BYTES", "IDLE") else "left", no_wrap=True)
-    for agent in list(reversed(pool["agents"]))[:_MAX_AGENTS]:
+    for agent in list(reversed(pool.agents))[:_MAX_AGENTS]:
         agents.add_row(
-            str(agent["chat_key"]).removeprefix("agent:"),
-            agent["state"],
-            format_size(agent["bytes"]),
-            f"{agent['idle_seconds']:.0f} s",
-            agent["revision"],
+            agent.chat_key.removeprefix("agent:"),
+            agent.state,
+            format_size(agent.bytes),
+            f"{agent.idle_seconds:.0f} s",
+            agent.revision,
         )
     views: list[RenderableType] = [facts, "", agents]
-    if running := status.get("processes"):
+    if running := status.processes:
         views += ["", render_processes(running, time.time())]
     return Group(*views)
 
 
-def render_processes(running: list[dict[str, Any]], now: float) -> Table:
+def render_processes(running: Sequence[ProcessInfo], now: float) -> Table:
     """Return the background processes of all sessions, the newest first."""
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for head in ("PROCESS", "SESSION", "COMMAND", "TIME", "PRINTED"):
         is_cut = head in ("SESSION", "COMMAND")  # on a narrow terminal, and no other column
         table.add_column(head, justify="right" if head in ("TIME", "PRINTED") else "left", no_wrap=not is_cut)
-    for process in sorted(running, key=lambda each: -each["started_at"])[:_MAX_AGENTS]:
-        age = format_age(max(0.0, now - process["started_at"]))
+    for process in sorted(running, key=lambda each: -each.started_at)[:_MAX_AGENTS]:
+        age = format_age(max(0.0, now - process.started_at))
         cut = partial(Text, no_wrap=True, overflow="ellipsis")
-        command = cut(clean_line(process["command"], _COMMAND_WIDTH))
-        session = cut(process["session_id"])
-        table.add_row(process["id"], session, command, age, format_size(process["written"]))
+        command = cut(clean_line(process.command, _COMMAND_WIDTH))
+        session = cut(process.session_id)
+        table.add_row(process.id, session, command, age, format_size(process.written))
     return table
 
 
-def _facts(status: dict[str, Any], pool: dict[str, Any]) -> list[tuple[str, str]]:
-    turns, counters, owed = status["turns"], pool["counters"], status["owed"]
-    found = sum(counters[name] for name in ("hits", "builds", "catchups", "rebuilds"))
-    warm = f"{(counters['hits'] + counters['catchups']) * 100 // found} % found warm" if found else "none yet"
-    evicted = sum(number for name, number in counters.items() if name.startswith("evicted_"))
-    endpoints = ", ".join(f"{name} ({_condition(about)})" for name, about in status["endpoints"].items())
+def _facts(status: StatusView, pool: PoolStats) -> list[tuple[str, str]]:
+    turns, counters, owed = status.turns, pool.counters, status.owed
+    found = counters.hits + counters.builds + counters.catchups + counters.rebuilds
+    warm = f"{(counters.hits + counters.catchups) * 100 // found} % found warm" if found else "none yet"
+    evicted = counters.evicted_cap + counters.evicted_idle + counters.evicted_bytes
+    endpoints = ", ".join(f"{name} ({_condition(about)})" for name, about in status.endpoints.items())
     return [
-        ("gateway", f"{status['version']}, {status['phase']}, up {status['uptime_seconds']:.0f} s"),
-        ("memory", format_size(status["rss_bytes"])),
+        ("gateway", f"{status.version}, {status.phase}, up {status.uptime_seconds:.0f} s"),
+        ("memory", format_size(status.rss_bytes)),
         ("turns", ", ".join(f"{number} {state}" for state, number in turns.items() if number) or "none yet"),
-        ("owed", f"{count(owed['turns'], 'turn')}, {count(owed['replies'], 'reply', 'replies')}"),
+        ("owed", f"{count(owed.turns, 'turn')}, {count(owed.replies, 'reply', 'replies')}"),
         (
             "pool",
-            f"{pool['size']} of {pool['cap']} agents, {pool['busy']} busy, "
-            f"{format_size(pool['bytes'])} of {format_size(pool['max_bytes'])}",
+            f"{pool.size} of {pool.cap} agents, {pool.busy} busy, "
+            f"{format_size(pool.bytes)} of {format_size(pool.max_bytes)}",
         ),
-        ("leases", f"{warm}; {counters['rebuilds']} rebuilt, {evicted} evicted"),
+        ("leases", f"{warm}; {counters.rebuilds} rebuilt, {evicted} evicted"),
         ("endpoints", endpoints or "none called yet"),
         *_jobs(status),
     ]
 
 
-def _jobs(status: dict[str, Any]) -> list[tuple[str, str]]:
+def _jobs(status: StatusView) -> list[tuple[str, str]]:
     """Return the line about jobs, if there are any."""
-    jobs = status.get("jobs") or {}
-    if not sum(jobs.get("jobs", {}).values()):
+    jobs = status.jobs
+    if not sum(jobs.jobs.values()):
         return []
-    kept = ", ".join(f"{number} {state}" for state, number in jobs["jobs"].items() if number)
-    runs = ", ".join(f"{number} {state}" for state, number in jobs["runs"].items() if number) or "none yet"
-    late = f"; a run waits for {format_age(jobs['late_seconds'])}" if jobs["late_seconds"] >= 1 else ""
-    held = f"; they wait: {status['scheduled_work_waits']}" if status.get("scheduled_work_waits") else ""
+    kept = ", ".join(f"{number} {state}" for state, number in jobs.jobs.items() if number)
+    runs = ", ".join(f"{number} {state}" for state, number in jobs.runs.items() if number) or "none yet"
+    late = f"; a run waits for {format_age(jobs.late_seconds)}" if jobs.late_seconds >= 1 else ""
+    held = f"; they wait: {status.scheduled_work_waits}" if status.scheduled_work_waits else ""
     return [("jobs", f"{kept}; runs: {runs}{late}{held}")]
 
 
-def _condition(endpoint: dict[str, Any]) -> str:
+def _condition(endpoint: EndpointReading) -> str:
     """Describe the calls at an endpoint, and its circuit breaker if that is not closed."""
-    parts = [f"{endpoint['busy']} under way"]
-    if endpoint["waiting"]:
-        parts.append(f"{endpoint['waiting']} waiting")
-    if endpoint["state"] == "open":
-        parts.append(f"resting for {endpoint['retry_seconds']:.0f} s after {endpoint['failures']} failures")
-    elif endpoint["state"] != "closed":
+    parts = [f"{endpoint.busy} under way"]
+    if endpoint.waiting:
+        parts.append(f"{endpoint.waiting} waiting")
+    if endpoint.state == "open":
+        parts.append(f"resting for {endpoint.retry_seconds:.0f} s after {endpoint.failures} failures")
+    elif endpoint.state != "closed":
         parts.append("being tried again")
     return ", ".join(parts)

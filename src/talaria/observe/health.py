@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, Final, TypeVar
 
 import msgspec
 
+from talaria.core.errors import StoreError
+
+T = TypeVar("T")
+
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STORE_SECONDS: Final = 2.0  # to wait for the database
+_STORE_SECONDS_IN_TROUBLE: Final = 0.25
 
 
 class GatewayPhase(StrEnum):
@@ -44,6 +53,7 @@ class Health:
     def __init__(self) -> None:
         self._phase = GatewayPhase.STARTING
         self._checks: dict[str, Callable[[], str | None]] = {}
+        self._answers: dict[str, Any] = {}
 
     @property
     def phase(self) -> GatewayPhase:
@@ -64,6 +74,16 @@ class Health:
         troubles = {name: trouble for name, trouble in found if trouble is not None}
         reasons += [f"{name}: {trouble}" for name, trouble in troubles.items()]
         return Readiness(not reasons, self._phase, tuple(reasons), tuple(troubles))
+
+    async def ask_store(self, name: str, ask: Callable[[], Awaitable[T]], first: T) -> T:
+        """Return the database's answer. If the database does not answer in time or fails, return its last
+        answer under this name, or `first` if there is none. The wait is short while there is trouble."""
+        seconds = _STORE_SECONDS if self.readiness().is_ready else _STORE_SECONDS_IN_TROUBLE
+        with contextlib.suppress(TimeoutError, StoreError):
+            async with asyncio.timeout(seconds):
+                self._answers[name] = await ask()
+        known: T = self._answers.get(name, first)
+        return known
 
 
 def read_rss() -> int:

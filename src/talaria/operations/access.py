@@ -15,11 +15,7 @@ from talaria.core.errors import Refused
 from talaria.core.redaction import Secret
 from talaria.core.tokens import NamedToken
 from talaria.gateway import Records
-from talaria.operations.operation import OPERATE, OperationCall, argument, operation
-
-
-class Nothing(msgspec.Struct, frozen=True):
-    """An input without fields."""
+from talaria.operations.operation import OPERATE, Nothing, OperationCall, argument, operation
 
 
 class ApproveBody(msgspec.Struct, frozen=True):

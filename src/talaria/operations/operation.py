@@ -34,8 +34,9 @@ from talaria.core.ids import ChatKey
 H = TypeVar("H")
 I = TypeVar("I", bound=msgspec.Struct)  # noqa: E741 - of input
 O = TypeVar("O")  # noqa: E741 - of output
-ALL, CHAT, OPERATE = RouteAccess.ALL, RouteAccess.CHAT, RouteAccess.OPERATE
+ALL, READ, CHAT, OPERATE = RouteAccess.ALL, RouteAccess.READ, RouteAccess.CHAT, RouteAccess.OPERATE
 SMALL_BODY: Final = 4096  # bytes; enough for a few short fields
+ANSWER_SECONDS: Final = 60.0
 _PATH_FIELD: Final = re.compile(r"{(\w+)}")
 _IN_QUERY: Final = ("GET", "DELETE")
 
@@ -51,10 +52,11 @@ class Link(NamedTuple):
 
 class OperationCall(msgspec.Struct):
     """A call of an operation. `about` is what it acts on, for the audit log; None if that is the caller's
-    own."""
+    own. `key` is the caller's idempotency key, for operations that take one."""
 
     caller: ApiCaller
     about: str | None = None
+    key: str | None = None
 
     def sees(self, chat: ChatKey) -> bool:
         """Return whether the chat exists for the caller. A chat that is not the caller's own is noted."""
@@ -70,9 +72,11 @@ class Operation(Generic[H, I, O]):
     `Gateway`, and the call and the input; it returns the answer.
 
     `route` is the method and the path. Fields of the input that the path names come from there; the others
-    from the query or, if the method has a body, from the body. The answer has the `status`, or that of its
-    type in `also`, and no cache keeps one that `is_secret`. `errors` are the types of errors that it may have
-    beside those of every call.
+    from the query or, if the method has a body, from the body, which has at most `max_body` bytes, or
+    `http.max_body` if that is None. The answer has the `status`, or that of its type in `also`, and no cache
+    keeps one that `is_secret`. `errors` are the types of errors that it may have beside those of every call.
+    With `takes_key`, calls with the same `Idempotency-Key` are one. A client waits `answer_seconds` for the
+    answer; None is without limit.
 
     With `audit`, the audit log has a line of that name for each call that operates, or that sets `about`.
     With `usage`, example command lines, there is a verb of the command line. `tool` is the name of its tool
@@ -89,8 +93,10 @@ class Operation(Generic[H, I, O]):
     errors: tuple[str, ...] = ()
     example: str = ""
     links: tuple[Link, ...] = ()
-    max_body: int = SMALL_BODY
+    max_body: int | None = SMALL_BODY
     is_secret: bool = False
+    takes_key: bool = False
+    answer_seconds: float | None = ANSWER_SECONDS
     usage: tuple[str, ...] = ()
     tool: str = ""
 
@@ -197,6 +203,10 @@ class InputField(NamedTuple):
     def takes_words(self) -> bool:
         """Whether the rest of the command line is its value, word by word."""
         return self.argument.endswith("…")
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """An input without fields."""
 
 
 def argument(text: str, name: str, **limits: Any) -> Meta:

@@ -10,6 +10,7 @@ from talaria.operations.jobs import JOB_OPERATIONS
 from talaria.operations.memory import MEMORY_OPERATIONS
 from talaria.operations.operation import Operation
 from talaria.operations.sessions import SESSION_OPERATIONS
+from talaria.operations.status import GATEWAY_OPERATIONS
 from talaria.operations.turns import TURN_OPERATIONS
 
 Operations = tuple[Operation[Any, Any, Any], ...]
@@ -20,4 +21,5 @@ OPERATIONS: Final[Operations] = (
     *JOB_OPERATIONS,
     *MEMORY_OPERATIONS,
     *ACCESS_OPERATIONS,
+    *GATEWAY_OPERATIONS,
 )

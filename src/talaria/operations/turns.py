@@ -1,4 +1,4 @@
-"""Operations on turns: listing and cancelling them, and telling the story of one."""
+"""Operations on turns, and messages outside of them: listing, cancelling, explaining and sending."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import msgspec
 from msgspec import Meta
 
 from talaria.access.callers import Credential
+from talaria.core.errors import BadRequest, ToolError
 from talaria.core.ids import TurnId
+from talaria.core.messages import File
+from talaria.core.sending import ChatMessage
 from talaria.gateway import Gateway, Records
-from talaria.operations.operation import ALL, CHAT, OperationCall, argument, operation
+from talaria.operations.operation import ALL, CHAT, OPERATE, Link, OperationCall, argument, operation
 from talaria.operations.turn_views import (
     ExplainedTurn,
     TurnLine,
@@ -30,6 +33,18 @@ class TurnQuery(msgspec.Struct, frozen=True):
 
 class TurnKey(msgspec.Struct, frozen=True):
     id: TurnName
+
+
+class SendBody(msgspec.Struct, forbid_unknown_fields=True):
+    """`chat` is a chat's key, or the name or the id of a session. `files` are ids of uploads."""
+
+    chat: str
+    text: str = ""
+    files: list[str] = []
+
+
+class SentView(msgspec.Struct, frozen=True):
+    id: TurnId
 
 
 @operation("turns.list", "GET /api/turns", ALL)
@@ -63,4 +78,29 @@ async def cancel_turn(gateway: Gateway, call: OperationCall, wanted: TurnKey) ->
     return TurnView.recorded(record)
 
 
-TURN_OPERATIONS: Final = (list_turns, show_turn, cancel_turn)
+@operation(
+    "messages.send",
+    "POST /api/send",
+    OPERATE,
+    audit="send",
+    status=202,
+    errors=("not_found", "idempotency_conflict", "too_large"),
+    example='{"chat": "home", "text": "The backup is done."}',
+    links=(Link(202, "$response.body#/id", "id", ("GET /api/turns/{id}",)),),
+    max_body=None,
+    takes_key=True,
+)
+async def send_message(gateway: Gateway, call: OperationCall, wanted: SendBody) -> SentView:
+    """Write a message to a chat, outside of its turns. The answer is 202 once it is on disk."""
+    caller = call.caller
+    call.about = chat = await gateway.sender.find_chat(wanted.chat)
+    parts = await gateway.uploads.parts(chat, wanted.files, caller.uploader) if wanted.files else ()
+    files = tuple(part.path for part in parts if isinstance(part, File))
+    try:
+        sent = await gateway.sender.send(ChatMessage(chat, wanted.text, caller.sender, files, call.key))
+    except ToolError as error:  # a file that must not be sent
+        raise BadRequest(error.user_text, error.hint) from error
+    return SentView(sent.turn.id)
+
+
+TURN_OPERATIONS: Final = (list_turns, show_turn, cancel_turn, send_message)

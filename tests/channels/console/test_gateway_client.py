@@ -26,7 +26,8 @@ from talaria.core.errors import BadRequest, TalariaError
 from talaria.core.events import Delta, Done
 from talaria.core.files import SentFile
 from talaria.jobs.views import JobView
-from talaria.operations import access, jobs, sessions
+from talaria.operations import access, jobs, sessions, status, turns
+from talaria.operations.operation import Nothing
 from talaria.operations.pages import PageQuery
 
 Use = Callable[[GatewayClient], Awaitable[Any]]
@@ -113,7 +114,20 @@ async def client(gateway: Gateway) -> AsyncIterator[GatewayClient]:
             {"secret": "s", "token": TOKEN},
         ),
         (lambda c: c.login_code(), "POST /api/login/codes", None, {"code": "C"}, "C"),
-        (lambda c: c.snapshot(), "POST /api/backup", None, {"database": "/x"}, "/x"),
+        (
+            lambda c: c.carry_out(status.copy_database, Nothing()),
+            "POST /api/backup",
+            None,
+            {"database": "/x"},
+            {"database": "/x"},
+        ),
+        (
+            lambda c: c.carry_out(turns.send_message, turns.SendBody("home", "hello"), "key"),
+            "POST /api/send",
+            {"chat": "home", "text": "hello"},
+            {"id": "t1"},
+            {"id": "t1"},
+        ),
         (lambda c: c.fetch_model("a/b"), "POST /api/models/a%2Fb/fetch", None, {"larger": LARGER}, LARGER),
         (
             lambda c: c.larger_model(),
@@ -158,7 +172,6 @@ async def client(gateway: Gateway) -> AsyncIterator[GatewayClient]:
             JOB,
         ),
         (lambda c: c.status(), "GET /api/status", None, {"ready": True}, {"ready": True}),
-        (lambda c: c.pool(), "GET /api/pool", None, {"agents": 1}, {"agents": 1}),
         (lambda c: c.models(), "GET /v1/models", None, {"data": [{"id": "a"}, {"id": "b"}]}, ["a", "b"]),
     ],
 )

@@ -21,19 +21,14 @@ from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked
 from talaria.core.files import SentFile
 from talaria.core.questions import QuestionKind, Span
-from talaria.core.tokens import NamedToken
 from talaria.models.local.larger import LargerModel
 from talaria.net.sse import SseEvent, SseOverflow, SseParser
-from talaria.operations.operation import I, O, Operation, given_fields
-from talaria.operations.turn_views import (
-    AcceptedTurn,
-    ExplainedTurn,
-)
+from talaria.operations.operation import ANSWER_SECONDS, I, O, Operation, given_fields
+from talaria.operations.turn_views import AcceptedTurn, ExplainedTurn
 
 T = TypeVar("T")
 
 _CONNECT_SECONDS = 5.0
-_ANSWER_SECONDS = 60.0
 _SILENCE_SECONDS = 60.0  # the gateway sends a comment every 15 seconds
 _RETRIES = Backoff(first=0.1, longest=2.0)
 _OTHER_TOKEN = "It was started with another one: set TALARIA_HTTP_TOKEN to that, or restart the gateway."  # noqa: S105
@@ -107,7 +102,7 @@ class GatewayClient:
         return self._find is None
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(timeout=_limits(_ANSWER_SECONDS), trust_env=False)
+        self._session = aiohttp.ClientSession(timeout=_limits(ANSWER_SECONDS), trust_env=False)
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -136,12 +131,6 @@ class GatewayClient:
         path, headers = f"/api/sessions/{_quote(name)}/messages", {"Idempotency-Key": key}
         answer = await self._with_retries(lambda: self._call("POST", path, body, headers=headers), retry)
         return _decode(answer, AcceptedTurn)
-
-    async def send_to(self, chat: str, text: str, key: str, files: Sequence[str] = ()) -> str:
-        """Send a message to a chat outside of its turns, and return its id."""
-        body = {"chat": chat, "text": text, "files": files}
-        answer = await self._call("POST", "/api/send", body, headers={"Idempotency-Key": key})
-        return _decode(answer, _Id).id
 
     async def upload(self, path: Path, retry: RetryPolicy = NO_RETRY) -> str:
         """Upload a file and return its id. Raises `BadRequest` if the file cannot be read."""
@@ -220,11 +209,6 @@ class GatewayClient:
         """Return a code for a link that logs a browser in, once, within ten minutes."""
         return _decode(await self._call("POST", "/api/login/codes"), _Code).code
 
-    async def snapshot(self) -> str:
-        """Let the gateway copy its database and return the path of the copy. Has no time limit."""
-        answer = await self._call("POST", "/api/backup", timeout=_limits(None))
-        return _decode(answer, _Copy).database
-
     async def fetch_model(self, name: str) -> LargerModel:
         """Let the gateway download a built-in model, and return the state of the larger one."""
         answer = await self._call("POST", f"/api/models/{_quote(name)}/fetch")
@@ -237,10 +221,8 @@ class GatewayClient:
         return _decode(await self._call("GET", "/api/status"), _Status).built_in_model.larger
 
     async def status(self) -> dict[str, Any]:
+        """Return the status undecoded, for `talaria doctor`, which also checks gateways of other versions."""
         return _decode(await self._call("GET", "/api/status"), dict[str, Any])
-
-    async def pool(self) -> dict[str, Any]:
-        return _decode(await self._call("GET", "/api/pool"), dict[str, Any])
 
     async def models(self) -> list[str]:
         """Return the names that a message may ask for; none if no model is configured."""
@@ -249,12 +231,9 @@ class GatewayClient:
 
     # -- calls
 
-    async def ask(self, method: str, path: str, kind: type[T], body: object = None) -> T:
-        """Call the API and return its answer, decoded. Raises what the other calls raise."""
-        return _decode(await self._call(method, path, body), kind)
-
-    async def carry_out(self, operation: Operation[Any, I, O], wanted: I) -> O:
-        """Call an operation of the gateway and return its answer. Raises what the other calls raise."""
+    async def carry_out(self, operation: Operation[Any, I, O], wanted: I, key: str | None = None) -> O:
+        """Call an operation of the gateway and return its answer. Attempts with the same `key` are one call,
+        if the operation takes one. Raises what the other calls raise."""
         given = given_fields(wanted)
         parts: dict[str, dict[str, Any]] = {"path": {}, "query": {}, "body": {}}
         for field in operation.fields:
@@ -264,7 +243,9 @@ class GatewayClient:
         if parts["query"]:
             path += f"?{urlencode({name: _in_query(value) for name, value in parts['query'].items()})}"
         body = None if operation.body is None else parts["body"]
-        async with await self._request(operation.method, path, body) as response:
+        headers = {} if key is None else {"Idempotency-Key": key}
+        timeout = _limits(operation.answer_seconds)
+        async with await self._request(operation.method, path, body, headers, timeout=timeout) as response:
             answer: O = _decode(await self._read(response), operation.answer_type(response.status))
             return answer
 
@@ -346,10 +327,6 @@ class _Code(msgspec.Struct):
     code: str
 
 
-class _Copy(msgspec.Struct, frozen=True):
-    database: str
-
-
 class _Id(msgspec.Struct, frozen=True):
     id: str
 
@@ -360,10 +337,6 @@ class _BuiltIn(msgspec.Struct, frozen=True):
 
 class _Status(msgspec.Struct, frozen=True):
     built_in_model: _BuiltIn
-
-
-class _TokenList(msgspec.Struct, frozen=True):
-    tokens: tuple[NamedToken, ...]
 
 
 class _ModelList(msgspec.Struct, frozen=True):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
+
+from msgspec import Meta
 
 from talaria.access.callers import RouteAccess
 from talaria.channels.http.response import NOT_AGAIN, PASSED_ON, STATUS
@@ -25,6 +27,14 @@ class Field(NamedTuple):
     kind: Any = str
     where: str = "query"
     required: bool = False
+
+
+IDEMPOTENCY_KEY: Final = Field(
+    "Idempotency-Key",
+    "The same key with the same body is the same turn, for at least 24 hours.",
+    Annotated[str, Meta(min_length=1, max_length=255)],
+    "header",
+)
 
 
 class Call(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from talaria.channels.http.description import Call, Field
+from talaria.channels.http.description import IDEMPOTENCY_KEY, Call, Field
 from talaria.channels.http.request import RawHeaders, Request, invalid_field
 from talaria.channels.http.response import Response, json_response
 from talaria.channels.http.routing import ApiRoute, Handler
@@ -19,31 +19,36 @@ from talaria.operations.table import Operations
 _NO_STORE: RawHeaders = ((b"cache-control", b"no-store"),)
 
 
-def operation_routes(operations: Operations, gateway: Gateway) -> dict[str, dict[str, ApiRoute]]:
+def operation_routes(
+    operations: Operations, gateway: Gateway, max_body: int
+) -> dict[str, dict[str, ApiRoute]]:
+    """Return the routes by path and method. `max_body` is for operations without a limit of their own."""
     routes: dict[str, dict[str, ApiRoute]] = {}
     for operation in operations:
-        route = ApiRoute(
-            _handler(operation, gateway), operation.access, _describe(operation), operation.audit
-        )
+        handle = _handler(operation, gateway, max_body)
+        route = ApiRoute(handle, operation.access, _describe(operation), operation.audit)
         routes.setdefault(operation.path, {})[operation.method] = route
     return routes
 
 
-def _handler(operation: Operation[Any, Any, Any], gateway: Gateway) -> Handler:
+def _handler(operation: Operation[Any, Any, Any], gateway: Gateway, max_body: int) -> Handler:
     headers = _NO_STORE if operation.is_secret else ()
+    most = max_body if operation.max_body is None else operation.max_body
 
     async def handle(request: Request) -> Response:
-        answer = await operation.handle(gateway, request.call, await _read(operation, request))
+        if operation.takes_key:
+            request.call.key = request.idempotency_key()
+        answer = await operation.handle(gateway, request.call, await _read(operation, request, most))
         return json_response(answer, operation.status_of(answer), headers)
 
     return handle
 
 
-async def _read(operation: Operation[Any, Any, Any], request: Request) -> msgspec.Struct:
+async def _read(operation: Operation[Any, Any, Any], request: Request, max_body: int) -> msgspec.Struct:
     """Return the input of a call. Raises `BadRequest`."""
     given: dict[str, Any] = {}
     if operation.body is not None:
-        body = await request.json(operation.body, operation.max_body)
+        body = await request.json(operation.body, max_body)
         given = {name: getattr(body, name) for name in body.__struct_fields__}
     if operation.outside_body is not None:
         outside = _convert(operation, {**request.query(), **request.params})
@@ -75,7 +80,7 @@ def _describe(operation: Operation[Any, Any, Any]) -> Call:
         operation.status,
         also=operation.also,
         body=operation.body,
-        fields=tuple(_query_fields(operation)),
+        fields=(*_query_fields(operation), *((IDEMPOTENCY_KEY,) if operation.takes_key else ())),
         errors=operation.errors,
         example=operation.example,
         links=operation.links,

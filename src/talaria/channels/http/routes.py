@@ -19,7 +19,7 @@ from talaria.channels.http.answer_shapes import (
 )
 from talaria.channels.http.auth import Guard, LoginApi, LoginBody, LoginCode, LoginSecret
 from talaria.channels.http.cluster_api import ClusterApi, cluster_routes
-from talaria.channels.http.description import Call, Field
+from talaria.channels.http.description import IDEMPOTENCY_KEY, Call, Field
 from talaria.channels.http.description_api import DescriptionApi
 from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
 from talaria.channels.http.file_api import FileApi
@@ -27,23 +27,13 @@ from talaria.channels.http.member_calls import MemberCalls
 from talaria.channels.http.openai_api import ModelCard, ModelCards, OpenAiApi
 from talaria.channels.http.openai_requests import CompletionRequest
 from talaria.channels.http.operation_routes import operation_routes
-from talaria.channels.http.operator_api import (
-    OperatorApi,
-)
+from talaria.channels.http.operator_api import HealthView, OperatorApi, ReadyView
 from talaria.channels.http.response import StreamTiming
 from talaria.channels.http.responses_api import DeletedResponse, InputItemList, ResponseApi
 from talaria.channels.http.responses_requests import ResponsesRequest
 from talaria.channels.http.routing import ApiRoute, HttpApp
-from talaria.channels.http.send_api import SendApi, SendBody, SentView
 from talaria.channels.http.settings import SESSION_HEADER, HttpSettings
 from talaria.channels.http.shared_logins import share_logins
-from talaria.channels.http.status_views import (
-    BackupView,
-    BuiltInModelView,
-    HealthView,
-    ReadyView,
-    StatusView,
-)
 from talaria.channels.http.turn_api import MessageBody, TurnApi
 from talaria.channels.web.pages import PageFiles
 from talaria.core.events import EVENT_KINDS
@@ -51,11 +41,7 @@ from talaria.core.turns import TurnState
 from talaria.gateway import Gateway
 from talaria.operations.operation import Link
 from talaria.operations.table import OPERATIONS, Operations
-from talaria.operations.turn_views import (
-    AcceptedTurn,
-    TurnView,
-)
-from talaria.pool.pool import PoolStats
+from talaria.operations.turn_views import AcceptedTurn, TurnView
 from talaria.workspace.uploads import Upload
 
 Table = dict[str, dict[str, ApiRoute]]
@@ -67,21 +53,10 @@ _CHAT, _OPERATE = RouteAccess.CHAT, RouteAccess.OPERATE
 
 _ANY: Final = "*/*"
 _Number = Annotated[int, Meta(ge=0, le=999_999_999_999_999)]
-_PAGE: Final = (
-    Field("limit", "How many of them, 50 if it is not given.", Annotated[int, Meta(ge=1, le=500)]),
-    Field("after", "The `next` of the page before.", Annotated[str, Meta(max_length=200)]),
-)
-_LIMIT: Final = Field("limit", "How many of them, 20 if it is not given.", Annotated[int, Meta(ge=1, le=200)])
 _ITEM_PAGE: Final = (
     Field("limit", "How many of them, 20 if it is not given.", Annotated[int, Meta(ge=1, le=100)]),
     Field("order", "`asc` or `desc`, which is the default."),
     Field("after", "The id of the last item of the page before."),
-)
-_KEY: Final = Field(
-    "Idempotency-Key",
-    "The same key with the same body is the same turn, for at least 24 hours.",
-    Annotated[str, Meta(min_length=1, max_length=255)],
-    "header",
 )
 _SESSION: Final = (
     Field(SESSION_HEADER, "Lets the agent of this session answer, which keeps the history.", where="header"),
@@ -91,7 +66,7 @@ _SESSION: Final = (
         where="header",
     ),
     Field("X-Talaria-Task", "The call is about the session's chat and no part of it.", where="header"),
-    _KEY,
+    IDEMPOTENCY_KEY,
 )
 _TOLD: Final = {
     "X-Talaria-Session-Id": "The session of the turn.",
@@ -149,8 +124,7 @@ def create_app(
             settings.session_header,
         ),
         **_file_routes(FileApi(gateway, settings)),
-        **_send_routes(SendApi(gateway, settings)),
-        **operation_routes(operations, gateway),
+        **operation_routes(operations, gateway, settings.max_body),
         **_login_routes(LoginApi(logins, gateway.store, share_logins(gateway, logins), gateway.home)),
         **_operator_routes(OperatorApi(gateway)),
     }
@@ -176,7 +150,7 @@ def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
             Field(
                 "wait", "Seconds to wait for the end of the turn, at most 3600.", Annotated[float, Meta(ge=0)]
             ),
-            _KEY,
+            IDEMPOTENCY_KEY,
         ),
         errors=_ACCEPT_ERRORS,
         example='{"text": "hello"}',
@@ -259,20 +233,6 @@ def _openai_routes(openai: OpenAiApi, responses: ResponseApi, session_header: st
     }
 
 
-def _send_routes(sending: SendApi) -> Table:
-    send = Call(
-        "Write a message to a chat, outside of its turns. The answer is 202 once it is on disk.",
-        SentView,
-        202,
-        body=SendBody,
-        fields=(_KEY,),
-        errors=("not_found", "idempotency_conflict", "too_large"),
-        example='{"chat": "home", "text": "The backup is done."}',
-        links=(Link(202, "$response.body#/id", "id", ("GET /api/turns/{id}",)),),
-    )
-    return {"/api/send": {"POST": ApiRoute(sending.send, _OPERATE, send, "send")}}
-
-
 def _file_routes(files: FileApi) -> Table:
     upload = Call(
         "Upload a file for a later message. The body is the file itself.",
@@ -324,23 +284,10 @@ def _login_routes(login: LoginApi) -> Table:
 
 
 def _operator_routes(operator: OperatorApi) -> Table:
-    pool = Call("The warm agents.", PoolStats)
-    status = Call("The status of the gateway.", StatusView)
-    fetch = Call(
-        "Download a built-in model. The answer is `built_in_model` of the status.",
-        BuiltInModelView,
-        202,
-        errors=("not_found", "busy", "too_little_memory", "model_refused"),
-    )
-    backup = Call("Copy the database to a file in the home.", BackupView)
     healthz = Call("Whether the process lives.", HealthView)
     readyz = Call("Whether messages are accepted and turns run.", ReadyView, also={503: ReadyView})
     metrics = Call("Metrics for Prometheus.", "text/plain")
     return {
-        "/api/pool": {"GET": ApiRoute(operator.pool, _READ, pool)},
-        "/api/status": {"GET": ApiRoute(operator.status, _READ, status)},
-        "/api/models/{name}/fetch": {"POST": ApiRoute(operator.fetch_model, _OPERATE, fetch, "model.fetch")},
-        "/api/backup": {"POST": ApiRoute(operator.backup, _OPERATE, backup, "backup")},
         "/healthz": {"GET": ApiRoute(operator.healthz, _OPEN, healthz)},
         "/readyz": {"GET": ApiRoute(operator.readyz, _OPEN, readyz)},
         "/metrics": {"GET": ApiRoute(operator.metrics, _READ, metrics)},

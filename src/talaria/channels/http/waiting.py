@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from talaria.channels.http.operator_api import HealthView, ReadyView
 from talaria.channels.http.request import Receive, Request, Scope, Send
 from talaria.channels.http.response import error_response, json_response
 from talaria.channels.http.server import HttpServer, bind
 from talaria.channels.http.settings import HttpSettings
-from talaria.channels.http.status_views import HealthView, ReadyView
 from talaria.core.errors import StoreError
 from talaria.observe.health import GatewayPhase
 

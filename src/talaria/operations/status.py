@@ -1,0 +1,286 @@
+"""Operations on the gateway as a whole: its status, its warm agents, backups, and downloads of models."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from talaria.cluster.overview import MemberState, Overview
+from talaria.core.background import ProcessInfo
+from talaria.core.cluster import Member, MemberFigures
+from talaria.core.errors import NoModel
+from talaria.core.extensions import PluginReport
+from talaria.core.ids import OwnerId, PlaceId
+from talaria.core.jobs import JobCounts
+from talaria.core.limits import LimitReading
+from talaria.core.version import this_version
+from talaria.gateway import Gateway, Records, find_extensions
+from talaria.models.catalog import providers_in_use
+from talaria.models.local.larger import LargerModel
+from talaria.observe.descriptors import count_descriptors, descriptor_limit
+from talaria.observe.health import GatewayPhase, read_rss
+from talaria.observe.metrics import EndpointReading, LoopReading, NetworkReading, ServerReading
+from talaria.operations.operation import OPERATE, READ, Nothing, OperationCall, argument, operation
+from talaria.pool.pool import PoolStats
+from talaria.search.hits import IndexReading
+from talaria.skills.pins import SkillsReading, read_status
+
+
+class BackupView(msgspec.Struct, frozen=True):
+    """`database` is the path of the copy on the gateway's machine."""
+
+    database: str
+
+
+class DescriptorView(msgspec.Struct, frozen=True):
+    open: int
+    most: int
+
+
+class DefaultModelView(msgspec.Struct, frozen=True):
+    """`missing_keys` has the variables of keys that this process lacks, by provider."""
+
+    default: str
+    missing_keys: dict[str, str]
+
+
+class BuiltInModelView(msgspec.Struct, frozen=True):
+    """`weights` is the download that is under way."""
+
+    pid: int | None
+    weights: dict[str, Any] | None
+    larger: LargerModel
+
+
+class StoreView(msgspec.Struct, frozen=True):
+    engine: str
+    schema: int
+    size_bytes: int
+    wal_bytes: int
+    sessions: int
+    integrity: str
+    trouble: str
+
+
+class OwedView(msgspec.Struct, frozen=True):
+    turns: int
+    replies: int
+    oldest_seconds: float
+    channels: dict[str, int]
+
+
+class JobsView(msgspec.Struct, frozen=True):
+    """Jobs by state, and the runs that are due or under way. `late_seconds` is how long the run waits that
+    has waited longest."""
+
+    jobs: dict[str, int]
+    runs: dict[str, int]
+    late_seconds: float
+
+
+class MemberView(msgspec.Struct, frozen=True):
+    """A gateway of the cluster. `expires_seconds` is the time until others take its chats unless it renews,
+    negative if they may. `roles` are those that it has. `unreachable` says why the gateway that answers
+    cannot reach it. The figures are from its last renewal."""
+
+    id: OwnerId
+    place: PlaceId
+    is_here: bool
+    state: MemberState
+    host: str
+    url: str
+    version: str
+    schema: int
+    started_at: float
+    expires_seconds: float
+    has_shared_files: bool
+    roles: tuple[str, ...]
+    figures: MemberFigures
+    unreachable: str = ""
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """The gateways that serve the database together. `is_out`: this one could not renew its time and begins
+    no turns. `troubles` keep it from working with the others."""
+
+    member: OwnerId
+    place: PlaceId
+    lease_seconds: float
+    is_out: bool
+    members: tuple[MemberView, ...]
+    roles: dict[str, OwnerId]
+    troubles: tuple[str, ...]
+
+
+class StatusView(msgspec.Struct, frozen=True):
+    version: str
+    uptime_seconds: float
+    pid: int
+    rss_bytes: int
+    descriptors: DescriptorView
+    phase: GatewayPhase
+    ready: bool
+    reasons: tuple[str, ...]
+    model: DefaultModelView
+    endpoints: dict[str, EndpointReading]
+    built_in_model: BuiltInModelView
+    channels: dict[str, str]
+    mcp_servers: dict[str, ServerReading]
+    skills: SkillsReading
+    plugins: tuple[PluginReport, ...]
+    spending: dict[str, Any]
+    config: dict[str, Any]
+    limits: dict[str, LimitReading]
+    loop: LoopReading
+    scheduled_work_waits: str
+    network: NetworkReading
+    store: StoreView
+    turns: dict[str, int]
+    owed: OwedView
+    jobs: JobsView
+    search: IndexReading | None  # None until the index was used
+    processes: tuple[ProcessInfo, ...]  # in the background, that run
+    cluster: ClusterView | None
+
+
+def view_cluster(overview: Overview) -> ClusterView:
+    """Return the cluster as it was last read."""
+    holders = {role.name: role.owner for role in overview.roles if overview.left(role.expires_at) > 0}
+    lost = overview.unreachable()
+
+    def view(member: Member) -> MemberView:
+        return MemberView(
+            id=member.owner,
+            place=member.place,
+            is_here=member.owner == overview.me.owner,
+            state=overview.state_of(member),
+            host=member.host,
+            url=member.url,
+            version=member.version,
+            schema=member.schema,
+            started_at=member.started_at,
+            expires_seconds=round(overview.left(member.expires_at), 3),
+            has_shared_files=member.has_shared_files,
+            roles=tuple(sorted(name for name, owner in holders.items() if owner == member.owner)),
+            figures=member.figures,
+            unreachable=lost.get(member.owner, ""),
+        )
+
+    return ClusterView(
+        member=overview.me.owner,
+        place=overview.me.place,
+        lease_seconds=overview.own_roles.lease_seconds,
+        is_out=overview.is_out,
+        members=tuple(map(view, overview.members)),
+        roles=holders,
+        troubles=overview.troubles(),
+    )
+
+
+class ModelName(msgspec.Struct, frozen=True):
+    name: Annotated[str, argument("The name of a built-in model.", "NAME")]
+
+
+# -- handlers ---------------------------------------------------------------------------------------------
+
+
+@operation("gateway.status", "GET /api/status", READ)
+async def show_status(gateway: Gateway, call: OperationCall, wanted: Nothing) -> StatusView:
+    """The status of the gateway."""
+    health, overview = gateway.health, gateway.overview
+    no_spending: dict[str, object] = {}
+    stats, spending, jobs, _ = await asyncio.gather(
+        gateway.store.stats(),
+        health.ask_store("spending", gateway.budgets.status, no_spending),
+        count_jobs(gateway),
+        asyncio.sleep(0) if overview is None else health.ask_store("cluster", overview.look, None),
+    )
+    readiness = health.readiness()  # last: trouble may begin meanwhile
+    return StatusView(
+        version=this_version(),
+        uptime_seconds=round(gateway.clock.now() - gateway.started_at, 3),
+        pid=os.getpid(),
+        rss_bytes=read_rss(),
+        descriptors=DescriptorView(count_descriptors(), descriptor_limit()),
+        phase=readiness.phase,
+        ready=readiness.is_ready,
+        reasons=readiness.reasons,
+        model=_default_model(gateway),
+        endpoints=gateway.providers.readings(),
+        built_in_model=_built_in_model(gateway),
+        channels={name: channel.status for name, channel in gateway.channels.items()},
+        mcp_servers=gateway.tool_runner.servers(),
+        skills=read_status(gateway.home.path),
+        plugins=() if (plugins := find_extensions(gateway.parts)) is None else plugins.reports(),
+        spending=spending,
+        config=gateway.reloader.status(),
+        limits=gateway.limits.readings(),
+        loop=gateway.loop_watch.reading(),
+        scheduled_work_waits=gateway.loop_watch.load.runs_wait(),
+        network=gateway.networks.reading(),
+        store=msgspec.convert(stats, StoreView, from_attributes=True),
+        turns=stats.turns,
+        owed=OwedView(stats.owed, stats.outbox, round(stats.oldest_seconds, 3), stats.unsent),
+        jobs=_view_jobs(jobs, gateway.store.clock.now()),
+        processes=tuple(gateway.notes.processes.infos()),
+        search=gateway.search.reading,
+        cluster=None if overview is None else view_cluster(overview),
+    )
+
+
+async def count_jobs(gateway: Gateway) -> JobCounts:
+    return await gateway.health.ask_store("jobs", gateway.store.jobs.counts, JobCounts({}, {}))
+
+
+def _view_jobs(counts: JobCounts, now: float) -> JobsView:
+    late = 0.0 if counts.oldest_due is None else now - counts.oldest_due
+    return JobsView(counts.jobs, counts.slots, round(max(0.0, late), 3))
+
+
+def _default_model(gateway: Gateway) -> DefaultModelView:
+    """Return the default model, and the keys in use that this process does not have."""
+    now = gateway.current()
+    try:
+        default = str(gateway.catalog.default())
+    except NoModel:
+        default = ""
+    in_use = (default.partition("/")[0], *providers_in_use(now.model, now.aliases))
+    return DefaultModelView(default, gateway.providers.missing_keys(in_use))
+
+
+def _built_in_model(gateway: Gateway) -> BuiltInModelView:
+    return msgspec.convert(gateway.local.status(), BuiltInModelView)
+
+
+@operation("gateway.pool", "GET /api/pool", READ)
+async def show_pool(gateway: Gateway, call: OperationCall, wanted: Nothing) -> PoolStats:
+    """The warm agents."""
+    return gateway.pool.stats()
+
+
+@operation("gateway.backup", "POST /api/backup", OPERATE, audit="backup", answer_seconds=None)
+async def copy_database(records: Records, call: OperationCall, wanted: Nothing) -> BackupView:
+    """Copy the database to a file in the home."""
+    # `talaria backup` packs the file and removes it; a file that is left is deleted after a minute.
+    return BackupView(str(await records.snapshot()))
+
+
+@operation(
+    "models.fetch",
+    "POST /api/models/{name}/fetch",
+    OPERATE,
+    audit="model.fetch",
+    status=202,
+    errors=("not_found", "busy", "too_little_memory", "model_refused"),
+)
+async def fetch_model(gateway: Gateway, call: OperationCall, wanted: ModelName) -> BuiltInModelView:
+    """Download a built-in model. The answer is `built_in_model` of the status."""
+    call.about = wanted.name
+    gateway.local.fetch(wanted.name)
+    return _built_in_model(gateway)
+
+
+GATEWAY_OPERATIONS: Final = (show_status, show_pool, copy_database, fetch_model)
