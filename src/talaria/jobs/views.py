@@ -9,6 +9,7 @@ import msgspec
 
 from talaria.core.jobs import Job, Slot, SlotState
 from talaria.core.spending import to_usd
+from talaria.core.views import view_of
 
 if TYPE_CHECKING:
     from talaria.jobs.desk import JobDesk
@@ -47,33 +48,16 @@ class JobView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, job: Job, desk: JobDesk) -> JobView:
-        plan = job.plan
-        return cls(
-            id=job.id,
-            name=job.name,
+        return view_of(
+            cls,
+            job,
+            job.plan,
+            job.origin,
             schedule=desk.describe(job),
             timezone=desk.zone_name(job),
             next=desk.next_runs(job),
-            next_at=job.next_at,
-            state=job.state.value,
-            reason=job.reason,
-            failures=job.failures,
-            owner=job.origin.owner,
-            chat_key=job.origin.chat_key,
-            created_at=job.created_at,
-            text=plan.text,
-            session=plan.session.value,
-            to=plan.to,
             results_to=desk.target(job),
-            model=plan.model,
-            tools=plan.tools,
-            check=plan.check,
-            missed=plan.missed.value,
-            deadline=plan.deadline,
-            retries=plan.retries,
-            overlap=plan.overlap.value,
-            reminder=plan.is_reminder,
-            quiet=plan.quiet,
+            reminder=job.plan.is_reminder,
         )
 
 
@@ -94,16 +78,16 @@ class ProposalView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, proposal: JobProposal, asked_at: float) -> ProposalView:
-        return cls(
-            proposal.plan.text,
-            proposal.schedule,
-            proposal.zone,
-            proposal.shown,
-            proposal.next_at,
-            tuple(proposal.lines()),
-            proposal.plan.is_reminder,
-            proposal.is_worded,
-            asked_at,
+        return view_of(
+            cls,
+            proposal,
+            text=proposal.plan.text,
+            timezone=proposal.zone,
+            next=proposal.shown,
+            lines=tuple(proposal.lines()),
+            reminder=proposal.plan.is_reminder,
+            worded=proposal.is_worded,
+            asked_at=asked_at,
         )
 
 
@@ -124,19 +108,8 @@ class RunView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, slot: Slot) -> RunView:
-        return cls(
-            slot.id,
-            iso_instant(slot.instant),
-            slot.state,
-            slot.turn_id,
-            slot.reason,
-            slot.attempts,
-            to_usd(slot.cost),
-            slot.due_at,
-            slot.started_at,
-            slot.ended_at,
-            slot.is_manual,
-        )
+        instant, cost = iso_instant(slot.instant), to_usd(slot.cost)
+        return view_of(cls, slot, slot=instant, cost_usd=cost, manual=slot.is_manual)
 
 
 class JobList(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
 from talaria.core.ledger import AskedQuestion
 from talaria.core.questions import QuestionKind, Span
 from talaria.core.turns import Sender, TurnState
+from talaria.core.views import view_of
 from talaria.gateway import Gateway
 from talaria.operations.operation import ALL, CHAT, OperationCall, argument, operation
 from talaria.operations.pages import PageQuery
@@ -45,21 +46,9 @@ class ApprovalView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, asked: AskedQuestion) -> ApprovalView:
-        question, turn = asked.question, asked.turn
-        sender = Sender(turn.inbound.sender.id, turn.inbound.sender.name)
-        return cls(
-            question.id,
-            question.kind,
-            question.name,
-            question.text,
-            question.choices,
-            turn.id,
-            turn.session_id,
-            turn.chat_key,
-            sender,
-            question.asked_at,
-            question.expires_at,
-        )
+        sender = asked.turn.inbound.sender
+        requester = Sender(sender.id, sender.name)
+        return view_of(cls, asked.question, asked.turn, tool=asked.question.name, requester=requester)
 
 
 class ApprovalList(msgspec.Struct, frozen=True):

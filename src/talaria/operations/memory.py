@@ -13,6 +13,7 @@ from talaria.core.errors import BadRequest, NotFound, Refused, ToolError
 from talaria.core.ids import ChatAddress, ChatKey, new_turn_id
 from talaria.core.memory import EditOrigin, MemoryPage, MemoryPlace, PageContent, WritePage
 from talaria.core.people import OWNER
+from talaria.core.views import view_of
 from talaria.gateway import Gateway
 from talaria.operations.operation import ALL, CHAT, OperationCall, argument, in_query, operation
 from talaria.tools.tool import MemoryProvider
@@ -49,7 +50,7 @@ class PageView(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, content: PageContent) -> PageView:
         page = content.page
-        return cls(page, content.text, content.digest, content.size, page.max_bytes, content.trouble)
+        return view_of(cls, content, name=page, bytes=content.size, max_bytes=page.max_bytes)
 
 
 class MemoryView(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from talaria.core.ids import SESSION_PREFIX, ChatAddress, ChatKey, SessionId, is
 from talaria.core.ledger import EntryPage
 from talaria.core.people import EVERYTHING, Reach
 from talaria.core.sessions import Session
+from talaria.core.views import view_of
 from talaria.gateway import Records
 from talaria.operations.operation import ALL, CHAT, OPERATE, OperationCall, argument, operation
 from talaria.operations.pages import PageQuery
@@ -72,17 +73,8 @@ class SessionView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, session: Session, model: str | None = None, caller: ApiCaller = HOME_CALLER) -> SessionView:
-        return cls(
-            session.id,
-            caller.name_of(session.chat_key),
-            session.chat_key,
-            session.title,
-            session.created_at,
-            session.updated_at,
-            str(session.revision),
-            session.ended_at,
-            model,
-        )
+        name, revision = caller.name_of(session.chat_key), str(session.revision)
+        return view_of(cls, session, name=name, revision=revision, model=model)
 
 
 class SessionList(msgspec.Struct, frozen=True):
@@ -106,16 +98,7 @@ class FoundView(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, hit: FoundEntry, caller: ApiCaller) -> FoundView:
-        return cls(
-            hit.session_id,
-            hit.seq,
-            hit.title,
-            hit.excerpt,
-            hit.at,
-            hit.speaker,
-            caller.name_of(hit.chat_key),
-            hit.chat_key,
-        )
+        return view_of(cls, hit, name=caller.name_of(hit.chat_key))
 
 
 class FoundList(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from talaria.core.ids import OwnerId, PlaceId
 from talaria.core.jobs import JobCounts
 from talaria.core.limits import LimitReading
 from talaria.core.version import this_version
+from talaria.core.views import view_of
 from talaria.gateway import Gateway, Records, find_extensions
 from talaria.models.catalog import providers_in_use
 from talaria.models.local.larger import LargerModel
@@ -152,20 +153,14 @@ def view_cluster(overview: Overview) -> ClusterView:
     lost = overview.unreachable()
 
     def view(member: Member) -> MemberView:
-        return MemberView(
+        return view_of(
+            MemberView,
+            member,
             id=member.owner,
-            place=member.place,
             is_here=member.owner == overview.me.owner,
             state=overview.state_of(member),
-            host=member.host,
-            url=member.url,
-            version=member.version,
-            schema=member.schema,
-            started_at=member.started_at,
             expires_seconds=round(overview.left(member.expires_at), 3),
-            has_shared_files=member.has_shared_files,
             roles=tuple(sorted(name for name, owner in holders.items() if owner == member.owner)),
-            figures=member.figures,
             unreachable=lost.get(member.owner, ""),
         )
 
@@ -221,7 +216,7 @@ async def show_status(gateway: Gateway, call: OperationCall, wanted: Nothing) ->
         loop=gateway.loop_watch.reading(),
         scheduled_work_waits=gateway.loop_watch.load.runs_wait(),
         network=gateway.networks.reading(),
-        store=msgspec.convert(stats, StoreView, from_attributes=True),
+        store=view_of(StoreView, stats),
         turns=stats.turns,
         owed=OwedView(stats.owed, stats.outbox, round(stats.oldest_seconds, 3), stats.unsent),
         jobs=_view_jobs(jobs, gateway.store.clock.now()),

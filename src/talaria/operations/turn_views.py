@@ -18,6 +18,7 @@ from talaria.core.messages import TokenUsage, ToolOutcome
 from talaria.core.spending import Spent
 from talaria.core.text import clean_line
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
+from talaria.core.views import view_of
 from talaria.turns.explain import NO_SUCH_TURN, HistoryLine, explain_history
 
 if TYPE_CHECKING:
@@ -122,8 +123,7 @@ class TurnLine(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, turn: Turn) -> TurnLine:
-        text = clean_line(turn.inbound.text, _LINE)
-        return cls(turn.id, turn.session_id, turn.chat_key, turn.state, turn.accepted_at, text)
+        return view_of(cls, turn, text=clean_line(turn.inbound.text, _LINE))
 
 
 class TurnList(msgspec.Struct, frozen=True):
