@@ -155,7 +155,7 @@ def test_a_session_whose_turn_runs_is_neither_ended_nor_deleted(run: Run, home: 
 def test_a_deleted_session_is_gone_and_its_files_are_told(run: Run, home: Path) -> None:
     first, second = talk(home, named("work"), named("play"))
     status, _, err = run("sessions", "delete", "work")
-    assert (status, "say --yes" in err) == (2, True)
+    assert (status, "add --yes" in err) == (2, True)
     folder = chat_folder(home, named("work"))
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")

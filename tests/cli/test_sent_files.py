@@ -48,7 +48,7 @@ def test_a_session_is_deleted_with_what_it_had(
     talaria("ask", "--session", "work", MAKE)
     refused = talaria("sessions", "delete", "work")
     assert refused.returncode == 2
-    assert "say --yes" in refused.stderr
+    assert "add --yes" in refused.stderr
     deleted = talaria("sessions", "delete", "work", "--yes")
     (told,) = deleted.stdout.splitlines()
     assert told.startswith("Deleted ses_")

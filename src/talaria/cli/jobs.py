@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 import msgspec
 
-from talaria.cli.operations import Verb, add_verbs, ask
-from talaria.cli.options import Invocation, group
+from talaria.cli.operations import YES, Verb, add_verbs, ask
+from talaria.cli.options import Invocation, confirm, group
 from talaria.cli.text import columns, when
 from talaria.core.text import clean, clean_line
 from talaria.jobs.views import JobList, JobView, ProposalView, RunList, RunView
@@ -26,7 +25,6 @@ from talaria.operations.jobs import (
 from talaria.operations.operation import given_fields
 
 _TIMES = ("when", "every", "cron", "at")
-_YES = click.Option(["--yes"], is_flag=True, help="Do not ask.")
 _ALL = click.Option(["--all", "is_all"], is_flag=True, help="Also those that are done.")
 
 
@@ -67,13 +65,8 @@ def _preview(invocation: Invocation, wanted: JobBody, options: dict[str, Any]) -
     assert isinstance(proposal, ProposalView)
     for line in proposal.lines:
         click.echo(clean(invocation.spoken(line)), err=options["as_json"])
-    if options["yes"] or not proposal.worded:
-        return proposal
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            "Cannot ask for confirmation without a terminal. If the lines above are right, add --yes."
-        )
-    click.confirm("Save it?", default=True, abort=True)
+    if proposal.worded:
+        confirm("Save it?", yes=options["yes"], default=True)
     return proposal
 
 
@@ -142,11 +135,11 @@ add_verbs(
         "add": Verb(
             _confirm_new,
             _show_saved,
-            (_YES,),
+            (YES,),
             frozenset({"confirm", "chat", "asked_at", "tools"}),
             makes_home=True,
         ),
-        "edit": Verb(_confirm_change, _show_job, (_YES,), frozenset({"asked_at", "state", "tools"})),
+        "edit": Verb(_confirm_change, _show_job, (YES,), frozenset({"asked_at", "state", "tools"})),
         "list": Verb(_choose_unfinished, _show_list, (_ALL,), frozenset({"after", "unfinished", "finished"})),
         "show": Verb(show=_show_job),
         "run": Verb(show=_show_run),

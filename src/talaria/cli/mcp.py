@@ -13,7 +13,7 @@ import click
 
 from talaria.channels.http.part import HTTP
 from talaria.cli.home_gateway import find_running, running_gateway
-from talaria.cli.options import Invocation, group, run_loop
+from talaria.cli.options import Invocation, confirm, group, run_loop
 from talaria.cli.text import columns, count, describe_error
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load, own_secrets
@@ -265,10 +265,7 @@ def _approve(invocation: Invocation, name: str, yes: bool) -> None:
         click.echo(f"{change.kind}: {clean_line(change.name, 80)}")
         for line in change.lines:
             click.echo(f"    {clean(line)}")
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("There is no terminal to ask on: say --yes if the change is right.")
-        click.confirm("Let agents use them so?", default=False, abort=True)
+    confirm("Let agents use them so?", yes=yes)
     approved = pins.approve(home.path, name, changes)
     click.echo(f"Approved: {count(len(approved), 'change')} of {name}.")
     if len(approved) < len(changes):

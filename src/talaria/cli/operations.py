@@ -48,6 +48,7 @@ from talaria.workspace.workspaces import ChatWorkspaces
 
 T = TypeVar("T")
 _SHORT = 60  # characters of a cell
+YES = click.Option(["--yes"], is_flag=True, help="Do not ask.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,16 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
+def confirm(question: str, *, yes: bool, default: bool = False, abort: bool = True) -> bool:
+    """Return whether the person agrees; without asking if `yes`. With `abort`, a no ends the command.
+
+    Raises `UsageError` if there is no terminal to ask on.
+    """
+    if not yes and not sys.stdin.isatty():
+        raise click.UsageError("Cannot ask for confirmation without a terminal. If this is right, add --yes.")
+    return yes or click.confirm(question, default=default, abort=abort)
+
+
 def _remember_home(context: click.Context, option: click.Parameter, value: str | None) -> None:
     if value is not None:
         context.ensure_object(Invocation).home_option = value

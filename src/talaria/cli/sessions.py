@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, assert_never
 
 import click
 
-from talaria.cli.operations import Carrier, Verb, add_verbs, ask, ask_each
-from talaria.cli.options import Invocation, group
+from talaria.cli.operations import YES, Carrier, Verb, add_verbs, ask, ask_each
+from talaria.cli.options import Invocation, confirm, group
 from talaria.cli.text import columns, when
 from talaria.config.load import load
 from talaria.core.display import describe_call, describe_file
@@ -102,10 +101,7 @@ def _show_ended(invocation: Invocation, wanted: SessionKey, ended: SessionView) 
 def _confirm_deletion(invocation: Invocation, wanted: SessionKey, options: dict[str, Any]) -> SessionKey:
     found = ask(invocation, show_session, wanted)
     click.echo(_head(found), err=True)
-    if not options["yes"]:
-        if not sys.stdin.isatty():
-            raise click.UsageError("There is no terminal to ask on: say --yes.")
-        click.confirm("Delete it with its history? This cannot be undone.", abort=True)
+    confirm("Delete it with its history? This cannot be undone.", yes=options["yes"])
     return SessionKey(found.id)
 
 
@@ -122,11 +118,7 @@ add_verbs(
         "list": Verb(show=_show_list, without=frozenset({"after"})),
         "search": Verb(show=_show_found, without=frozenset({"after"})),
         "end": Verb(_check_not_ended, _show_ended),
-        "delete": Verb(
-            _confirm_deletion,
-            _show_deleted,
-            (click.Option(["--yes"], is_flag=True, help="Do not ask."),),
-        ),
+        "delete": Verb(_confirm_deletion, _show_deleted, (YES,)),
     },
 )
 

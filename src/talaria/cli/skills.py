@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from talaria.cli.options import Invocation, group
+from talaria.cli.options import Invocation, confirm, group
 from talaria.cli.text import columns
 from talaria.core.text import clean_line
 from talaria.core.units import format_size
@@ -137,7 +137,7 @@ def _may_replace(library: SkillLibrary, path: Path, content: SkillContent, *, ye
     name = content.head.name
     if (edited := library.find_edited(path, content)) is not None:
         click.echo(f"{edited} has changes that were not accepted. They would be lost.")
-        if not _confirm(f"Replace {edited}?", yes=yes):
+        if not confirm(f"Replace {edited}?", yes=yes, abort=False):
             return False
     pin = read_pins(library.root).get(name)
     if pin is None or not library.copy_of(name).is_dir():
@@ -146,7 +146,7 @@ def _may_replace(library: SkillLibrary, path: Path, content: SkillContent, *, ye
         return True
     click.echo(f"{name} is there already. What would change:")
     _show_diff(library, name, path, content)
-    return _confirm(f"Replace {name}?", yes=yes)
+    return confirm(f"Replace {name}?", yes=yes, abort=False)
 
 
 def _tell_added(content: SkillContent) -> None:
@@ -258,7 +258,7 @@ def _accept(invocation: Invocation, names: tuple[str, ...], yes: bool) -> None:
         _show_standing(invocation, library, each)
         if each.content is None:
             raise SkillError(f"{each.name} cannot be accepted. {each.trouble}", each.hint)
-        if _confirm(f"Let {each.name} count?", yes=yes):
+        if confirm(f"Let {each.name} count?", yes=yes, abort=False):
             library.accept(each)
             accepted.append(each.name)
             click.echo(f"{each.name} counts now.")
@@ -272,21 +272,13 @@ def _remove(invocation: Invocation, name: str, yes: bool) -> None:
     """Delete a skill's folder. Conversations that know of it are told that it is gone when they use it."""
     library = _library(invocation)
     standing = library.find(name)
-    if _confirm(f"Delete {standing.folder}?", yes=yes):
+    if confirm(f"Delete {standing.folder}?", yes=yes, abort=False):
         library.remove(standing)
         click.echo(f"{standing.name} is removed.")
 
 
 def _library(invocation: Invocation) -> SkillLibrary:
     return SkillLibrary(invocation.home().path / FOLDER)
-
-
-def _confirm(question: str, *, yes: bool) -> bool:
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise click.UsageError("There is no terminal to ask on: say --yes if it is right.")
-    return click.confirm(question, default=False)
 
 
 def _show_standing(invocation: Invocation, library: SkillLibrary, each: Standing) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from talaria.cli.options import Invocation, run_loop, verb
+from talaria.cli.options import Invocation, confirm, run_loop, verb
 from talaria.cli.service import ENVIRONMENT, Service, find_service, run_command, wait_for
 from talaria.cli.text import columns, count
 from talaria.config.home import Home
@@ -50,12 +50,7 @@ def command(invocation: Invocation, yes: bool, keeps_data: bool | None) -> None:
     home, service, cache = invocation.any_home(), find_service(invocation), WeightsCache.find(os.environ)
     is_home = _is_home(home)
     click.echo(columns(_found(home, service, cache.folder)))
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError(
-                "Cannot ask for confirmation without a terminal. If this is right, add --yes."
-            )
-        click.confirm("Stop the gateway and its processes, and remove the service?", abort=True)
+    confirm("Stop the gateway and its processes, and remove the service?", yes=yes)
     _remove_service(service, home)
     _stop_gateway(home)
     if is_home:
