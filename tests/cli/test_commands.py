@@ -144,7 +144,7 @@ def test_a_session_whose_turn_runs_is_neither_ended_nor_deleted(run: Run, home: 
     status, _, err = run("sessions", "end", "work")
     assert (status, err.splitlines()[0]) == (
         1,
-        f"talaria: A turn of {ids[0]} runs or waits.",
+        f"talaria: {ids[0]} has an unfinished turn.",
     )
     assert "No gateway is running. Start" in err
     status, _, err = run("sessions", "delete", "work", "--yes")
@@ -185,7 +185,7 @@ def test_the_last_messages_are_listed_with_their_ids(run: Run, home: Path) -> No
     assert (status, head) == (0, ["TIME", "CHAT", "STATE", "MESSAGE", "ID"])
     assert newest[2:5] == ["main:telegram:dm:7", "done", "hello"]
     assert oldest[2] == named("work").removeprefix("agent:")
-    assert err == "`talaria why ID` tells the whole story of one.\n"
+    assert err == "`talaria why ID` shows the history of one.\n"
     assert len(run("why", "-n", "1")[1].splitlines()) == 2
     told = json.loads(run("why", "--json")[1])["items"]
     assert [turn["id"] for turn in told] == [newest[-1], oldest[-1]]

@@ -33,7 +33,7 @@ def test_add_list_edit_pause_and_remove(with_gateway: bool, talaria: Talaria, se
     assert "07:30" in edited
     assert "paused: the job was paused" in talaria("jobs", "pause", "news").stdout
     assert "active" in talaria("jobs", "resume", "news").stdout
-    assert "It has not run yet." in talaria("jobs", "history", "news").stdout
+    assert "The job has not run yet." in talaria("jobs", "history", "news").stdout
     assert "Text" in talaria("jobs", "show", "news").stdout
     assert "Removed job_" in talaria("jobs", "remove", "news").stdout
     assert "There are no jobs." in talaria("jobs", "list").stdout
@@ -63,7 +63,7 @@ def test_a_reminder_is_shown_as_one_before_it_is_saved(talaria: Talaria) -> None
         (("add", "tell me when it rains"), 1, "When should it run?"),
         (("add", "x", "--every", "1h", "--missed", "some"), 2, "'once', 'skip', 'all'"),
         (("add", "x", "--every", "1h", "--remind", "--model", "m"), 1, "it takes no model"),
-        (("edit", "news"), 2, "Name what to change"),
+        (("edit", "news"), 2, "Nothing to change"),
         (("show", "nothing"), 1, "There is no job 'nothing'"),
     ],
 )

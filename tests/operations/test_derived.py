@@ -83,8 +83,14 @@ async def test_it_is_a_call_that_openapi_describes(client: GatewayClient) -> Non
         async with plain.get("/openapi.json") as answer:
             described = (await answer.json())["paths"]["/api/sessions/{x}/pin"]["post"]
     assert described["summary"] == "Keep a session at the top of the list"
+    assert described["parameters"][0]["description"] == "Session name or id."
     assert described["x-roles"] == ["chat", "operate"]
     assert described["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/PinBody")
+
+
+async def test_a_client_carries_it_out(client: GatewayClient) -> None:
+    pinned = await client.carry_out(pin_session, PinBody(x="work", place=4))
+    assert (pinned.id[:4], pinned.place) == ("ses_", 4)
 
 
 async def test_it_is_a_tool_of_mcp_serve(client: GatewayClient) -> None:
@@ -123,12 +129,21 @@ def test_it_is_a_verb_without_a_gateway_too(tmp_path: Path, capsys: pytest.Captu
         command.main(["pin", "work", "--place", "10"], obj=Invocation(str(home)), standalone_mode=False)
     command.main(["list"], obj=Invocation(str(home)), standalone_mode=False)
     assert capsys.readouterr().out == "There is nothing to list.\n"
+    command.main(["list", "--json"], obj=Invocation(str(home)), standalone_mode=False)
+    assert json.loads(capsys.readouterr().out) == {"items": [], "next": None}
+    command.main(["pin", "--help"], obj=Invocation(str(home)), standalone_mode=False)
+    shown_help = capsys.readouterr().out
+    for text in ("Keep a session at the top of the list.", "Its place among the pinned.", "--json"):
+        assert text in shown_help
 
 
 def test_it_is_in_the_reference() -> None:
     page = render_reference(WITH_PIN)
     assert "### sessions.pin\n\nKeep a session at the top of the list.\n" in page
+    assert "- HTTP: `POST /api/sessions/{x}/pin`, for the roles `chat`, `operate`" in page
     assert "- Command: `talaria sessions pin work --place 2`" in page
+    assert "- MCP tool: `pin_session`" in page
+    assert "- `place`: Its place among the pinned." in page
 
 
 def test_the_reference_in_docs_is_made_of_the_operations(request: pytest.FixtureRequest) -> None:

@@ -264,7 +264,7 @@ CASES = [
         "bad session name, over HTTP",
         lambda world: world.say(b'{"text": "hello"}', name="a%20b"),
         400,
-        "'a b' is no name for a session.",
+        "'a b' is not a valid session name.",
         "A name has 1 to 128 of the characters",
     ),
 ]

@@ -1,4 +1,4 @@
-"""`talaria connect CHANNEL`: connects a chat platform and lets the first person in."""
+"""`talaria connect CHANNEL`: connects a chat platform and pairs the first person."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _commands(parts: Collection[object]) -> Group:
 
     @group("connect", *(f"talaria connect {channel.name}" for channel in channels))
     def connect() -> None:
-        """Connect a chat platform and let the first person in."""
+        """Connect a chat platform and pair the first person."""
 
     for channel in channels:
         assert channel.connector is not None

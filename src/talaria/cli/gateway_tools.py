@@ -1,7 +1,6 @@
-"""The tools of `talaria mcp serve`: ask an agent, find and read sessions, make and list jobs.
+"""The tools of `talaria mcp serve`: ask an agent, find and read sessions, create and list jobs.
 
-Each call goes to the running gateway over HTTP, so the role of the caller's token counts there, as for every
-other program.
+Each call goes to the running gateway over HTTP, with the role of the caller's token.
 """
 
 from __future__ import annotations
@@ -274,20 +273,20 @@ def _schema(properties: dict[str, dict[str, Any]], required: Sequence[str] = ())
     return msgspec.json.decode(parameters(properties, required), type=dict[str, Any])
 
 
-_LIMIT = counted(f"How many at most; {_DEFAULT_PAGE} by default.") | {"maximum": _LARGEST_PAGE}
-_PAGED = {"limit": _LIMIT, "after": text("`next` of the page before.")}
+_LIMIT = counted(f"Maximum number of entries. Default: {_DEFAULT_PAGE}.") | {"maximum": _LARGEST_PAGE}
+_PAGED = {"limit": _LIMIT, "after": text("Cursor: the `next` value of the previous page.")}
 _TOOLS = (
     GatewayTool(
         "ask",
         "Ask an agent",
-        "Send a message to an agent of this gateway and wait for its reply. The agent has tools, files and a "
-        "memory of its own. A session keeps the conversation; without one a new session begins.",
+        "Send a message to an agent of this gateway and wait for its reply. The agent has its own tools, "
+        "files and memory. A session keeps the conversation; without one, a new session starts.",
         _schema(
             {
-                "text": text("The message."),
-                "session": text("The name of a session, to go on with it or to begin it."),
-                "model": text("An agent, a model or an alias, for a session that begins."),
-                "wait": counted("Seconds; after these the reply is left to `get_turn`."),
+                "text": text("Message text."),
+                "session": text("Session name, to continue or start a session."),
+                "model": text("Agent, model or alias for a new session."),
+                "wait": counted("Seconds to wait for the reply. After that, get it with `get_turn`."),
             },
             ["text"],
         ),
@@ -297,26 +296,26 @@ _TOOLS = (
     GatewayTool(
         "get_turn",
         "State of a message",
-        "State and reply of a message that `ask` did not wait for.",
-        _schema({"turn_id": text("As `ask` returned it.")}, ["turn_id"]),
+        "Get the state and reply of a message that `ask` did not wait for.",
+        _schema({"turn_id": text("Turn id that `ask` returned.")}, ["turn_id"]),
         _get_turn,
     ),
     GatewayTool(
         "read_session",
         "Read a session",
-        "What was said in a conversation, oldest first, in pages.",
-        _schema({"session": text("Its name or id."), **_PAGED}, ["session"]),
+        "Read the messages of a session in pages, oldest first.",
+        _schema({"session": text("Session name or id."), **_PAGED}, ["session"]),
         _read_session,
     ),
     GatewayTool(
         "add_job",
         "Schedule a job",
-        f"{add_job.help} A time in words is shown first and saved once a person has confirmed it.",
+        f"{add_job.help} If the time is in words, the first call returns a preview for a person to confirm.",
         _schema(
             input_schema(add_job, without=("confirm", "chat", "asked_at"))["properties"]
             | {
-                "confirmed": flag("A person has seen the next three times and agrees."),
-                "asked_at": {"type": "number", "description": "As the first call returned it."},
+                "confirmed": flag("A person has seen the next three run times and agrees."),
+                "asked_at": {"type": "number", "description": "The `asked_at` that the first call returned."},
             },
             ["text"],
         ),

@@ -1,4 +1,4 @@
-"""`talaria jobs`: makes, lists, changes and runs jobs, through the running gateway or in the store."""
+"""`talaria jobs`: creates, lists, changes and runs jobs, through the running gateway or in the store."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from talaria.operations.jobs import (
 from talaria.operations.operation import given_fields
 
 _TIMES = ("when", "every", "cron", "at")
-_ALL = click.Option(["--all", "is_all"], is_flag=True, help="Also those that are done.")
+_ALL = click.Option(["--all", "is_all"], is_flag=True, help="Include finished jobs.")
 
 
 @group("jobs", 'talaria jobs add "what is new?" --when "every weekday at 9"', "talaria jobs list")
 def command() -> None:
-    """Make, list, change and run jobs: work for later, or again and again.
+    """Create, list, change and run jobs: tasks that run later or repeatedly.
 
-    A job says what is to be done and when, in plain words (--when "every weekday at 9", --when "in 20
-    minutes"), as an interval, as cron or as a time. The next three times are shown before it is saved.
+    Give the schedule in plain words (--when "every weekday at 9", --when "in 20 minutes"), as an interval, as
+    a cron expression or as a time. You see the next three run times before the job is saved.
     """
 
 
@@ -49,7 +49,7 @@ def _confirm_change(invocation: Invocation, wanted: JobChange, options: dict[str
     fields = given_fields(wanted)
     del fields["id"]
     if not fields:
-        raise click.UsageError("Name what to change, such as --when or --text.")
+        raise click.UsageError("Nothing to change. Add an option such as --when or --text.")
     if not fields.keys() & set(_TIMES):
         return wanted
     job = ask(invocation, show_job, JobKey(wanted.id))
@@ -59,8 +59,8 @@ def _confirm_change(invocation: Invocation, wanted: JobChange, options: dict[str
 
 
 def _preview(invocation: Invocation, wanted: JobBody, options: dict[str, Any]) -> ProposalView:
-    """Show what would be saved, beside the answer if that is JSON. Ask a person, if the time or the kind was
-    said in words."""
+    """Show the preview, on stderr if the answer is JSON. Ask for confirmation if the schedule was given in
+    words."""
     proposal = ask(invocation, add_job, msgspec.structs.replace(wanted, confirm=False), make=True)
     assert isinstance(proposal, ProposalView)
     for line in proposal.lines:
@@ -83,7 +83,7 @@ def _show_saved(invocation: Invocation, wanted: JobBody, job: JobView) -> None:
 
 def _show_list(invocation: Invocation, wanted: JobQuery, found: JobList) -> None:
     if not found.items:
-        click.echo(invocation.spoken("There are no jobs. `talaria jobs add` makes one."))
+        click.echo(invocation.spoken("There are no jobs. `talaria jobs add` creates one."))
         return
     rows = [("NEXT", "WHEN", "NAME", "STATE", "ID")]
     for job in found.items:
@@ -119,7 +119,7 @@ def _show_removed(invocation: Invocation, wanted: JobKey, job: JobView) -> None:
 
 def _show_history(invocation: Invocation, wanted: RunQuery, found: RunList) -> None:
     if not found.items:
-        click.echo("It has not run yet.")
+        click.echo("The job has not run yet.")
         return
     rows = [("TIME", "STATE", "TOOK", "COST", "REASON", "TURN")]
     for run in found.items:
@@ -152,14 +152,14 @@ add_verbs(
 @command.verb("pause", "talaria jobs pause news")
 @click.argument("job", metavar="NAME_OR_ID")
 def _pause(invocation: Invocation, job: str) -> None:
-    """Let a job rest until it is resumed."""
+    """Pause a job until you resume it."""
     _switch(invocation, JobChange(id=job, state="paused"))
 
 
 @command.verb("resume", "talaria jobs resume news")
 @click.argument("job", metavar="NAME_OR_ID")
 def _resume(invocation: Invocation, job: str) -> None:
-    """Let a paused job run again, from its next time on."""
+    """Resume a paused job. It runs again at its next scheduled time."""
     _switch(invocation, JobChange(id=job, state="active"))
 
 

@@ -37,9 +37,9 @@ _SHOWN_TOOLS = 20
 
 @group("mcp", "talaria mcp add", "talaria mcp list", "talaria mcp serve")
 def command() -> None:
-    """Bring tools of MCP servers, and serve this gateway to MCP clients.
+    """Add tools from MCP servers, and serve this gateway to MCP clients.
 
-    The settings of a server are pasted as its README has them. Its command runs in a sandbox.
+    Paste the settings of a server from its README. Its command runs in a sandbox.
     """
 
 

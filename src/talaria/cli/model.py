@@ -42,7 +42,7 @@ EXAMPLES = (
 
 @group("model", *EXAMPLES)
 def command() -> None:
-    """List, fetch and remove the weights of built-in models. All homes of a user share them."""
+    """List, download and remove built-in models. All of your homes share them."""
 
 
 @command.verb("list", *EXAMPLES)

@@ -1,4 +1,4 @@
-"""`talaria pair`: lets people in and out, through the running gateway or directly in the store."""
+"""`talaria pair`: approves people and revokes their access, by the running gateway or in the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from talaria.parts import PARTS
 
 @group("pair", "talaria pair list", "talaria pair approve K7QD-93MX-4TZA")
 def command() -> None:
-    """Let people in who write to the agents from a chat platform, and out again."""
+    """Approve people who message your agents from a chat platform, and revoke their access."""
 
 
 def _show_list(invocation: Invocation, wanted: Nothing, found: PairingList) -> None:
@@ -65,7 +65,7 @@ add_verbs(
 @command.verb("revoke", f"talaria pair revoke {pairing_channels(PARTS)[0]}:123456789")
 @click.argument("user", metavar="ID")
 def _revoke(invocation: Invocation, user: str) -> None:
-    """Stop answering a person. ID is as `pair list` shows it; the number alone is enough."""
+    """Revoke a person's access. ID is as shown by `pair list`; the number alone is enough."""
 
     async def revoke(carry_out: Carrier) -> Paired:
         person = _find(await carry_out(list_pairings, Nothing()), user)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @group("plugins", "talaria plugins list", "talaria plugins check weather")
 def command() -> None:
-    """List and check plug-ins: tools, commands, hooks and channels of your own.
+    """List and check plug-ins, which add your own tools, commands, hooks and channels.
 
-    A plug-in is a file in the folder plugins/ of the home, or an installed package with the entry point
-    talaria.plugins. It is code that runs with all rights of the gateway.
+    A plug-in is a file in the home's plugins/ folder, or an installed package with the entry point
+    talaria.plugins. Its code runs with all rights of the gateway.
     """
 
 

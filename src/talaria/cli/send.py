@@ -1,4 +1,4 @@
-"""`talaria send`: a message to a chat, without an agent in between."""
+"""`talaria send`: sends a message to a chat without running an agent."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from talaria.operations.turns import SendBody, send_message
 )
 @click.argument("chat")
 @click.argument("text", required=False)
-@files_option("Send a file along.")
+@files_option("Attach a file.")
 def command(invocation: Invocation, chat: str, text: str | None, files: tuple[Path, ...]) -> None:
-    """Send a message to CHAT: its key, or the name or the id of a session.
+    """Send a message to CHAT, which is a chat key, or a session name or id.
 
-    No agent sees it before it is sent; the agent of the chat finds it in the log. With `-`, stdin is the
-    text.
-    Prints the id by which `talaria why` tells what became of it.
+    No agent runs; the chat's agent sees the message in its log. If TEXT is `-`, the message is read from
+    stdin. Prints an id; `talaria why ID` shows whether the message was delivered.
     """
     message = "" if text is None and files else compose(text, stdin=None if text in (None, "-") else False)
     if not message.strip() and not files:

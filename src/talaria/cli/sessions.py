@@ -1,4 +1,4 @@
-"""`talaria sessions`: list, show, search, end and delete sessions, by the running gateway or in the store."""
+"""`talaria sessions`: lists, shows, searches, ends and deletes sessions."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ add_verbs(
 @command.verb("show", "talaria sessions show terminal")
 @click.argument("session", metavar="NAME_OR_ID")
 def _show(invocation: Invocation, session: str) -> None:
-    """Print what was said in a session."""
+    """Print the conversation of a session."""
 
     async def show(carry_out: Carrier) -> None:
         found = await carry_out(show_session, SessionKey(session))

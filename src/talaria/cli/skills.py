@@ -31,8 +31,8 @@ _WAITING = (SkillState.NEW, SkillState.CHANGED)
 def command() -> None:
     """Add, list, check, accept and remove skills: folders with instructions for special tasks.
 
-    A skill counts from the moment that you add or accept it, as it was then. A folder that was put into the
-    home's `skills` by hand, or edited there, is shown by `list` and counts after `talaria skills accept`.
+    A skill is enabled when you add or accept it, with its content at that time. If you create or edit a
+    folder in the home's `skills` by hand, `list` shows it. Run `talaria skills accept` to enable it.
     """
 
 

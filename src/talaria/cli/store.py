@@ -20,7 +20,7 @@ from talaria.store.settings import find_database, is_file, shown_url, usable_url
 
 @group("store", "talaria store copy --to postgresql://talaria@db.example/talaria")
 def command() -> None:
-    """Move the database of the home: sessions, turns, replies, jobs, spending."""
+    """Move the home's database: sessions, turns, replies, jobs and spending."""
 
 
 @command.verb("copy", "talaria store copy --to postgresql://talaria@db.example/talaria")

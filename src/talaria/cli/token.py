@@ -1,4 +1,4 @@
-"""`talaria token`: makes, lists and revokes tokens, through the running gateway or directly in the store."""
+"""`talaria token`: creates, lists and revokes tokens, through the running gateway or in the store."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from talaria.operations.operation import Nothing
 
 @group("token", "talaria token add phone --role chat", "talaria token list")
 def command() -> None:
-    """Make, list and revoke tokens for programs that call the HTTP API.
+    """Create, list and revoke tokens for programs that call the HTTP API.
 
-    A token has a role. `read` sees everything and changes nothing. `chat` has chats of its own and sees no
-    others. `operate` may do everything.
+    Each token has a role. `read` can see everything and change nothing. `chat` can use its own chats only.
+    `operate` can do everything.
     """
 
 
@@ -46,7 +46,7 @@ def _show_fresh(invocation: Invocation, wanted: AddTokenBody, fresh: FreshToken)
 
 def _show_list(invocation: Invocation, wanted: Nothing, found: TokenList) -> None:
     if not found.tokens:
-        text = "There are no tokens but the home's own. `talaria token add NAME --role ROLE` makes one."
+        text = "There are no tokens except the home's own. `talaria token add NAME --role ROLE` creates one."
         click.echo(invocation.spoken(text))
         return
     click.echo(columns([("NAME", "ROLE", "CREATED", "LAST USED", "EXPIRES"), *map(_row, found.tokens)]))
@@ -83,7 +83,7 @@ add_verbs(
                 click.Option(
                     ["--expires"],
                     metavar="DURATION",
-                    help="Ends it after so long, such as 30d; without it, never.",
+                    help="Lifetime of the token, such as 30d. Default: no expiry.",
                 ),
             ),
             frozenset({"seconds"}),

@@ -1,4 +1,4 @@
-"""`talaria why`: the last messages, and what happened to one, its turn and its reply, from the ledger."""
+"""`talaria why`: recent messages, and the history of one with its turn and its reply."""
 
 from __future__ import annotations
 
@@ -27,13 +27,20 @@ _CHAT_WIDTH, _TEXT_WIDTH = 32, 40
     "talaria why reply:12             a reply by its number in the outbox",
 )
 @click.argument("id", required=False)
-@click.option("-n", "--limit", default=20, show_default=True, type=click.IntRange(1, 200), help="How many.")
+@click.option(
+    "-n",
+    "--limit",
+    default=20,
+    show_default=True,
+    type=click.IntRange(1, 200),
+    help="Maximum number of messages.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(invocation: Invocation, id: str | None, limit: int, as_json: bool) -> None:
-    """Tell the whole story of a turn: received, queued, begun, each step, settled, delivered.
+    """Show the history of a turn: received, queued, started, each step, finished, delivered.
 
-    ID is a turn's id, the platform's id of a message or of a reply to it, or reply:N. Without ID, list the
-    last messages with their ids, newest first. In a chat, /why shows those of that chat.
+    ID is a turn id, the platform's id of a message or reply, or reply:N. Without ID, list recent messages
+    with their ids, newest first. In a chat, /why shows the messages of that chat.
     """
     if id is None:
         _list(invocation, limit, as_json)
@@ -49,7 +56,7 @@ def _list(invocation: Invocation, limit: int, as_json: bool) -> None:
         click.echo("There are no messages yet.")
     else:
         click.echo(columns([("TIME", "CHAT", "STATE", "MESSAGE", "ID"), *map(_row, listed.items)]))
-        click.echo(invocation.spoken("`talaria why ID` tells the whole story of one."), err=True)
+        click.echo(invocation.spoken("`talaria why ID` shows the history of one."), err=True)
 
 
 def _row(turn: TurnLine) -> tuple[str, ...]:

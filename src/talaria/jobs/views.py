@@ -1,4 +1,4 @@
-"""Jobs and their runs as the API, the command line, the page and the tool show them."""
+"""Jobs and runs as the API, the command line, the web page and the tool show them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class JobView(msgspec.Struct, frozen=True):
-    """A job. `schedule` tells when it runs, `next` its next instants for people to read, in its zone.
-    `results_to` names the chat that gets the results. `reason` tells why it is paused or done."""
+    """A job. `schedule` describes when it runs; `next` lists its next run times as text, in its time zone.
+    `results_to` describes the chat that receives the results. `reason` says why it is paused or done."""
 
     id: str
     name: str
@@ -62,9 +62,9 @@ class JobView(msgspec.Struct, frozen=True):
 
 
 class ProposalView(msgspec.Struct, frozen=True):
-    """A job that would be saved. `lines` is the text for the person who confirms it. `worded`: the time was
-    said in plain words, so a person should confirm it. `asked_at` is to be sent with the confirmation, so
-    that "in ten minutes" still means what was shown."""
+    """A preview of a job. `lines` is the text to show to the person who confirms it. If `worded`, the time
+    was given in plain words, so a person should confirm it. Send `asked_at` with the confirmation, so that
+    "in ten minutes" keeps its meaning."""
 
     text: str
     schedule: str
@@ -92,7 +92,7 @@ class ProposalView(msgspec.Struct, frozen=True):
 
 
 class RunView(msgspec.Struct, frozen=True):
-    """A run of a job. `slot` is its instant. `reason` tells why it failed or was skipped."""
+    """A run of a job. `slot` is its scheduled time. `reason` says why it failed or was skipped."""
 
     id: str
     slot: str

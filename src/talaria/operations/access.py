@@ -1,4 +1,4 @@
-"""Operations on who may use the gateway: pairing people of chat platforms, and tokens of programs."""
+"""Operations on access: pair people on chat platforms, and manage tokens for programs."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from talaria.operations.operation import OPERATE, Nothing, OperationCall, argume
 
 
 class ApproveBody(msgspec.Struct, frozen=True):
-    code: Annotated[str, argument("The code that the person was given.", "CODE…")]
+    code: Annotated[str, argument("Pairing code that the person received.", "CODE…")]
 
 
 class RevokeBody(msgspec.Struct, frozen=True):
-    channel: str
-    user: str
+    channel: Annotated[str, Meta(description="Chat platform.")]
+    user: Annotated[str, Meta(description="The person's id on the platform.")]
 
 
 class InviteBody(msgspec.Struct, frozen=True):
-    channel: Annotated[str, argument("The chat platform.", "CHANNEL")]
+    channel: Annotated[str, argument("Chat platform.", "CHANNEL")]
 
 
 class AddTokenBody(msgspec.Struct, frozen=True):
-    name: Annotated[str, argument("A name of your choice.", "NAME")]
-    role: Annotated[Role, Meta(description="Its rights.")]
-    seconds: Annotated[float, Meta(description="How long it is valid. Default: for ever.")] | None = None
+    name: Annotated[str, argument("Name for the token.", "NAME")]
+    role: Annotated[Role, Meta(description="Role of the token: read, chat or operate.")]
+    seconds: Annotated[float | None, Meta(description="Lifetime in seconds. Default: no expiry.")] = None
 
 
 class RevokeTokenBody(msgspec.Struct, frozen=True):
-    name: Annotated[str, argument("The name of a token.", "NAME")]
+    name: Annotated[str, argument("Name of the token to revoke.", "NAME")]
 
 
 class TokenList(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class TokenList(msgspec.Struct, frozen=True):
 
 @operation("pair.list", "GET /api/pairings", OPERATE, usage=("talaria pair list",))
 async def list_pairings(records: Records, call: OperationCall, wanted: Nothing) -> PairingList:
-    """List the people who are paired, and those who wait for it."""
+    """List paired people and open pairing requests."""
     return await records.pairing.listing()
 
 
@@ -60,7 +60,7 @@ async def list_pairings(records: Records, call: OperationCall, wanted: Nothing) 
     usage=("talaria pair approve K7QD-93MX-4TZA",),
 )
 async def approve_pairing(records: Records, call: OperationCall, wanted: ApproveBody) -> Paired:
-    """Let in the person who was given this code."""
+    """Approve the person who received this pairing code."""
     paired = await records.pairing.approve(wanted.code)
     call.about = f"{paired.person.channel}:{paired.person.user_id}"
     return paired
@@ -68,7 +68,7 @@ async def approve_pairing(records: Records, call: OperationCall, wanted: Approve
 
 @operation("pair.revoke", "POST /api/pairings/revoke", OPERATE, audit="pair.revoke", errors=("not_found",))
 async def revoke_pairing(records: Records, call: OperationCall, wanted: RevokeBody) -> Paired:
-    """End a pairing."""
+    """Revoke a person's access."""
     call.about = f"{wanted.channel}:{wanted.user}"
     return await records.pairing.revoke(wanted.channel, wanted.user)
 
@@ -81,14 +81,14 @@ async def revoke_pairing(records: Records, call: OperationCall, wanted: RevokeBo
     usage=("talaria pair invite CHANNEL",),
 )
 async def invite_person(records: Records, call: OperationCall, wanted: InviteBody) -> Invitation:
-    """Make a code that lets in the first person who sends it, without approval."""
+    """Create an invitation code. The first person who sends it is paired without approval."""
     call.about = wanted.channel
     return await records.pairing.invite(wanted.channel)
 
 
 @operation("token.list", "GET /api/tokens", OPERATE, usage=("talaria token list",))
 async def list_tokens(records: Records, call: OperationCall, wanted: Nothing) -> TokenList:
-    """List the tokens, without their secrets. The time of their last use is exact to the hour."""
+    """List tokens without their secrets. The time of last use is accurate to the hour."""
     return TokenList(await TokenAdmin(records.store.tokens).tokens())
 
 
@@ -103,13 +103,13 @@ async def list_tokens(records: Records, call: OperationCall, wanted: Nothing) ->
     usage=("talaria token add phone --role chat --expires 30d",),
 )
 async def add_token(records: Records, call: OperationCall, wanted: AddTokenBody) -> FreshToken:
-    """Make a token, which is shown once. Only its hash is kept."""
-    # A login cannot make one: the token would outlive the login. A named token cannot make one that
-    # operates: it would outlive a revocation.
+    """Create a token. Its secret is shown once; the gateway stores only a hash."""
+    # A login cannot create a token, because the token would outlive the login. A named token cannot create
+    # one with the role `operate`, because that one would outlive a revocation.
     if call.caller.credential is Credential.LOGIN:
         raise Refused(
             "token_needed",
-            "A login from a browser cannot make a token.",
+            "A browser login cannot create tokens.",
             "Run `talaria token add NAME --role ROLE` on the gateway's machine.",
         )
     call.about = f"{wanted.name} ({wanted.role})"
@@ -128,7 +128,7 @@ async def add_token(records: Records, call: OperationCall, wanted: AddTokenBody)
     usage=("talaria token revoke phone",),
 )
 async def revoke_token(records: Records, call: OperationCall, wanted: RevokeTokenBody) -> NamedToken:
-    """End a token, from its next call on."""
+    """Revoke a token. Its next call is refused."""
     call.about = wanted.name
     admin = TokenAdmin(records.store.tokens)
     if wanted.name != call.caller.name:

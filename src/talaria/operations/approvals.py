@@ -1,10 +1,11 @@
-"""Operations on the questions that wait for a person: listing and deciding them."""
+"""Operations on approval requests and the model's questions: list and decide them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
 from talaria.access.approvals import Decider
 from talaria.core.errors import BadRequest, NotFound
@@ -21,16 +22,22 @@ _MAX_DECISION: Final = 128 << 10  # bytes; an answer may be long
 
 
 class DecisionBody(msgspec.Struct, frozen=True, kw_only=True, rename={"span": "for"}):
-    """`decision` for an approval, `answer` for a question of the model's."""
+    """Send `decision` for an approval request, or `answer` for a question from the model."""
 
-    id: Annotated[str, argument("The id of a question.", "ID")]
-    decision: Literal["approve", "deny"] | None = None
-    span: Literal["once", "session", "always"] = "once"
-    answer: str | None = None
+    id: Annotated[str, argument("Request id.", "ID")]
+    decision: Annotated[
+        Literal["approve", "deny"] | None, Meta(description="Decision on an approval request.")
+    ] = None
+    span: Annotated[
+        Literal["once", "session", "always"],
+        Meta(description="How long the decision is valid. Only operators can choose `always`."),
+    ] = "once"
+    answer: Annotated[str | None, Meta(description="Answer to the model's question.")] = None
 
 
 class ApprovalView(msgspec.Struct, frozen=True):
-    """An open question. `text` is all that the person is asked, with invisible characters escaped."""
+    """An open approval request or question. `text` is the full text shown to the person, with invisible
+    characters escaped."""
 
     id: QuestionId
     kind: QuestionKind
@@ -57,7 +64,7 @@ class ApprovalList(msgspec.Struct, frozen=True):
 
 
 class DecidedView(msgspec.Struct, frozen=True, rename={"span": "for"}):
-    """The decision as it was recorded. `turn_id` goes on once none of its questions is open."""
+    """The recorded decision. The turn resumes once it has no open requests."""
 
     id: QuestionId
     decision: str
@@ -68,7 +75,7 @@ class DecidedView(msgspec.Struct, frozen=True, rename={"span": "for"}):
 
 @operation("approvals.list", "GET /api/approvals", ALL)
 async def list_approvals(gateway: Gateway, call: OperationCall, wanted: PageQuery) -> ApprovalList:
-    """List the questions that wait for a person, oldest first."""
+    """List open approval requests and questions, oldest first."""
     prefix = call.caller.prefix(gateway.settings.agent.name)
     page = await gateway.turns.decisions.listing(wanted.page, prefix)
     return ApprovalList(tuple(map(ApprovalView.of, page.items)), page.next)
@@ -84,21 +91,21 @@ async def list_approvals(gateway: Gateway, call: OperationCall, wanted: PageQuer
     max_body=_MAX_DECISION,
 )
 async def decide_approval(gateway: Gateway, call: OperationCall, wanted: DecisionBody) -> DecidedView:
-    """Decide a question: approve or deny a call, or answer what the model asks. The sender of the message
-    that led to it may, and the role `operate`."""
+    """Approve or deny a tool call, or answer the model's question. Allowed for the sender of the message that
+    caused the request, and for the role `operate`."""
     if (wanted.decision is None) == (wanted.answer is None):
         raise BadRequest(
-            "A decision has either `decision` or `answer`.",
-            'Send {"decision": "approve"}, {"decision": "deny"} or {"answer": "…"}.',
+            "Send either `decision` or `answer`.",
+            'Examples: {"decision": "approve"}, {"decision": "deny"}, {"answer": "…"}.',
         )
     decisions, question_id = gateway.turns.decisions, QuestionId(wanted.id)
     found = await decisions.find(question_id)
     if not call.sees(found.turn.chat_key):
-        raise NotFound(f"There is no question {question_id}.", "GET /api/approvals lists the open ones.")
+        raise NotFound(f"There is no request {question_id}.", "`GET /api/approvals` lists the open requests.")
     is_approval = found.question.kind is not QuestionKind.ANSWER
     if is_approval == (wanted.decision is None):
         raise BadRequest(
-            f"{question_id} is {'approved or denied' if is_approval else 'answered in words'}.",
+            f"{question_id} needs {'a decision' if is_approval else 'an answer'}.",
             'Send {"decision": "approve"} or "deny".' if is_approval else 'Send {"answer": "…"}.',
         )
     sender = call.caller.sender

@@ -1,4 +1,4 @@
-"""Operations on jobs: making, listing, changing and running them, and their runs."""
+"""Operations on jobs: create, list, change and run them, and list their runs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
     from talaria.jobs.desk import JobAsker
     from talaria.jobs.requests import JobRequest
 
-DEFAULT_CHAT: Final = "terminal"  # the chat of jobs that are made without a chat
+DEFAULT_CHAT: Final = "terminal"  # the chat of jobs that are created without a chat
 _MAX_BODY: Final = 128 << 10
-_ASKED_WITHIN: Final = 3600.0  # seconds in which what was shown can be confirmed
+_ASKED_WITHIN: Final = 3600.0  # seconds in which a preview can be confirmed
 _UNKNOWN = ("not_found",)
 _REFUSED = ("not_found", "unclear_schedule", "limit", "no_model")
-JobName = Annotated[str, argument("The name or the id of a job.", "NAME_OR_ID")]
+JobName = Annotated[str, argument("Job name or id.", "NAME_OR_ID")]
 
 
 class JobQuery(PageQuery, frozen=True):
-    unfinished: Annotated[bool, Meta(description="Only jobs that are not done.")] = False
-    finished: Annotated[bool, Meta(description="Only jobs that are done, the last to finish first.")] = False
+    unfinished: Annotated[bool, Meta(description="Return only unfinished jobs.")] = False
+    finished: Annotated[
+        bool, Meta(description="Return only finished jobs, most recently finished first.")
+    ] = False
 
 
 class JobKey(msgspec.Struct, frozen=True):
@@ -44,32 +46,35 @@ class RunQuery(PageQuery, frozen=True, kw_only=True):
 
 
 class _ShownJob(JobFields, frozen=True):
-    asked_at: (
-        Annotated[float, Meta(description='The time from which "in ten minutes" counts. Default: now.')]
-        | UnsetType
-    ) = UNSET
+    asked_at: Annotated[
+        float | UnsetType,
+        Meta(description='Start time for relative times such as "in ten minutes". Default: now.'),
+    ] = UNSET
 
 
 class JobBody(_ShownJob, frozen=True):
-    """A new job. `chat` is the caller's chat that gets the results, unless `to` names another."""
+    """A new job. Its results go to `chat`, one of the caller's chats, unless `to` names another one."""
 
     text: (
-        Annotated[str, argument("What is to be done, and when.", "TEXT", max_length=MAX_TEXT)] | UnsetType
+        Annotated[str, argument("Task, optionally with its schedule.", "TEXT", max_length=MAX_TEXT)]
+        | UnsetType
     ) = UNSET
-    confirm: Annotated[bool, Meta(description="If false, nothing is saved: the answer is a preview.")] = True
-    chat: Annotated[str, Meta(description="The chat that asks for it.")] = DEFAULT_CHAT
+    confirm: Annotated[bool, Meta(description="If false, return a preview and save nothing.")] = True
+    chat: Annotated[str, Meta(description="Name of the caller's chat that requests the job.")] = DEFAULT_CHAT
 
 
 class JobChange(_ShownJob, frozen=True, kw_only=True):
-    """A change of a job. `state` pauses it or lets it run again."""
+    """A change to a job. Fields that are not given keep their values."""
 
     id: JobName
-    state: Literal["active", "paused"] | UnsetType = UNSET
+    state: Annotated[
+        Literal["active", "paused"] | UnsetType, Meta(description="Pause or resume the job.")
+    ] = UNSET
 
 
 @operation("jobs.list", "GET /api/jobs", ALL, usage=("talaria jobs list",), tool="list_jobs")
 async def list_jobs(records: Records, call: OperationCall, wanted: JobQuery) -> JobList:
-    """List the jobs, oldest first."""
+    """List jobs, oldest first."""
     desk, asker = records.job_desk(), _asker(records, call)
     if wanted.finished:
         found = await desk.finished(asker, wanted.limit)
@@ -98,8 +103,8 @@ async def list_jobs(records: Records, call: OperationCall, wanted: JobQuery) -> 
     tool="add_job",
 )
 async def add_job(records: Records, call: OperationCall, wanted: JobBody) -> JobView | ProposalView:
-    """Make a job. One of `when` (plain words), `every`, `cron` and `at` says when. Without them the text
-    does, at its beginning or end."""
+    """Create a job. Set its schedule with `when` (plain words), `every`, `cron` or `at`. Without these, the
+    schedule is read from the beginning or end of the text."""
     desk = records.job_desk()
     asker, asked_at = _asker(records, call, wanted.chat), _asked_at(records, wanted)
     proposal = desk.propose(asker, await _request(records, wanted, asker), asked_at)
@@ -112,7 +117,7 @@ async def add_job(records: Records, call: OperationCall, wanted: JobBody) -> Job
 
 @operation("jobs.show", "GET /api/jobs/{id}", ALL, errors=_UNKNOWN, usage=("talaria jobs show news",))
 async def show_job(records: Records, call: OperationCall, wanted: JobKey) -> JobView:
-    """Show a job with its next times."""
+    """Show a job and its next run times."""
     return JobView.of(await _find(records, call, wanted.id), records.job_desk())
 
 
@@ -127,7 +132,7 @@ async def show_job(records: Records, call: OperationCall, wanted: JobKey) -> Job
     usage=('talaria jobs edit news --when "every day at 7"',),
 )
 async def edit_job(records: Records, call: OperationCall, wanted: JobChange) -> JobView:
-    """Change a job, pause it, or let it run again. What is not named stays as it is."""
+    """Change, pause or resume a job. Fields that are not given keep their values."""
     desk, asker = records.job_desk(), _asker(records, call)
     job = await _find(records, call, wanted.id)
     change, asked_at = await _request(records, wanted, asker), _asked_at(records, wanted)
@@ -148,7 +153,7 @@ async def edit_job(records: Records, call: OperationCall, wanted: JobChange) -> 
     usage=("talaria jobs remove news",),
 )
 async def remove_job(records: Records, call: OperationCall, wanted: JobKey) -> JobView:
-    """Remove a job with its history. A run in progress is stopped."""
+    """Delete a job with its history. A run in progress is stopped."""
     job, desk = await _find(records, call, wanted.id), records.job_desk()
     return JobView.of(await desk.remove(_asker(records, call), job.id), desk)
 
@@ -163,7 +168,7 @@ async def remove_job(records: Records, call: OperationCall, wanted: JobKey) -> J
     usage=("talaria jobs run news",),
 )
 async def run_job(records: Records, call: OperationCall, wanted: JobKey) -> RunView:
-    """Run a job now, beside its schedule. It runs in the gateway."""
+    """Run a job now, in addition to its schedule. The run takes place in the gateway."""
     job = await _find(records, call, wanted.id)
     _, slot = await records.job_desk().run(_asker(records, call), job.id)
     return RunView.of(slot)
@@ -173,7 +178,7 @@ async def run_job(records: Records, call: OperationCall, wanted: JobKey) -> RunV
     "jobs.history", "GET /api/jobs/{id}/runs", ALL, errors=_UNKNOWN, usage=("talaria jobs history news",)
 )
 async def list_runs(records: Records, call: OperationCall, wanted: RunQuery) -> RunList:
-    """List the runs of a job, the latest first."""
+    """List the runs of a job, newest first."""
     job = await _find(records, call, wanted.id)
     page = await records.job_desk().history(_asker(records, call), job.id, wanted.page)
     return RunList(tuple(map(RunView.of, page.items)), page.next)
@@ -188,7 +193,7 @@ def _asker(records: Records, call: OperationCall, chat: str = DEFAULT_CHAT) -> J
     from talaria.jobs.desk import JobAsker  # noqa: PLC0415 - with the first job
 
     if not is_session_name(chat):
-        raise BadRequest(f"{chat!r} is no name of a chat.", "Give a name such as terminal.")
+        raise BadRequest(f"{chat!r} is not a valid chat name.", "Use a name such as terminal.")
     chat_key = call.caller.chat_key(records.settings.agent.name, chat)
     return JobAsker(call.caller.sender, chat_key, in_chat=False)
 
@@ -199,7 +204,7 @@ def _asked_at(records: Records, wanted: _ShownJob) -> float:
     if wanted.asked_at is UNSET:
         return now
     if not now - _ASKED_WITHIN <= wanted.asked_at <= now + 1:
-        raise BadRequest("What was shown is out of date.", "Look at the next times again, then confirm.")
+        raise BadRequest("The preview is out of date.", "Request a new preview, then confirm it.")
     return wanted.asked_at
 
 

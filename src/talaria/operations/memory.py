@@ -1,4 +1,4 @@
-"""Operations on memory: reading and writing the pages of what is remembered."""
+"""Operations on memory: read and replace its pages."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from talaria.gateway import Gateway
 from talaria.operations.operation import ALL, CHAT, OperationCall, argument, in_query, operation
 from talaria.tools.tool import MemoryProvider
 
-_BY: Final = "api"  # the origin of what is written here
-_CHAT: Final = "The key of a chat whose memory it is. Default: the caller's own memory."
+_BY: Final = "api"  # the origin of edits by these operations
+_CHAT: Final = "Key of the chat whose memory to use. Default: the caller's own memory."
 _ERRORS: Final = ("not_found", "forbidden")
 
 
@@ -28,17 +28,18 @@ class MemoryQuery(msgspec.Struct, frozen=True):
 
 
 class PageBody(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole text of a page. With `digest`, it is written only if the page is still the one with this
-    digest."""
+    """The new text of a memory page."""
 
-    page: Annotated[str, argument("MEMORY.md or USER.md.", "PAGE")]
+    page: Annotated[str, argument("Page to replace: MEMORY.md or USER.md.", "PAGE")]
     chat: Annotated[str, in_query(_CHAT)] = ""
-    text: str
-    digest: str = ""
+    text: Annotated[str, Meta(description="Full text of the page.")]
+    digest: Annotated[
+        str, Meta(description="If given, replace the page only if it still has this digest.")
+    ] = ""
 
 
 class PageView(msgspec.Struct, frozen=True):
-    """A page. `bytes` is the size of its file, `trouble` why it cannot be used."""
+    """A memory page. `bytes` is the size of its file. `trouble` says why it cannot be used, if so."""
 
     name: MemoryPage
     text: str
@@ -54,7 +55,7 @@ class PageView(msgspec.Struct, frozen=True):
 
 
 class MemoryView(msgspec.Struct, frozen=True):
-    """The memory of `person` or, if that is null, of the chat `chat`."""
+    """The memory of `person` or, if `person` is null, of the chat `chat`."""
 
     agent: str
     person: str | None
@@ -64,7 +65,7 @@ class MemoryView(msgspec.Struct, frozen=True):
 
 @operation("memory.show", "GET /api/memory", ALL, errors=_ERRORS)
 async def show_memory(gateway: Gateway, call: OperationCall, wanted: MemoryQuery) -> MemoryView:
-    """Show what is remembered."""
+    """Show the memory pages."""
     return await _view(_provider(gateway), _place(gateway, call, wanted.chat))
 
 
@@ -78,12 +79,14 @@ async def show_memory(gateway: Gateway, call: OperationCall, wanted: MemoryQuery
     max_body=64 << 10,
 )
 async def write_memory(gateway: Gateway, call: OperationCall, wanted: PageBody) -> MemoryView:
-    """Write a page anew: MEMORY.md or USER.md. Answers with all pages."""
+    """Replace a memory page and return all pages."""
     provider, place = _provider(gateway), _place(gateway, call, wanted.chat)
     try:
         page = MemoryPage(wanted.page)
     except ValueError:
-        raise NotFound("There is no such page.", "The pages are MEMORY.md and USER.md.") from None
+        raise NotFound(
+            f"There is no page {wanted.page[:80]!r}.", "The pages are MEMORY.md and USER.md."
+        ) from None
     origin = EditOrigin(new_turn_id(), _BY, gateway.clock.now())
     try:
         await provider.edit(place, WritePage(page, wanted.text, wanted.digest), origin)
@@ -100,7 +103,7 @@ async def _view(provider: MemoryProvider, place: MemoryPlace) -> MemoryView:
 def _provider(gateway: Gateway) -> MemoryProvider:
     memories = gateway.turns.memories
     if memories is None or memories.provider is None:
-        raise NotFound("There is no memory.", "Add memory to tools.enabled in config.toml.")
+        raise NotFound("Memory is not enabled.", "Add `memory` to tools.enabled in config.toml.")
     return memories.provider
 
 
@@ -113,9 +116,13 @@ def _place(gateway: Gateway, call: OperationCall, chat: str) -> MemoryPlace:
     try:
         ChatAddress.parse(ChatKey(chat))
     except ValueError:
-        raise BadRequest(f"{chat[:200]!r} is no chat key.", "`GET /api/sessions` has them.") from None
+        raise BadRequest(
+            f"{chat[:200]!r} is not a chat key.", "`GET /api/sessions` lists the chat keys."
+        ) from None
     if caller.role is Role.CHAT and not caller.owns(ChatKey(chat)):
-        raise Refused("forbidden", "This is another caller's chat.", "Leave `chat` out.")
+        raise Refused(
+            "forbidden", "The chat belongs to another caller.", "Omit `chat` to use your own memory."
+        )
     return memories.place(ChatKey(chat))
 
 

@@ -1,8 +1,8 @@
-"""An operation: something that a person or a program can ask of a gateway, declared once.
+"""An operation: an action that people and programs can request from a gateway, declared once.
 
-The HTTP route with its OpenAPI entry, the verb of the command line and the tool of `talaria mcp serve` are
-derived from it. The fields of the input carry their help in `Meta.description`; `argument` marks those that
-stand without an option's name on the command line.
+The HTTP route with its OpenAPI entry, the command line verb and the tool of `talaria mcp serve` are derived
+from it. Input fields have their help in `Meta.description`; `argument` marks fields that are positional
+arguments on the command line.
 """
 
 from __future__ import annotations
@@ -237,6 +237,8 @@ def _field(found: msgspec.structs.FieldInfo, place: str) -> InputField:
 
 def _given(kind: Any) -> Any:
     """Return a type without `UNSET` and `None`, which stand for a value that is not given."""
+    if get_origin(kind) is Annotated:
+        return Annotated[_given(get_args(kind)[0]), *kind.__metadata__]
     if get_origin(kind) not in (Union, UnionType):
         return kind
     kinds = [each for each in get_args(kind) if each not in (UnsetType, NoneType)]

@@ -11,8 +11,10 @@ from talaria.core.ledger import Page
 
 
 class PageQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=500, description="How many at most.")] = 50
-    after: Annotated[str, Meta(max_length=200, description="The `next` of the page before.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=500, description="Maximum number of items to return.")] = 50
+    after: Annotated[
+        str, Meta(max_length=200, description="Cursor: the `next` value of the previous page.")
+    ] = ""
 
     @property
     def page(self) -> Page:

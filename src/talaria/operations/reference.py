@@ -1,4 +1,4 @@
-"""The reference of all operations, `docs/reference.md`, made of their declarations."""
+"""Renders `docs/reference.md`, the reference of all operations, from their declarations."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 from talaria.operations.operation import Operation
 from talaria.operations.table import Operations
 
-_HEAD = """# Reference of operations
+_HEAD = """# Operations reference
 
-This page is made of the declarations in `src/talaria/operations`. Do not edit it: run
+This page is generated from the declarations in `src/talaria/operations`. Do not edit it. To update it, run
 `./dev pytest tests/golden tests/operations --update-golden`.
 
-Every operation is a call of the [HTTP API](http-api.md); `/openapi.json` has the types. Some are also a verb
-of the [command line](commands.md), which takes `--json`, or a tool of [`talaria mcp serve`](mcp.md).
+You can call every operation over the [HTTP API](http-api.md); `/openapi.json` describes its types. Some
+operations are also a [command](commands.md) with the option `--json`, or a tool of
+[`talaria mcp serve`](mcp.md).
 """
 
 

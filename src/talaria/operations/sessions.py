@@ -1,4 +1,4 @@
-"""Operations on sessions: listing, reading, searching, ending and deleting them, and their folders."""
+"""Operations on sessions: list, read, search, end and delete them, and choose their project folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from talaria.search.words import terms
 _MAX_QUERY: Final = 1000  # characters
 _MAX_FOUND: Final = 100
 _UNKNOWN: Final = ("not_found",)
-SessionName = Annotated[str, argument("The name or the id of a session.", "NAME_OR_ID")]
+SessionName = Annotated[str, argument("Session name or id.", "NAME_OR_ID")]
 
 
 # -- inputs -----------------------------------------------------------------------------------------------
@@ -41,16 +41,24 @@ class EntriesQuery(PageQuery, frozen=True, kw_only=True):
 
 class SearchQuery(msgspec.Struct, frozen=True):
     q: Annotated[
-        str, argument('Words, a question, or a "phrase".', "WORDS…", min_length=1, max_length=_MAX_QUERY)
+        str,
+        argument(
+            "Search words, a question, or an exact phrase in double quotes.",
+            "WORDS…",
+            min_length=1,
+            max_length=_MAX_QUERY,
+        ),
     ]
-    limit: Annotated[int, Meta(ge=1, le=_MAX_FOUND, description="How many at most.")] = 20
-    after: Annotated[str, Meta(max_length=200, description="The `next` of the page before.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=_MAX_FOUND, description="Maximum number of hits to return.")] = 20
+    after: Annotated[
+        str, Meta(max_length=200, description="Cursor: the `next` value of the previous page.")
+    ] = ""
 
 
 class ProjectBody(msgspec.Struct, frozen=True, kw_only=True):
     x: SessionName
     folder: Annotated[
-        str, Meta(description="A folder on the gateway's machine; empty for the chat's own.")
+        str, Meta(description="Folder on the gateway's machine. If empty, the chat uses its own folder.")
     ] = ""
 
 
@@ -58,8 +66,8 @@ class ProjectBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionView(msgspec.Struct, frozen=True):
-    """`name` is the session's name in paths; only sessions of the caller's own chats have one. `model` is the
-    session's model; lists leave it out."""
+    """A session. `name` identifies it in paths; only sessions in the caller's own chats have one. `model` is
+    null in lists."""
 
     id: SessionId
     name: str | None
@@ -83,9 +91,9 @@ class SessionList(msgspec.Struct, frozen=True):
 
 
 class FoundView(msgspec.Struct, frozen=True):
-    """An entry that was found, the entry `seq` of its session. `excerpt` is the text around the words that
-    were looked for. `speaker` is the name of its sender, `assistant`, or the name of a tool. `name` is the
-    session's name in paths, as in lists."""
+    """A log entry that matches a search. `seq` is its number in the session's log. `excerpt` is the text
+    around the matching words. `speaker` is the sender's name, `assistant`, or a tool name. `name` identifies
+    the session in paths, as in lists."""
 
     session_id: SessionId
     seq: int
@@ -102,7 +110,7 @@ class FoundView(msgspec.Struct, frozen=True):
 
 
 class FoundList(msgspec.Struct, frozen=True):
-    """The best hits first. `is_complete` is false while older conversations are still being indexed."""
+    """Search hits, best first. `is_complete` is false while older conversations are still being indexed."""
 
     items: tuple[FoundView, ...]
     next: str | None
@@ -110,15 +118,15 @@ class FoundList(msgspec.Struct, frozen=True):
 
 
 def _found_list(page: SearchPage, query: str, caller: ApiCaller) -> FoundList:
-    """Return the hits whose excerpts have a word of the query. The index also finds what stands beside such
-    words, which helps a model, and puzzles a person."""
+    """Return the hits whose excerpts contain a word of the query. The index also finds entries near such
+    words, which helps a model but confuses a person."""
     wanted = frozenset(terms(query))
     found = (hit for hit in page.hits if not wanted.isdisjoint(terms(hit.excerpt)))
     return FoundList(tuple(FoundView.of(hit, caller) for hit in found), page.next, page.is_complete)
 
 
 class ProjectView(msgspec.Struct, frozen=True):
-    """The folder that a chat works on now."""
+    """The folder that a chat now works in."""
 
     chat_key: ChatKey
     folder: str
@@ -187,7 +195,7 @@ class SessionLookup:
     def _key(self, name: str, caller: ApiCaller) -> ChatKey:
         if not is_session_name(name):
             raise BadRequest(
-                f"{name!r} is no name for a session.",
+                f"{name!r} is not a valid session name.",
                 "A name has 1 to 128 of the characters A-Z a-z 0-9 . _ - and does not start with ses_.",
             )
         if caller.owner:
@@ -206,7 +214,7 @@ class SessionLookup:
     tool="list_sessions",
 )
 async def list_sessions(records: Records, call: OperationCall, wanted: PageQuery) -> SessionList:
-    """List the sessions, the last used first."""
+    """List sessions, most recently used first."""
     page = await records.store.sessions(wanted.page, call.caller.prefix(records.settings.agent.name))
     items = tuple(SessionView.of(session, caller=call.caller) for session in page.items)
     return SessionList(items, page.next)
@@ -214,7 +222,7 @@ async def list_sessions(records: Records, call: OperationCall, wanted: PageQuery
 
 @operation("sessions.show", "GET /api/sessions/{x}", ALL, audit="session.read", errors=_UNKNOWN)
 async def show_session(records: Records, call: OperationCall, wanted: SessionKey) -> SessionView:
-    """Show a session, with its model."""
+    """Show a session with its model."""
     lookup = SessionLookup(records)
     session = await lookup.session(wanted.x, call)
     return SessionView.of(session, await lookup.model_of(session), call.caller)
@@ -222,14 +230,14 @@ async def show_session(records: Records, call: OperationCall, wanted: SessionKey
 
 @operation("sessions.entries", "GET /api/sessions/{x}/entries", ALL, audit="session.read", errors=_UNKNOWN)
 async def read_entries(records: Records, call: OperationCall, wanted: EntriesQuery) -> EntryPage:
-    """Read the log of a session, oldest first."""
+    """Read the entries of a session's log, oldest first."""
     session = await SessionLookup(records).session(wanted.x, call)
     return await records.store.entries(session.id, wanted.page)
 
 
 @operation("sessions.files", "GET /api/sessions/{x}/files", ALL, audit="session.read", errors=_UNKNOWN)
 async def list_sent_files(records: Records, call: OperationCall, wanted: EntriesQuery) -> SentPage:
-    """List the files that a session sent, oldest first."""
+    """List the files that the agent sent in a session, oldest first."""
     session = await SessionLookup(records).session(wanted.x, call)
     return await records.store.sent_files(session.id, wanted.page)
 
@@ -243,8 +251,9 @@ async def list_sent_files(records: Records, call: OperationCall, wanted: Entries
     usage=("talaria sessions delete work", "talaria sessions delete ses_01m7gjqa04zern --yes"),
 )
 async def delete_session(records: Records, call: OperationCall, wanted: SessionKey) -> DeletedSession:
-    """Delete a session with its history, for good. Its log, turns, saved results and copies of sent files go.
-    The chat's own files stay, and so does what was spent. Refused while a turn of the session is not over."""
+    """Permanently delete a session with its history. This deletes its log, turns, saved results and copies of
+    sent files. The chat's own files and the spending records are kept. The call fails while the session has
+    an unfinished turn."""
     session = await SessionLookup(records).session(wanted.x, call)
     call.about = call.about or session.id  # audited in any case
     try:
@@ -263,7 +272,7 @@ async def delete_session(records: Records, call: OperationCall, wanted: SessionK
     usage=("talaria sessions end terminal",),
 )
 async def end_session(records: Records, call: OperationCall, wanted: SessionKey) -> SessionView:
-    """End a session. Its history stays."""
+    """End a session. Its history is kept."""
     session = await SessionLookup(records).session(wanted.x, call)
     if session.ended_at is None:
         try:
@@ -276,8 +285,9 @@ async def end_session(records: Records, call: OperationCall, wanted: SessionKey)
 def _busy(session_id: SessionId) -> Refused:
     return Refused(
         "busy",
-        f"A turn of {session_id} runs or waits.",
-        "Wait until it is done, or cancel it. If no gateway runs, start it: it goes on with the turn.",
+        f"{session_id} has an unfinished turn.",
+        "Wait until the turn has finished, or cancel it. If no gateway is running, start one: it resumes the "
+        "turn.",
     )
 
 
@@ -290,9 +300,9 @@ def _busy(session_id: SessionId) -> Refused:
     tool="search_sessions",
 )
 async def search_sessions(records: Records, call: OperationCall, wanted: SearchQuery) -> FoundList:
-    """Find what was said, in all sessions. The best hits come first."""
+    """Search the messages of all sessions, best hits first."""
     if not wanted.q.strip():
-        raise BadRequest("The search has no words.", 'Give words. "Words in quotation marks" stand together.')
+        raise BadRequest("The search query is empty.", 'Enter words to search for, or a "phrase in quotes".')
     reach = _reach(records, call.caller)
     page = await records.search.search(wanted.q, reach, wanted.limit, wanted.after or None)
     seen = tuple(hit for hit in page.hits if call.sees(hit.chat_key))
@@ -316,7 +326,7 @@ def _reach(records: Records, caller: ApiCaller) -> Reach:
     max_body=16 << 10,
 )
 async def use_project(records: Records, call: OperationCall, wanted: ProjectBody) -> ProjectView:
-    """Let a chat work on a project's folder; on its own again without `folder`."""
+    """Let a chat work in a project folder. Without `folder`, the chat returns to its own folder."""
     chat = await SessionLookup(records).chat(wanted.x, call)
     try:
         await records.workspaces.claim(chat, is_tied=True)  # the folder is of this machine

@@ -1,4 +1,4 @@
-"""Operations on the gateway as a whole: its status, its warm agents, backups, and downloads of models."""
+"""Operations on the gateway as a whole: status, agent pool, database copy, and model downloads."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class DescriptorView(msgspec.Struct, frozen=True):
 
 
 class DefaultModelView(msgspec.Struct, frozen=True):
-    """`missing_keys` has the variables of keys that this process lacks, by provider."""
+    """The default model. `missing_keys` names the unset API key variables, by provider."""
 
     default: str
     missing_keys: dict[str, str]
 
 
 class BuiltInModelView(msgspec.Struct, frozen=True):
-    """`weights` is the download that is under way."""
+    """The built-in model. `weights` is the current download, if there is one."""
 
     pid: int | None
     weights: dict[str, Any] | None
@@ -74,8 +74,8 @@ class OwedView(msgspec.Struct, frozen=True):
 
 
 class JobsView(msgspec.Struct, frozen=True):
-    """Jobs by state, and the runs that are due or under way. `late_seconds` is how long the run waits that
-    has waited longest."""
+    """Number of jobs by state, and of due and running runs. `late_seconds` is the longest time that a run has
+    been waiting."""
 
     jobs: dict[str, int]
     runs: dict[str, int]
@@ -83,9 +83,9 @@ class JobsView(msgspec.Struct, frozen=True):
 
 
 class MemberView(msgspec.Struct, frozen=True):
-    """A gateway of the cluster. `expires_seconds` is the time until others take its chats unless it renews,
-    negative if they may. `roles` are those that it has. `unreachable` says why the gateway that answers
-    cannot reach it. The figures are from its last renewal."""
+    """A gateway of the cluster. `expires_seconds` is the time until its lease expires, negative if it has
+    expired and others may take over its chats. `unreachable` says why the answering gateway cannot reach it.
+    `figures` are from its last lease renewal."""
 
     id: OwnerId
     place: PlaceId
@@ -104,8 +104,8 @@ class MemberView(msgspec.Struct, frozen=True):
 
 
 class ClusterView(msgspec.Struct, frozen=True):
-    """The gateways that serve the database together. `is_out`: this one could not renew its time and begins
-    no turns. `troubles` keep it from working with the others."""
+    """The gateways that serve the same database. If `is_out`, this gateway could not renew its lease and
+    starts no turns. `troubles` says what keeps it from working with the others."""
 
     member: OwnerId
     place: PlaceId
@@ -143,7 +143,7 @@ class StatusView(msgspec.Struct, frozen=True):
     owed: OwedView
     jobs: JobsView
     search: IndexReading | None  # None until the index was used
-    processes: tuple[ProcessInfo, ...]  # in the background, that run
+    processes: tuple[ProcessInfo, ...]  # running background processes
     cluster: ClusterView | None
 
 
@@ -176,7 +176,7 @@ def view_cluster(overview: Overview) -> ClusterView:
 
 
 class ModelName(msgspec.Struct, frozen=True):
-    name: Annotated[str, argument("The name of a built-in model.", "NAME")]
+    name: Annotated[str, argument("Name of the built-in model.", "NAME")]
 
 
 # -- handlers ---------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class ModelName(msgspec.Struct, frozen=True):
 
 @operation("gateway.status", "GET /api/status", READ)
 async def show_status(gateway: Gateway, call: OperationCall, wanted: Nothing) -> StatusView:
-    """The status of the gateway."""
+    """Show the status of the gateway."""
     health, overview = gateway.health, gateway.overview
     no_spending: dict[str, object] = {}
     stats, spending, jobs, _ = await asyncio.gather(
@@ -252,14 +252,14 @@ def _built_in_model(gateway: Gateway) -> BuiltInModelView:
 
 @operation("gateway.pool", "GET /api/pool", READ)
 async def show_pool(gateway: Gateway, call: OperationCall, wanted: Nothing) -> PoolStats:
-    """The warm agents."""
+    """Show the agent pool."""
     return gateway.pool.stats()
 
 
 @operation("gateway.backup", "POST /api/backup", OPERATE, audit="backup", answer_seconds=None)
 async def copy_database(records: Records, call: OperationCall, wanted: Nothing) -> BackupView:
-    """Copy the database to a file in the home."""
-    # `talaria backup` packs the file and removes it; a file that is left is deleted after a minute.
+    """Copy the database to a file in the home and return its path."""
+    # `talaria backup` packs and deletes the file. The gateway deletes a leftover file after a minute.
     return BackupView(str(await records.snapshot()))
 
 
@@ -272,7 +272,7 @@ async def copy_database(records: Records, call: OperationCall, wanted: Nothing) 
     errors=("not_found", "busy", "too_little_memory", "model_refused"),
 )
 async def fetch_model(gateway: Gateway, call: OperationCall, wanted: ModelName) -> BuiltInModelView:
-    """Download a built-in model. The answer is `built_in_model` of the status."""
+    """Start downloading a built-in model. Returns `built_in_model` of the status."""
     call.about = wanted.name
     gateway.local.fetch(wanted.name)
     return _built_in_model(gateway)

@@ -1,4 +1,4 @@
-"""The list of all operations. A new operation is written beside its kin and gets in here by their tuple."""
+"""The list of all operations. Each module of this package adds its own tuple."""
 
 from __future__ import annotations
 

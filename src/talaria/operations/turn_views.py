@@ -1,4 +1,4 @@
-"""Turns and steps as the HTTP API shows them; other channels and commands read them too."""
+"""Turns and steps as the HTTP API returns them; other channels and commands use them too."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class StepView(msgspec.Struct, frozen=True):
 
 
 class UsageView(TokenUsage, frozen=True):
-    """`cost_usd` is an exact decimal, or None if the price of a call is not known. `estimated_calls` did not
-    end, or their usage was not reported: their part of the numbers is an estimate."""
+    """`cost_usd` is an exact decimal, or null if the price of a call is unknown. `estimated_calls` is the
+    number of calls whose usage is estimated, because they did not finish or reported none."""
 
     cost_usd: str | None = None
     estimated_calls: int = 0
@@ -70,7 +70,7 @@ class UsageView(TokenUsage, frozen=True):
 
 
 class FileView(SentFile, frozen=True):
-    """`path` is the place of the file on the gateway's machine, for callers that are at home there."""
+    """`path` is the file's path on the gateway's machine, for callers on that machine."""
 
     path: str | UnsetType = UNSET
 
@@ -112,7 +112,7 @@ class TurnView(msgspec.Struct, frozen=True):
 
 
 class TurnLine(msgspec.Struct, frozen=True):
-    """A turn in a list: `text` is the beginning of its message."""
+    """A turn in a list. `text` is the beginning of its message."""
 
     id: TurnId
     session_id: SessionId
@@ -131,7 +131,7 @@ class TurnList(msgspec.Struct, frozen=True):
 
 
 class ExplainedTurn(TurnView, frozen=True):
-    """A turn with its history in sentences. `also` are older turns that have the same name."""
+    """A turn with its history in sentences. `also` lists older turns with the same message id."""
 
     story: tuple[HistoryLine, ...] = ()
     also: tuple[TurnId, ...] = ()
@@ -165,7 +165,7 @@ def no_such_turn(name: str) -> NotFound:
 
 
 class AcceptedTurn(msgspec.Struct, frozen=True):
-    """A turn that has not ended."""
+    """A turn that has not finished."""
 
     turn_id: TurnId
     session_id: SessionId

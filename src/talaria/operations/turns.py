@@ -1,4 +1,4 @@
-"""Operations on turns, and messages outside of them: listing, cancelling, explaining and sending."""
+"""Operations on turns: list, explain and cancel them, and send a message without a turn."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from talaria.operations.turn_views import (
 )
 
 _UNKNOWN: Final = ("not_found",)
-TurnName = Annotated[str, argument("The id of a turn, or the platform's id of a message or a reply.", "ID")]
+TurnName = Annotated[str, argument("Turn id, or the platform's id of a message or reply.", "ID")]
 
 
 class TurnQuery(msgspec.Struct, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=200, description="How many at most.")] = 20
+    limit: Annotated[int, Meta(ge=1, le=200, description="Maximum number of turns to return.")] = 20
 
 
 class TurnKey(msgspec.Struct, frozen=True):
@@ -36,11 +36,11 @@ class TurnKey(msgspec.Struct, frozen=True):
 
 
 class SendBody(msgspec.Struct, forbid_unknown_fields=True):
-    """`chat` is a chat's key, or the name or the id of a session. `files` are ids of uploads."""
+    """A message for a chat."""
 
-    chat: str
-    text: str = ""
-    files: list[str] = []
+    chat: Annotated[str, Meta(description="Chat key, or session name or id.")]
+    text: Annotated[str, Meta(description="Message text. May be empty if there are files.")] = ""
+    files: Annotated[list[str], Meta(description="Ids of uploaded files.")] = []
 
 
 class SentView(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class SentView(msgspec.Struct, frozen=True):
 
 @operation("turns.list", "GET /api/turns", ALL)
 async def list_turns(records: Records, call: OperationCall, wanted: TurnQuery) -> TurnList:
-    """List the last turns, newest first."""
+    """List recent turns, newest first."""
     within = call.caller.prefix(records.settings.agent.name)
     turns = await records.store.histories.recent(wanted.limit, within)
     return TurnList(tuple(map(TurnLine.of, turns)))
@@ -57,7 +57,7 @@ async def list_turns(records: Records, call: OperationCall, wanted: TurnQuery) -
 
 @operation("turns.show", "GET /api/turns/{id}", ALL, audit="turn.read", errors=_UNKNOWN)
 async def show_turn(records: Records, call: OperationCall, wanted: TurnKey) -> ExplainedTurn:
-    """Tell the whole story of a turn: received, queued, begun, each step, settled, delivered."""
+    """Show the history of a turn: received, queued, started, each step, finished, delivered."""
     folder_of = records.folders if call.caller.credential is Credential.HOME else None
     turn = await explain_turn(records.store.histories, wanted.id, call.sees, folder_of)
     if call.caller.owner:  # the others may be of chats that it does not see
@@ -67,7 +67,7 @@ async def show_turn(records: Records, call: OperationCall, wanted: TurnKey) -> E
 
 @operation("turns.cancel", "POST /api/turns/{id}/cancel", CHAT, audit="turn.cancel", errors=_UNKNOWN)
 async def cancel_turn(gateway: Gateway, call: OperationCall, wanted: TurnKey) -> TurnView:
-    """Cancel a turn. The answer is the turn."""
+    """Cancel a turn and return it."""
     live = await gateway.turns.find(TurnId(wanted.id))
     if not call.sees(live.turn.chat_key):
         raise no_such_turn(wanted.id)
@@ -91,7 +91,8 @@ async def cancel_turn(gateway: Gateway, call: OperationCall, wanted: TurnKey) ->
     takes_key=True,
 )
 async def send_message(gateway: Gateway, call: OperationCall, wanted: SendBody) -> SentView:
-    """Write a message to a chat, outside of its turns. The answer is 202 once it is on disk."""
+    """Send a message to a chat without running an agent. The gateway answers 202 once it has saved the
+    message."""
     caller = call.caller
     call.about = chat = await gateway.sender.find_chat(wanted.chat)
     parts = await gateway.uploads.parts(chat, wanted.files, caller.uploader) if wanted.files else ()

@@ -99,7 +99,7 @@ async def test_only_the_requester_and_operators_decide(api: Api, danger: Danger)
     [
         ({}, "either"),
         ({"decision": "approve", "answer": "yes"}, "either"),
-        ({"answer": "yes"}, "approved or denied"),
+        ({"answer": "yes"}, "needs a decision"),
         ({"decision": "approve", "for": "always"}, "Only a host"),
         ({"decision": "maybe"}, "decision"),
         ({"decision": "approve", "for": "ever"}, "for"),

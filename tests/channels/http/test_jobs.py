@@ -98,7 +98,7 @@ async def test_remind_and_quiet_are_fields_of_a_job(api: Api) -> None:
         ({"text": "x", "cron": "0 9 31 2 *"}, "bad_request", "31 February"),
         ({"text": "x", "every": "1m"}, "bad_request", "5m is the shortest"),
         ({"text": "x", "every": "1h", "timezone": "Mars/Base"}, "bad_request", "no time zone"),
-        ({"text": "x", "every": "1h", "chat": "a b"}, "bad_request", "no name of a chat"),
+        ({"text": "x", "every": "1h", "chat": "a b"}, "bad_request", "not a valid chat name"),
         ({"text": "x", "when": "in ten minutes", "asked_at": 5}, "bad_request", "out of date"),
         ({"text": "x", "every": 5}, "bad_request", "expected `str`"),
     ],

@@ -51,7 +51,7 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", MESSAGES, {"json": {"text": "a"}, "headers": {"Idempotency-Key": "k" * 256}}, 400, "256"),
     ("POST", MESSAGES, {"json": {"text": "a"}, "headers": {"Idempotency-Key": ""}}, 400, "0 characters"),
     ("POST", "/api/sessions/no name/messages", {"json": {"text": "a"}}, 400, "'no name'"),
-    ("POST", f"/api/sessions/{'n' * 129}/messages", {"json": {"text": "a"}}, 400, "no name"),
+    ("POST", f"/api/sessions/{'n' * 129}/messages", {"json": {"text": "a"}}, 400, "not a valid session name"),
     ("POST", "/api/sessions/ses_unknown/messages", {"json": {"text": "a"}}, 404, "ses_unknown"),
     ("GET", "/api/sessions/never", {}, 404, "never"),
     ("GET", "/api/sessions/never/entries", {}, 404, "never"),

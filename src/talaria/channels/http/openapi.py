@@ -190,7 +190,7 @@ def _operation(described: DescribedCall, schemas: Mapping[int, Any]) -> dict[str
         "operationId": _operation_id(f"{method} {path}"),
         "summary": first.removesuffix("."),
         "tags": [_tag(path)],
-        "parameters": [_parameter(field, schemas) for field in (*_path_fields(path), *call.fields)],
+        "parameters": [_parameter(field, schemas) for field in (*_path_fields(path, call), *call.fields)],
         "responses": dict(sorted(answers.items())),
         "security": []
         if access is RouteAccess.OPEN
@@ -254,10 +254,14 @@ def _parameter(field: Field, schemas: Mapping[int, Any]) -> dict[str, Any]:
     }
 
 
-def _path_fields(path: str) -> Iterable[Field]:
+def _path_fields(path: str, call: Call) -> Iterable[Field]:
+    """Yield the parts of the path that the call does not describe itself."""
+    described = {field.name for field in call.fields if field.where == "path"}
     for match in _PART.finditer(path):
+        if match[1] in described:
+            continue
         noun = path[: match.start()].rstrip("/").rpartition("/")[2].removesuffix("s")
-        text = "The name or the id of a session." if match[1] == "x" else f"Which {noun} it is about."
+        text = "Session name or id." if match[1] == "x" else f"Which {noun} it is about."
         yield Field(match[1], text, str, "path", required=True)
 
 

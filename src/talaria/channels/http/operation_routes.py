@@ -80,19 +80,21 @@ def _describe(operation: Operation[Any, Any, Any]) -> Call:
         operation.status,
         also=operation.also,
         body=operation.body,
-        fields=(*_query_fields(operation), *((IDEMPOTENCY_KEY,) if operation.takes_key else ())),
+        fields=(*_fields(operation), *((IDEMPOTENCY_KEY,) if operation.takes_key else ())),
         errors=operation.errors,
         example=operation.example,
         links=operation.links,
     )
 
 
-def _query_fields(operation: Operation[Any, Any, Any]) -> Iterable[Field]:
-    for field in operation.fields:
-        if field.place == "query":
+def _fields(operation: Operation[Any, Any, Any]) -> Iterable[Field]:
+    """Yield the fields that are not in the body, those of the path first."""
+    for field in sorted(operation.fields, key=lambda field: field.place != "path"):
+        if field.place != "body":
             is_told = not field.is_required and field.default not in ("", False)
             default = f" Default: {field.default}." if is_told else ""
-            yield Field(field.key, f"{field.text}{default}", _bounds(field), required=field.is_required)
+            text = f"{field.text}{default}"
+            yield Field(field.key, text, _bounds(field), field.place, required=field.is_required)
 
 
 def _bounds(field: InputField) -> Any:
