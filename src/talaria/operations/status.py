@@ -117,6 +117,7 @@ class ClusterView(msgspec.Struct, frozen=True):
 
 
 class StatusView(msgspec.Struct, frozen=True):
+    # Give new fields a default: commands of a newer version also read the status of an older gateway.
     version: str
     uptime_seconds: float
     pid: int
