@@ -33,7 +33,7 @@ from talaria.cli.gateway_tools import CallPlace, GatewayTool, ToolAnswer, gatewa
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.program import spoken
 from talaria.core.version import this_version
-from talaria.operations.pages import PageQuery
+from talaria.operations.operation import PageQuery
 from talaria.operations.sessions import list_sessions
 from talaria.operations.table import OPERATIONS, Operations
 

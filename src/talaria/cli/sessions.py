@@ -39,7 +39,7 @@ from talaria.core.messages import (
 from talaria.core.text import clean, clean_line
 from talaria.core.units import format_size
 from talaria.core.wrapped_calls import inner_call
-from talaria.operations.pages import PageQuery
+from talaria.operations.operation import PageQuery
 from talaria.operations.sessions import (
     DeletedSession,
     EntriesQuery,

@@ -15,8 +15,7 @@ from talaria.core.questions import QuestionKind, Span
 from talaria.core.turns import Sender, TurnState
 from talaria.core.views import view_of
 from talaria.gateway import Gateway
-from talaria.operations.operation import ALL, CHAT, OperationCall, argument, operation
-from talaria.operations.pages import PageQuery
+from talaria.operations.operation import ALL, CHAT, OperationCall, PageQuery, argument, operation
 
 _MAX_DECISION: Final = 128 << 10  # bytes; an answer may be long
 

@@ -15,8 +15,7 @@ from talaria.gateway import Records
 from talaria.jobs.fields import JobFields
 from talaria.jobs.settings import MAX_TEXT
 from talaria.jobs.views import JobList, JobView, ProposalView, RunList, RunView
-from talaria.operations.operation import ALL, CHAT, Link, OperationCall, argument, operation
-from talaria.operations.pages import PageQuery
+from talaria.operations.operation import ALL, CHAT, Link, OperationCall, PageQuery, argument, operation
 
 if TYPE_CHECKING:
     from talaria.jobs.desk import JobAsker

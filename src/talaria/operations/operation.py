@@ -30,6 +30,7 @@ from msgspec import NODEFAULT, UNSET, Meta, UnsetType
 
 from talaria.access.callers import ApiCaller, RouteAccess
 from talaria.core.ids import ChatKey
+from talaria.core.ledger import Page
 
 H = TypeVar("H")
 I = TypeVar("I", bound=msgspec.Struct)  # noqa: E741 - of input
@@ -207,6 +208,19 @@ class InputField(NamedTuple):
 
 class Nothing(msgspec.Struct, frozen=True):
     """An input without fields."""
+
+
+class PageQuery(msgspec.Struct, frozen=True):
+    """The query of an operation that returns a list in pages."""
+
+    limit: Annotated[int, Meta(ge=1, le=500, description="Maximum number of items to return.")] = 50
+    after: Annotated[
+        str, Meta(max_length=200, description="Cursor: the `next` value of the previous page.")
+    ] = ""
+
+    @property
+    def page(self) -> Page:
+        return Page(self.limit, self.after or None)
 
 
 def argument(text: str, name: str, **limits: Any) -> Meta:

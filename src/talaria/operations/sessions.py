@@ -17,8 +17,7 @@ from talaria.core.people import EVERYTHING, Reach
 from talaria.core.sessions import Session
 from talaria.core.views import view_of
 from talaria.gateway import Records
-from talaria.operations.operation import ALL, CHAT, OPERATE, OperationCall, argument, operation
-from talaria.operations.pages import PageQuery
+from talaria.operations.operation import ALL, CHAT, OPERATE, OperationCall, PageQuery, argument, operation
 from talaria.search.hits import FoundEntry, SearchPage
 from talaria.search.words import terms
 

@@ -27,8 +27,7 @@ from talaria.core.events import Delta, Done
 from talaria.core.files import SentFile
 from talaria.jobs.views import JobView
 from talaria.operations import access, jobs, sessions, status, turns
-from talaria.operations.operation import Nothing
-from talaria.operations.pages import PageQuery
+from talaria.operations.operation import Nothing, PageQuery
 
 Use = Callable[[GatewayClient], Awaitable[Any]]
 PERSON = {
