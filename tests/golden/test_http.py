@@ -22,11 +22,12 @@ from support.asking_tools import Danger
 from support.gateway import Api, in_process
 from support.waiting import until
 from talaria.access.logins import Logins
+from talaria.channels.http.api_calls import TurnAnswer
+from talaria.channels.http.chat_completions import CompletionChunks, CompletionHead
 from talaria.channels.http.description_api import DescriptionApi
-from talaria.channels.http.openai_api import _Chunks, _Completion, _Result
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING
-from talaria.channels.http.responses_events import Outcome, ResponseEvents, ResponseForm, outcome_of
+from talaria.channels.http.responses_output import ResponseEvents, ResponseForm
 from talaria.channels.http.routes import create_app
 from talaria.cluster.following import PeerClient
 from talaria.core.errors import ErrorInfo
@@ -115,16 +116,16 @@ SPENT = TokenUsage(input=9, output=3, cached=4, reasoning=1)
 
 
 def test_the_events_of_streams(golden: Golden) -> None:
-    chunks = _Chunks(_Completion("chatcmpl-1", 12, "main"), lambda: "p/m", with_usage=True)
-    told = [*map(chunks.encode, EVENTS), chunks.end(_Result.of([TOLD], "tool_calls", SPENT))]
+    chunks = CompletionChunks(CompletionHead("chatcmpl-1", 12, "main"), lambda: "p/m", with_usage=True)
+    told = [*map(chunks.encode, EVENTS), chunks.end(TurnAnswer(TOLD, "tool_calls", SPENT))]
     golden.check("chat/events.txt", b"".join(told).decode())
     events = ResponseEvents(HEAD)
-    told = [*map(events.encode, EVENTS), events.end(TOLD, outcome_of("tool_calls", SPENT, 15.0))]
+    told = [*map(events.encode, EVENTS), events.end(TurnAnswer(TOLD, "tool_calls", SPENT, 15.0))]
     events = ResponseEvents(HEAD, ResponseForm(tells_refusals=True))
     refused = msgspec.structs.replace(said("No."), refused=True)
     told += [
         *map(events.encode, (RefusalDelta("N"), RefusalDelta("o."))),
-        events.end(refused, Outcome("completed")),
+        events.end(TurnAnswer(refused)),
     ]
     events = ResponseEvents(HEAD)
     told += [

@@ -11,9 +11,13 @@ import pytest
 
 from support.complexity import assert_linear
 from talaria.channels.http.auth import _cookies
+from talaria.channels.http.chat_completions import (
+    CompletionChunks,
+    CompletionHead,
+    CompletionRequest,
+    whole_context,
+)
 from talaria.channels.http.file_api import find_range
-from talaria.channels.http.openai_api import _Chunks, _Completion
-from talaria.channels.http.openai_requests import CompletionRequest, whole_context
 from talaria.channels.http.request import Message, Request
 from talaria.channels.http.turn_api import _encode_event
 from talaria.core.events import Delta, Done
@@ -111,7 +115,7 @@ TEXTS = ["a", "\x00", "\\", '"', "😀", "\n", "\u2028"]
 @pytest.mark.parametrize("text", ["\x00", "😀"])
 def test_rendering_events_is_linear(text: str) -> None:
     def render_deltas(given: str) -> int:
-        chunks = _Chunks(_Completion("id", 1, "m"), lambda: "m", with_usage=True)
+        chunks = CompletionChunks(CompletionHead("id", 1, "m"), lambda: "m", with_usage=True)
         return sum(
             len(chunks.encode(Delta(given[start : start + 1000]))) for start in range(0, len(given), 1000)
         )

@@ -11,14 +11,16 @@ import pytest
 
 from channels.http.test_responses import EVENT
 from support.complexity import assert_linear
-from talaria.channels.http.responses_events import (
+from talaria.channels.http.api_calls import TurnAnswer
+from talaria.channels.http.responses_input import Context, decode_items, references
+from talaria.channels.http.responses_output import (
     PLAIN,
     ResponseEvents,
     ResponseForm,
     ResponseHead,
-    outcome_of,
+    input_items,
+    item_id,
 )
-from talaria.channels.http.responses_items import Context, decode_items, input_items, item_id, references
 from talaria.core.events import Delta, Event, ReasoningDelta, RefusalDelta, ToolCallDelta, ToolStarted
 from talaria.core.ids import TurnId
 from talaria.core.messages import AssistantMessage, Reasoning, ToolCall
@@ -82,7 +84,7 @@ def test_rendering_events_is_linear(shape: Callable[[int], list[Event]]) -> None
     def work(events: list[Event]) -> int:
         encoder = ResponseEvents(ResponseHead(TURN, 1.0, "m", b'"user":null'))
         size = sum(len(encoder.encode(event)) for event in events)
-        return size + len(encoder.end(AssistantMessage("x"), outcome_of("stop", None, None)))
+        return size + len(encoder.end(TurnAnswer(AssistantMessage("x"))))
 
     assert_linear(lambda size: shape(size // 1000), work)
 
@@ -98,7 +100,7 @@ def test_every_sequence_of_events_fits_the_clients_types(
     encoder = ResponseEvents(ResponseHead(TURN, 1.0, "m", TOLD), form)
     sent = b"".join(map(encoder.encode, shape(6)))
     answer = AssistantMessage("x", (ToolCall("c", "f", "{}"),), (Reasoning("r", "", "{}"),))
-    sent += encoder.end(answer, outcome_of("length", None, None))
+    sent += encoder.end(TurnAnswer(answer, "length"))
     events = [msgspec.json.decode(block.partition(b"data: ")[2]) for block in sent.split(b"\n\n") if block]
     for n, event in enumerate(events):
         EVENT.validate_python(event, strict=True)

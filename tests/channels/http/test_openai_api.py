@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from channels.http.test_response_events import ended
-from talaria.channels.http.openai_api import _Chunks, _Completion, _encode_whole, _Result
+from talaria.channels.http.api_calls import TurnAnswer
+from talaria.channels.http.chat_completions import (
+    CompletionChunks,
+    CompletionHead,
+    encode_completion,
+    finish_reason,
+    join_texts,
+)
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import Delta, Event, FellBack, ReasoningDelta, ToolCallDelta, UsageReported
 from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
 from talaria.core.turns import TurnState
 
-NAMED = _Completion("chatcmpl-1", 12, "main")
+NAMED = CompletionHead("chatcmpl-1", 12, "main")
 USAGE = TokenUsage(input=9, output=3, cached=4, reasoning=1)
 A, B = ToolCall("a", "f", '{"x": 1}'), ToolCall("b", "g", "{}")
 
 
-def result(text: str = "", *calls: ToolCall, stop: str = "stop", **more: Any) -> _Result:
-    return _Result.of([AssistantMessage(text, calls, **more)], stop, USAGE)
+def result(text: str = "", *calls: ToolCall, stop: str = "stop", **more: Any) -> TurnAnswer:
+    return TurnAnswer(AssistantMessage(text, calls, **more), stop, USAGE)
 
 
-def stream(*events: Event, end: _Result, with_usage: bool = False) -> list[Any]:
-    chunks = _Chunks(NAMED, lambda: "p/m", with_usage=with_usage)
+def whole(answer: TurnAnswer, *, tells_refusals: bool = False) -> Any:
+    text = answer.message.text
+    return json.loads(encode_completion(NAMED, answer, text, tells_refusals=tells_refusals))
+
+
+def stream(
+    *events: Event, end: TurnAnswer, with_usage: bool = False, tells_refusals: bool = False
+) -> list[Any]:
+    chunks = CompletionChunks(NAMED, lambda: "p/m", with_usage=with_usage, tells_refusals=tells_refusals)
     data = b"".join([*map(chunks.encode, events), chunks.end(end)]).decode()
     *blocks, done, rest = data.split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")
@@ -58,50 +73,53 @@ def whole_call(index: int, call: ToolCall) -> dict[str, Any]:
     ],
 )
 def test_the_reason_is_one_that_clients_know(stop: str, calls: tuple[ToolCall, ...], finish: str) -> None:
-    assert result("", *calls, stop=stop).finish == finish
+    assert finish_reason(result("", *calls, stop=stop)) == finish
 
 
 def test_a_whole_answer() -> None:
     thought = (Reasoning("reasoning_content", "hm", '"hm"'),)
-    whole = json.loads(_encode_whole(NAMED, result("hi", reasoning=thought, provider="p", model="m")))
+    found = whole(result("hi", reasoning=thought, provider="p", model="m"))
     message = {"role": "assistant", "content": "hi", "refusal": None, "reasoning_content": "hm"}
-    assert whole["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
-    assert (whole["id"], whole["object"], whole["created"], whole["model"]) == (
+    assert found["choices"] == [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+    assert (found["id"], found["object"], found["created"], found["model"]) == (
         "chatcmpl-1", "chat.completion", 12, "p/m",
     )  # fmt: skip
-    assert whole["usage"] == {
+    assert found["usage"] == {
         "prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12,
         "prompt_tokens_details": {"cached_tokens": 4}, "completion_tokens_details": {"reasoning_tokens": 1},
     }  # fmt: skip
 
 
 def test_content_is_null_only_beside_calls() -> None:
-    def message(found: _Result) -> Any:
-        return json.loads(_encode_whole(NAMED, found))["choices"][0]["message"]
+    def message(found: TurnAnswer) -> Any:
+        return whole(found)["choices"][0]["message"]
 
     assert message(result(""))["content"] == ""
     assert "tool_calls" not in message(result(""))
     assert message(result("", A))["content"] is None
     assert message(result("hi", A, B))["content"] == "hi"
     assert [call["id"] for call in message(result("", A, B))["tool_calls"]] == ["a", "b"]
-    assert json.loads(_encode_whole(NAMED, result("")))["model"] == "main"
+    assert whole(result(""))["model"] == "main"
 
 
 def test_a_refusal_is_told_as_such_to_a_stateless_call_alone() -> None:
-    said = [AssistantMessage("no", refused=True)]
-    told = json.loads(_encode_whole(NAMED, _Result.of(said, "stop", USAGE, is_call=True)))
+    said = result("no", refused=True)
+    told = whole(said, tells_refusals=True)
     assert told["choices"][0]["message"] == {"role": "assistant", "content": None, "refusal": "no"}
-    assert not _Result.of(said, "stop", USAGE).is_refusal
-    found = stream(end=_Result.of(said, "stop", USAGE, is_call=True))
-    assert deltas(found)[1] == {"refusal": "no"}
+    assert whole(said)["choices"][0]["message"] == {"role": "assistant", "content": "no", "refusal": None}
+    assert deltas(stream(end=said, tells_refusals=True))[1] == {"refusal": "no"}
+    assert deltas(stream(end=said))[1] == {"content": "no"}
 
 
-def test_the_texts_of_a_turn_are_kept_apart() -> None:
-    said = [AssistantMessage("one"), AssistantMessage(""), AssistantMessage("two")]
-    joined = _Result.of(said, "stop", USAGE).text
+async def test_the_texts_of_a_turn_are_kept_apart() -> None:
+    async def follow(*events: Event) -> AsyncGenerator[tuple[int, Event], None]:
+        for n, event in enumerate(events):
+            yield n, event
+
     events = (Delta("one"), UsageReported(USAGE, "p/m"), UsageReported(USAGE, "p/m"), Delta("t"), Delta("wo"))
+    joined = await join_texts(follow(*events))
     assert "".join(delta.get("content", "") for delta in deltas(stream(*events, end=result("x")))) == joined
-    assert joined not in ("onetwo", "one", "two")
+    assert joined == "one\n\ntwo"
 
 
 def test_a_stream_begins_with_the_role_and_ends_with_the_reason_and_the_usage() -> None:
@@ -160,7 +178,7 @@ def test_a_piece_of_a_call_has_its_name_once() -> None:
 
 
 def test_a_failure_in_the_stream_ends_it() -> None:
-    chunks = _Chunks(NAMED, lambda: "p/m", with_usage=False)
+    chunks = CompletionChunks(NAMED, lambda: "p/m", with_usage=False)
     data = chunks.fail(ErrorInfo("model_error", "It broke."), ended(TurnState.FAILED)).decode()
     error, done, _ = data.split("\n\n")
     assert json.loads(error.removeprefix("data: "))["error"]["message"].startswith("It broke.")

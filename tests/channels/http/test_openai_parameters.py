@@ -12,8 +12,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from support.gateway import TOKEN, Api, in_process
-from talaria.channels.http.openai_requests import CompletionRequest
-from talaria.channels.http.responses_requests import ResponsesRequest
+from talaria.channels.http.chat_completions import CompletionRequest
+from talaria.channels.http.responses_input import ResponsesRequest
 from talaria.models.parameters import PARAMETERS, Rule
 from talaria.testing.model_server import ModelServer
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from talaria.channels.http.openai_requests import CompletionRequest, last_user_parts, whole_context
+from talaria.channels.http.chat_completions import ChatMessages, CompletionRequest, whole_context
 from talaria.core.errors import BadRequest
 from talaria.core.messages import (
     AssistantMessage,
@@ -139,15 +139,16 @@ def test_calls_and_results_that_do_not_match_are_refused_by_their_place(
 
 
 def test_a_session_is_sent_the_last_message_of_the_user() -> None:
+    def last(*messages: Any) -> Any:
+        return ChatMessages(request(*messages).messages).last_message()
+
     assistant = {"role": "assistant", "content": "yes"}
-    assert last_user_parts(request(USER, {"role": "user", "content": "b"}, assistant).messages) == (
-        Text("b"),
-    )
-    assert last_user_parts(request({"role": "user", "content": [image(PNG)]}).messages) == (Image(PNG),)
+    assert last(USER, {"role": "user", "content": "b"}, assistant) == (Text("b"),)
+    assert last({"role": "user", "content": [image(PNG)]}) == (Image(PNG),)
     with pytest.raises(BadRequest, match=r"messages\[1\]\.content`: it is empty"):
-        last_user_parts(request(USER, {"role": "user", "content": text(" ", "\n")}).messages)
+        last(USER, {"role": "user", "content": text(" ", "\n")})
     with pytest.raises(BadRequest, match="no message with the role user"):
-        last_user_parts(request(assistant).messages)
+        last(assistant)
 
 
 def test_tools_are_sent_as_they_came_without_blanks() -> None:

@@ -9,18 +9,16 @@ import msgspec
 import pytest
 
 from channels.http.test_response_items import ANSWER, TURN, said
-from talaria.channels.http.responses_events import (
+from talaria.channels.http.api_calls import TurnAnswer
+from talaria.channels.http.responses_input import Context, decode_items
+from talaria.channels.http.responses_output import (
     PLAIN,
     Outcome,
     ResponseEvents,
     ResponseForm,
     ResponseHead,
-    outcome_of,
-)
-from talaria.channels.http.responses_items import (
-    Context,
-    decode_items,
     item_id,
+    outcome_of,
     output_items,
     response_id,
 )
@@ -100,7 +98,7 @@ def kinds(events: list[Any]) -> list[str]:
 
 def test_what_was_not_streamed_comes_at_the_end() -> None:
     events = ResponseEvents(HEAD)
-    found = streamed(events.encode(ReasoningDelta("h")), events.end(ANSWER, Outcome("completed")))
+    found = streamed(events.encode(ReasoningDelta("h")), events.end(TurnAnswer(ANSWER)))
     thoughts = [event["delta"] for event in found if event["type"].endswith("summary_text.delta")]
     assert thoughts == ["h", "m"]
     assert [event["text"] for event in found if event["type"].endswith("output_text.done")] == ["I look."]
@@ -116,7 +114,7 @@ def test_nothing_is_streamed_twice() -> None:
     answer = said("yes", thought="hm")
     found = streamed(
         events.encode(ReasoningDelta("hm")), events.encode(Delta("yes")),
-        events.encode(ReasoningDelta("late")), events.end(answer, Outcome("completed")),
+        events.encode(ReasoningDelta("late")), events.end(TurnAnswer(answer)),
     )  # fmt: skip
     assert kinds(found).count("reasoning_summary_text.delta") == 1
     assert kinds(found).count("output_text.delta") == 1
@@ -129,7 +127,7 @@ def test_each_text_of_a_turn_is_a_message_of_its_own() -> None:
     tool = ToolStarted("c1", "weather", "")
     pieces = [events.encode(event) for event in (Delta("one"), tool, tool, Delta("two"), Reset())]
     assert pieces[2] == b""
-    found = streamed(*pieces, events.end(said("two"), Outcome("completed")))
+    found = streamed(*pieces, events.end(TurnAnswer(said("two"))))
     output = found[-1]["response"]["output"]
     assert [item["content"][0]["text"] for item in output] == ["one", "two"]
     assert [item["id"] for item in output] == [item_id("msg", TURN, n) for n in (0, 1)]
@@ -137,7 +135,7 @@ def test_each_text_of_a_turn_is_a_message_of_its_own() -> None:
 
 
 def test_an_empty_answer_has_an_empty_message() -> None:
-    found = streamed(ResponseEvents(HEAD).end(said(""), Outcome("completed")))
+    found = streamed(ResponseEvents(HEAD).end(TurnAnswer(said(""))))
     assert kinds(found) == [
         "created", "in_progress", "output_item.added", "content_part.added", "output_text.done",
         "content_part.done", "output_item.done", "completed",
@@ -158,7 +156,7 @@ def test_a_failure_closes_the_open_item(state: TurnState) -> None:
 
 def test_an_answer_that_was_cut_is_incomplete() -> None:
     events = ResponseEvents(HEAD)
-    found = streamed(events.encode(Delta("par")), events.end(said("par"), outcome_of("length", None, None)))
+    found = streamed(events.encode(Delta("par")), events.end(TurnAnswer(said("par"), "length")))
     assert events.has_text
     assert kinds(found)[-1] == "incomplete"
     assert found[-1]["response"]["output"][0]["status"] == "incomplete"
@@ -172,7 +170,7 @@ def test_arguments_are_streamed_as_they_come() -> None:
     found = streamed(
         events.encode(Delta("I look.")),
         *map(events.encode, pieces),
-        events.end(said("I look.", *calls), outcome_of("tool_calls", None, None)),
+        events.end(TurnAnswer(said("I look.", *calls), "tool_calls")),
     )
     arguments = [
         (event["output_index"], event["delta"])
@@ -188,7 +186,7 @@ def test_arguments_are_streamed_as_they_come() -> None:
 def test_a_streamed_call_that_the_answer_does_not_have_is_incomplete() -> None:
     events, call = ResponseEvents(HEAD), ToolCall("a", "f", "{}")
     piece = events.encode(ToolCallDelta(0, "z", "f", "{"))
-    found = streamed(piece, events.end(said("", call), outcome_of("tool_calls", None, None)))
+    found = streamed(piece, events.end(TurnAnswer(said("", call), "tool_calls")))
     items = found[-1]["response"]["output"]
     assert [(item["call_id"], item["arguments"], item["status"]) for item in items] == [
         ("z", "{", "incomplete"), ("a", "{}", "completed"),
@@ -206,7 +204,7 @@ def test_a_refusal_is_told_as_one_if_it_is_wanted(is_streamed: bool) -> None:
     for form in (PLAIN, ResponseForm(tells_refusals=True)):
         events = ResponseEvents(HEAD, form)
         sent = b"".join(map(events.encode, pieces))
-        found = streamed(sent, events.end(answer, outcome_of("stop", None, None)))
+        found = streamed(sent, events.end(TurnAnswer(answer)))
         (item,) = found[-1]["response"]["output"]
         (part,) = item["content"]
         if form is PLAIN:
@@ -222,7 +220,7 @@ def test_the_model_is_the_one_that_answers() -> None:
     before = events.encode(Delta("x"))
     events.encode(FellBack("p/two", "p/one", "why"))
     answer = msgspec.structs.replace(said("x"), model="three", provider="p")
-    found = streamed(before, events.end(answer, outcome_of("stop", None, None)))
+    found = streamed(before, events.end(TurnAnswer(answer)))
     assert (found[0]["response"]["model"], found[-1]["response"]["model"]) == ("p/one", "p/three")
     failed = ResponseEvents(HEAD, find_model=lambda: "p/one")
     failed.encode(FellBack("p/two", "p/one", "why"))
@@ -238,7 +236,7 @@ def test_sealed_reasoning_comes_first_and_can_be_sent_back(thought: str, is_stre
     events = ResponseEvents(HEAD, ResponseForm(seals=True))
     pieces = [ReasoningDelta(thought)] * bool(thought) + [Delta("text")] if is_streamed else []
     sent = b"".join(map(events.encode, pieces))
-    found = streamed(sent, events.end(answer, outcome_of("stop", None, None)))
+    found = streamed(sent, events.end(TurnAnswer(answer)))
     items = found[-1]["response"]["output"]
     assert [item["type"] for item in items] == ["reasoning", "message"]
     assert [part["text"] for part in items[0]["summary"]] == [thought] * bool(thought)

@@ -9,23 +9,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from talaria.channels.http.responses_events import (
-    Outcome,
-    stored_items,
-)
-from talaria.channels.http.responses_items import (
+from talaria.channels.http.responses_api import ResponseItems
+from talaria.channels.http.responses_input import (
     Context,
-    ItemRef,
+    ResponsesRequest,
     decode_items,
+    encode_tools,
+    references,
+)
+from talaria.channels.http.responses_output import (
+    ItemRef,
+    Outcome,
     input_items,
     item_id,
-    last_user_parts,
     output_items,
-    references,
     response_id,
+    stored_items,
     turn_of,
 )
-from talaria.channels.http.responses_requests import ResponsesRequest, encode_tools
 from talaria.core.errors import BadRequest
 from talaria.core.ids import TurnId
 from talaria.core.messages import (
@@ -197,7 +198,8 @@ def test_items_that_do_not_fit_are_refused_by_their_place(items: list[Any], fiel
 
 def test_a_session_is_sent_the_last_message_of_the_user() -> None:
     def last(*items: Any) -> Any:
-        return last_user_parts(decode_items([msgspec.Raw(json.dumps(item).encode()) for item in items]))
+        decoded = decode_items([msgspec.Raw(json.dumps(item).encode()) for item in items])
+        return ResponseItems(decoded).last_message()
 
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA"}
     assert last(user("a"), user("b"), ASSISTANT) == (Text("b"),)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -20,7 +20,6 @@ from talaria.channels.http.settings import SESSION_HEADER
 from talaria.core.errors import BadRequest
 from talaria.core.ids import is_session_name
 from talaria.core.messages import Part, Text
-from talaria.models.parameters import TOOL_PARAMETERS, is_given
 from talaria.turns.histories import SentExchange
 
 _NAMED: Final = SESSION_HEADER.lower().encode()
@@ -94,17 +93,6 @@ def ignores_tools(request: Request, session: NamedSession | None) -> bool:
             "Leave it out, or send `X-Talaria-Tools: ignore`: `tools` and what goes with them are ignored.",
         )
     return True
-
-
-def drop_tools(body: msgspec.Struct, rest: dict[str, msgspec.Raw]) -> tuple[str, ...]:
-    """Take the tools, and the parameters about them, out of a request. Return the names of those that were
-    given."""
-    given: dict[str, Any] = {name: rest.pop(name) for name in TOOL_PARAMETERS if name in rest}
-    for field in msgspec.structs.fields(body):
-        if field.name in TOOL_PARAMETERS:
-            given[field.name] = getattr(body, field.name)
-            setattr(body, field.name, field.default)  # the very object, which the encoder leaves out
-    return tuple(name for name in TOOL_PARAMETERS if name in given and is_given(name, given[name]))
 
 
 def check_end(*, is_answer: bool) -> None:

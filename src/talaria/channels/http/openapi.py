@@ -11,17 +11,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from talaria.access.callers import RouteAccess
+from talaria.channels.http.chat_completions import CompletionRequest
 from talaria.channels.http.description import Call, DescribedCall, Field
 from talaria.channels.http.openai_errors import OpenAiError, is_openai_path
-from talaria.channels.http.openai_requests import CompletionRequest
-from talaria.channels.http.responses_items import (
+from talaria.channels.http.responses_input import (
+    CallerTool,
     CallItem,
     MessageItem,
     OutputItem,
     ReasoningItem,
     ReferenceItem,
+    ResponsesRequest,
+    TextWish,
 )
-from talaria.channels.http.responses_requests import CallerTool, ResponsesRequest, TextWish
 from talaria.core.errors import ErrorInfo
 
 _JSON: Final = "application/json"

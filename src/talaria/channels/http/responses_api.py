@@ -6,58 +6,54 @@ request can continue it by `previous_response_id`. With `X-Talaria-Session` the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from talaria.channels.http.call_answers import CallAnswers
-from talaria.channels.http.front_ends import (
-    NamedSession,
-    SessionHeaders,
-    check_end,
-    drop_tools,
-    ignores_tools,
-    tell_ignored,
+from talaria.access.callers import ApiCaller
+from talaria.channels.http.api_calls import (
+    ApiCall,
+    ApiCalls,
+    Conversation,
+    Events,
+    TurnAnswer,
+    check_count,
+    model_of,
 )
-from talaria.channels.http.request import HttpError, Request, invalid_utf8, read_number
-from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
-from talaria.channels.http.responses_events import (
+from talaria.channels.http.request import HttpError, Request, read_number
+from talaria.channels.http.response import EventStream, Response, json_response
+from talaria.channels.http.responses_input import (
+    Context,
+    InputItem,
+    MessageItem,
+    ResponsesRequest,
+    encode_tools,
+    item_parts,
+    item_text,
+    references,
+    referred_size,
+)
+from talaria.channels.http.responses_output import (
     IN_PROGRESS,
     Outcome,
     ResponseEvents,
     ResponseForm,
     ResponseHead,
-    model_of,
-    outcome_of,
-    stored_items,
-)
-from talaria.channels.http.responses_items import (
-    Context,
-    InputItem,
-    MessageItem,
     input_items,
-    last_user_parts,
-    references,
-    referred_size,
+    outcome_of,
     response_id,
-    spoken_before,
+    stored_items,
     turn_of,
 )
-from talaria.channels.http.responses_requests import ResponsesRequest, encode_tools
-from talaria.channels.http.retries import submit_once
-from talaria.channels.http.settings import HttpSettings
 from talaria.core.errors import BadRequest, NotFound
 from talaria.core.events import Reset
 from talaria.core.ids import TurnId
-from talaria.core.messages import AssistantMessage, ToolCall
+from talaria.core.messages import AssistantMessage, Part, ToolCall
 from talaria.core.responses import NewResponse, StoredResponse
-from talaria.core.turns import Inbound, Turn, TurnState
+from talaria.core.turns import Turn, TurnState
 from talaria.core.units import format_size
-from talaria.gateway import Gateway
-from talaria.operations.sessions import SessionLookup
-from talaria.turns.histories import sent_exchanges
+from talaria.models.parameters import refused
 from talaria.turns.intake import StatelessCall
 from talaria.turns.live import LiveTurn
 
@@ -79,122 +75,136 @@ class InputItemList(msgspec.Struct, frozen=True):
     object: Literal["list"] = "list"
 
 
-class ResponseApi:
-    def __init__(self, gateway: Gateway, settings: HttpSettings, timing: StreamTiming) -> None:
-        self._gateway = gateway
-        self._turns = gateway.turns
-        self._stored = gateway.store.responses
-        self._agent_name = gateway.settings.agent.name
-        self._max_body = settings.max_body
-        self._calls = CallAnswers(gateway, timing)
-        self._headers = SessionHeaders(settings.session_header)
-        self._lookup = SessionLookup(gateway)
+class ResponseItems(Conversation):
+    field = "input"
+    size = "The input has {} items."
 
-    # -- making responses -----------------------------------------------------------------------------------
+    def __init__(self, items: Sequence[InputItem]) -> None:
+        self._items = items
 
-    async def create(self, request: Request) -> Response | EventStream:
-        """Answer a request. See `CallAnswers.answer` for a client that leaves."""
-        key, session = request.idempotency_key(), self._headers.find(request)
-        request.hashes_body = session is not None and key is None
-        body = await request.json(ResponsesRequest, self._max_body)
-        body.check()
-        limits = self._gateway.limits
-        if isinstance(body.input, list) and len(body.input) > limits.now.completion_messages:
-            raise HttpError(
-                "too_large", f"The input has {len(body.input)} items.", limits.refuse("completion_messages")
-            )
-        try:
-            items, task = body.items(), None
-            if session is not None and self._is_task(session, body, items):
-                task, session = session, None
-            ignored = drop_tools(body, {}) if ignores_tools(request, session) else ()
-            if session is not None:
-                ignored += body.check_session(is_front_end=session.is_front_end)
-            tell_ignored(request, ignored)
-            tools = body.function_tools()
-            told = body.told(tools)
-        except UnicodeDecodeError as malformed:
-            raise invalid_utf8(malformed) from None
-        if session is None:
-            call = await self._stateless(request, body, items, told)
-            if task is not None and call.model is None:
-                call = msgspec.structs.replace(call, model=await self._lookup.model(task.name, request.call))
-            call = msgspec.structs.replace(call, tools=encode_tools(tools), key=key)
-            live = await self._turns.call(call)
-        else:
-            live = await self._submit(request, session, body, items, key)
-        turn, is_stateless = live.turn, session is None
-        previous = turn_of(body.previous_response_id or "")
-        head = ResponseHead(turn.id, turn.accepted_at, body.model or self._agent_name, told, previous)
-        form = ResponseForm(is_stateless, is_stateless and body.wants_sealed)
-        events = ResponseEvents(head, form, lambda: live.model) if body.stream else None
+    def __len__(self) -> int:
+        return len(self._items)
 
-        async def finish() -> bytes:
-            answer, outcome = await self._result(live)
-            if events is not None:
-                return events.end(answer, outcome, live.turn.files)
-            return await self._whole(live, head, form, answer, outcome)
+    def roles(self) -> list[str]:
+        return [item.role if isinstance(item, MessageItem) else "" for item in self._items]
 
-        return await self._calls.answer(request, live, events, finish, is_stateless=is_stateless)
+    def parts(self, n: int) -> tuple[Part, ...]:
+        return item_parts(self._message(n).content, f"input[{n}].content")
 
-    async def _stateless(
-        self, request: Request, body: ResponsesRequest, items: list[InputItem], told: bytes
-    ) -> StatelessCall:
-        """Return the call, without its tools."""
-        model, gateway = self._wanted_model(body), self._gateway
-        body.check_wire(lambda: gateway.providers.wire(gateway.catalog.resolve(model).provider).name)
-        behind, pending = None, tuple[ToolCall, ...]()
-        if body.previous_response_id is not None:
-            previous = await self._previous(request, body.previous_response_id)
-            behind = previous.place
-            pending = previous.answer.tool_calls if previous.answer is not None else ()
-        context = Context(items, await self._answers(request, items), pending)
-        if behind is None and not context.messages:
-            raise BadRequest("In the field `input`: there is no message.", "Send a text or a message.")
-        repeated = b'{"model":%b,%b}' % (_encode(body.model or self._agent_name), told)
-        response = NewResponse(repeated.decode(), behind.turn_id if behind else None)
-        return StatelessCall(
-            sender=request.caller.sender,
-            context=context.messages,
-            model=model,
-            options=body.options(),
-            owner=request.caller.owner,
-            instructions=body.instructions or "",
-            behind=behind,
-            response=response if body.is_stored else None,
+    def text(self, n: int) -> str:
+        return item_text(self._message(n).content, n)
+
+    def _message(self, n: int) -> MessageItem:
+        item = self._items[n]
+        assert isinstance(item, MessageItem)
+        return item
+
+
+class ResponseCall(ApiCall):
+    """A request for a response. `api` finds the stored responses that it refers to."""
+
+    def __init__(self, body: ResponsesRequest, items: Sequence[InputItem], api: ResponseApi) -> None:
+        super().__init__(ResponseItems(items), body, {}, body.model, is_stream=bool(body.stream))
+        self._body = body
+        self._items = items
+        self._api = api
+        self._repeated = (
+            b""  # what every answer repeats of the request, as JSON members; made by the last check
         )
 
-    def _wanted_model(self, body: ResponsesRequest) -> str | None:
-        return None if body.model in (None, "", self._agent_name) else body.model
+    def check_session(self, *, is_front_end: bool) -> tuple[str, ...]:
+        ignored = super().check_session(is_front_end=is_front_end)
+        if self._body.read_format() is not None:
+            if not is_front_end:
+                raise refused(
+                    "text.format",
+                    "a session answers in text",
+                    "Leave it out, or leave out X-Talaria-Session and send the whole conversation.",
+                )
+            ignored += ("text.format",)
+        self._repeated = self._body.told(self._body.function_tools())
+        return ignored
 
-    def _is_task(self, session: NamedSession, body: ResponsesRequest, items: list[InputItem]) -> bool:
-        if not session.is_front_end:
-            return session.is_task
-        parts = last_user_parts(items)
-        return session.has_task(sent_exchanges(spoken_before(items)), parts, is_stream=bool(body.stream))
+    async def stateless(self, caller: ApiCaller, model: str | None, key: str | None) -> StatelessCall:
+        body, calls = self._body, self._api.calls
+        tools = body.function_tools()
+        self._repeated = body.told(tools)
+        body.check_wire(lambda: calls.find_wire(model))
+        behind, pending = None, tuple[ToolCall, ...]()
+        if body.previous_response_id is not None:
+            previous = await self._api.find_previous(caller, body.previous_response_id)
+            behind = previous.place
+            pending = previous.answer.tool_calls if previous.answer is not None else ()
+        context = Context(self._items, await self._api.find_answers(caller, self._items), pending)
+        if behind is None and not context.messages:
+            raise BadRequest("In the field `input`: there is no message.", "Send a text or a message.")
+        response = None
+        if body.is_stored:
+            request = b'{"model":%b,%b}' % (_encode(self._named_model), self._repeated)
+            response = NewResponse(request.decode(), behind.turn_id if behind else None)
+        return StatelessCall(
+            sender=caller.sender,
+            context=context.messages,
+            model=model,
+            tools=encode_tools(tools),
+            options=body.options(),
+            key=key,
+            owner=caller.owner,
+            instructions=body.instructions or "",
+            behind=behind,
+            response=response,
+        )
 
-    async def _submit(
-        self,
-        request: Request,
-        session: NamedSession,
-        body: ResponsesRequest,
-        items: list[InputItem],
-        key: str | None,
-    ) -> LiveTurn:
-        """Send the message to a session's agent."""
-        history = None
-        if session.is_front_end:
-            check_end(is_answer=isinstance(items[-1], MessageItem) and items[-1].role == "assistant")
-            history = sent_exchanges(spoken_before(items))
-        chat = await self._lookup.chat(session.name, request.call)
-        parts = last_user_parts(items)
-        inbound = Inbound(chat, request.caller.sender, parts, key, self._wanted_model(body))
-        return await submit_once(self._turns, request, inbound, history)
+    @property
+    def _named_model(self) -> str:
+        return self.model or self._api.calls.agent_name
 
-    async def _previous(self, request: Request, name: str) -> StoredResponse:
+    def stream(self, live: LiveTurn, *, is_stateless: bool) -> ResponseEvents:
+        return ResponseEvents(self._head(live), self._form(is_stateless), lambda: live.model)
+
+    async def encode(
+        self, live: LiveTurn, answer: TurnAnswer, events: Events, *, is_stateless: bool
+    ) -> bytes:
+        """The items are those that a stream would have."""
+        head, form = self._head(live), self._form(is_stateless)
+        encoder = ResponseEvents(head, form)
+        async for _, event in events:
+            if isinstance(event, Reset):
+                encoder = ResponseEvents(head, form)
+            encoder.encode(event)
+        encoder.finish_items(answer)
+        outcome = outcome_of(answer.stop, answer.usage, answer.ended_at)
+        return head.encode(outcome, encoder.items, answer.model or live.model, answer.files)
+
+    def _head(self, live: LiveTurn) -> ResponseHead:
+        turn, previous = live.turn, turn_of(self._body.previous_response_id or "")
+        return ResponseHead(turn.id, turn.accepted_at, self._named_model, self._repeated, previous)
+
+    def _form(self, is_stateless: bool) -> ResponseForm:
+        return ResponseForm(is_stateless, is_stateless and self._body.wants_sealed)
+
+
+class ResponseApi:
+    def __init__(self, calls: ApiCalls) -> None:
+        self.calls = calls
+        self._turns = calls.gateway.turns
+        self._stored = calls.gateway.store.responses
+
+    async def create(self, request: Request) -> Response | EventStream:
+        """Answer a request. See `ApiCalls.answer`."""
+        return await self.calls.answer(request, self._decode)
+
+    async def _decode(self, request: Request) -> ResponseCall:
+        body = await request.json(ResponsesRequest, self.calls.max_body)
+        body.check()
+        if isinstance(body.input, list):
+            check_count(self.calls.gateway.limits, len(body.input), ResponseItems.size)
+        return ResponseCall(body, body.items(), self)
+
+    async def find_previous(self, caller: ApiCaller, name: str) -> StoredResponse:
         """Return the response to continue. Raises `NotFound`, also for one of another caller, and
         `BadRequest` for one that cannot be continued."""
-        found = await self._own(request, name)
+        found = await self._own(caller, name)
         match found.turn.state:
             case TurnState.DONE:
                 return found
@@ -206,7 +216,9 @@ class ResponseApi:
             case _:
                 raise HttpError("busy", f"The response {name} is not finished.", "Wait for its end.")
 
-    async def _answers(self, request: Request, items: Sequence[InputItem]) -> dict[TurnId, AssistantMessage]:
+    async def find_answers(
+        self, caller: ApiCaller, items: Sequence[InputItem]
+    ) -> Mapping[TurnId, AssistantMessage]:
         """Return the answers of the caller's stored responses that the items refer to. Raises `HttpError`
         (413) if the references bring more than a body may have."""
         answers: dict[TurnId, AssistantMessage] = {}
@@ -216,56 +228,18 @@ class ResponseApi:
                 continue
             if (answer := answers.get(ref.turn_id)) is None:
                 found = await self._stored.find(ref.turn_id)
-                if found is None or found.answer is None or not request.caller.owns(found.turn.chat_key):
+                if found is None or found.answer is None or not caller.owns(found.turn.chat_key):
                     missing.add(ref.turn_id)
                     continue
                 answers[ref.turn_id] = answer = found.answer
             size += referred_size(ref, answer)
-            if size > self._max_body:
+            if size > self.calls.max_body:
                 raise HttpError(
                     "too_large",
-                    f"The items that the input refers to have more than {format_size(self._max_body)}.",
+                    f"The items that the input refers to have more than {format_size(self.calls.max_body)}.",
                     "Refer to fewer items, or raise http.max_body in config.toml.",
                 )
         return answers
-
-    # -- answers --------------------------------------------------------------------------------------------
-
-    async def _whole(
-        self,
-        live: LiveTurn,
-        head: ResponseHead,
-        form: ResponseForm,
-        answer: AssistantMessage,
-        outcome: Outcome,
-    ) -> bytes:
-        """Return the response of a turn that is done. Its items are those that a stream of it would have."""
-        events = ResponseEvents(head, form)
-        async with aclosing(self._calls.events(live)) as followed:
-            async for _, event in followed:
-                if isinstance(event, Reset):
-                    events = ResponseEvents(head, form)
-                events.encode(event)
-        files = live.turn.files
-        events.end(answer, outcome, files)
-        return head.encode(outcome, events.items, model_of(answer) or live.model, files)
-
-    async def _result(self, live: LiveTurn) -> tuple[AssistantMessage, Outcome]:
-        """Return the last answer of a turn that is done. It is read from the store if this process has not
-        made it."""
-        turn = live.turn
-        if (completion := live.completion) is not None:
-            return completion.message, outcome_of(completion.stop, turn.usage, turn.ended_at)
-        found = await self._stored.find(turn.id)
-        if found is not None and found.answer is not None:
-            return found.answer, _outcome(found.turn, found.answer)
-        if turn.state is TurnState.FAILED:  # an empty answer; other failures are errors, see `turn_error`
-            return AssistantMessage(""), outcome_of("stop", turn.usage, turn.ended_at)
-        for entry in reversed(await self._gateway.store.turn_log(turn.session_id, turn.id)):
-            if isinstance(entry.body, AssistantMessage):
-                return entry.body, _outcome(turn, entry.body)
-        answer = AssistantMessage(turn.reply or "")
-        return answer, _outcome(turn, answer)
 
     # -- stored responses -----------------------------------------------------------------------------------
 
@@ -276,7 +250,7 @@ class ResponseApi:
         return _stored_response(await self._find(request))
 
     async def delete(self, request: Request) -> Response:
-        found = await self._own(request, request.params["id"])
+        found = await self._own(request.caller, request.params["id"])
         name = response_id(found.turn.id)
         if not found.turn.state.is_final:
             raise HttpError("busy", f"The response {name} is not finished.", "Cancel it first.")
@@ -285,7 +259,7 @@ class ResponseApi:
 
     async def cancel(self, request: Request) -> Response:
         """Stop a response that is being made and answer with it. One that is over stays as it is."""
-        found = await self._own(request, request.params["id"])
+        found = await self._own(request.caller, request.params["id"])
         if not found.turn.state.is_final:
             await self._turns.cancel(await self._turns.find(found.turn.id))
         return _stored_response(await self._find(request))
@@ -322,10 +296,10 @@ class ResponseApi:
             raise _no_such_response(name)
         return found
 
-    async def _own(self, request: Request, name: str) -> StoredResponse:
+    async def _own(self, caller: ApiCaller, name: str) -> StoredResponse:
         """Return a response of the caller's own. Raises `NotFound`."""
         found = await self._read(name)
-        if found is None or not request.caller.owns(found.turn.chat_key):
+        if found is None or not caller.owns(found.turn.chat_key):
             raise _no_such_response(name)
         return found
 

@@ -17,20 +17,20 @@ from talaria.channels.http.answer_shapes import (
     ResponseEvent,
     ResponseObject,
 )
+from talaria.channels.http.api_calls import ApiCalls
 from talaria.channels.http.auth import Guard, LoginApi, LoginBody, LoginCode, LoginSecret
+from talaria.channels.http.chat_completions import ChatApi, CompletionRequest, ModelCard, ModelCards
 from talaria.channels.http.cluster_api import ClusterApi, cluster_routes
 from talaria.channels.http.description import IDEMPOTENCY_KEY, Call, Field
 from talaria.channels.http.description_api import DescriptionApi
 from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
 from talaria.channels.http.file_api import FileApi
 from talaria.channels.http.member_calls import MemberCalls
-from talaria.channels.http.openai_api import ModelCard, ModelCards, OpenAiApi
-from talaria.channels.http.openai_requests import CompletionRequest
 from talaria.channels.http.operation_routes import operation_routes
 from talaria.channels.http.operator_api import HealthView, OperatorApi, ReadyView
 from talaria.channels.http.response import StreamTiming
 from talaria.channels.http.responses_api import DeletedResponse, InputItemList, ResponseApi
-from talaria.channels.http.responses_requests import ResponsesRequest
+from talaria.channels.http.responses_input import ResponsesRequest
 from talaria.channels.http.routing import ApiRoute, HttpApp
 from talaria.channels.http.settings import SESSION_HEADER, HttpSettings
 from talaria.channels.http.shared_logins import share_logins
@@ -116,13 +116,10 @@ def create_app(
 
     Patterns are tried in this order, so the busy ones come first.
     """
+    calls = ApiCalls(gateway, settings, timing)
     routes: Table = {
         **_turn_routes(TurnApi(gateway, settings, timing), FeedApi(gateway, timing)),
-        **_openai_routes(
-            OpenAiApi(gateway, settings, timing),
-            ResponseApi(gateway, settings, timing),
-            settings.session_header,
-        ),
+        **_openai_routes(ChatApi(calls), ResponseApi(calls), settings.session_header),
         **_file_routes(FileApi(gateway, settings)),
         **operation_routes(operations, gateway, settings.max_body),
         **_login_routes(LoginApi(logins, gateway.store, share_logins(gateway, logins), gateway.home)),
@@ -180,7 +177,7 @@ def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
     }
 
 
-def _openai_routes(openai: OpenAiApi, responses: ResponseApi, session_header: str) -> Table:
+def _openai_routes(chat: ChatApi, responses: ResponseApi, session_header: str) -> Table:
     fields: tuple[Field, ...] = _SESSION
     if session_header != SESSION_HEADER:
         fields += (Field(session_header, "The id of a front end's chat: names its session.", where="header"),)
@@ -218,7 +215,7 @@ def _openai_routes(openai: OpenAiApi, responses: ResponseApi, session_header: st
     models = Call("The values that `model` may have.", ModelCards)
     model = Call("One of the models; its name may have slashes.", ModelCard, errors=("not_found", "no_model"))
     return {
-        "/v1/chat/completions": {"POST": ApiRoute(openai.complete, _CHAT, complete, "message.send")},
+        "/v1/chat/completions": {"POST": ApiRoute(chat.complete, _CHAT, complete, "message.send")},
         "/v1/responses": {"POST": ApiRoute(responses.create, _CHAT, create, "message.send")},
         "/v1/responses/{id}": {
             "GET": ApiRoute(responses.show, _ALL, show, "response.read"),
@@ -228,8 +225,8 @@ def _openai_routes(openai: OpenAiApi, responses: ResponseApi, session_header: st
         "/v1/responses/{id}/input_items": {
             "GET": ApiRoute(responses.list_input, _ALL, items, "response.read")
         },
-        "/v1/models": {"GET": ApiRoute(openai.models, _ALL, models)},
-        "/v1/models/{model}": {"GET": ApiRoute(openai.model, _ALL, model)},
+        "/v1/models": {"GET": ApiRoute(chat.models, _ALL, models)},
+        "/v1/models/{model}": {"GET": ApiRoute(chat.model, _ALL, model)},
     }
 
 
