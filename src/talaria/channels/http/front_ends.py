@@ -46,10 +46,13 @@ class NamedSession(msgspec.Struct, frozen=True):
         message of a chat that is not streamed counts as a task: better an answer without tools than a task in
         the session.
         """
-        if self.is_task or not self.is_front_end or history:
-            return self.is_task
+        if self.is_task:
+            return True
+        if not self.is_front_end or history:
+            return False
         first = parts[0] if parts else None
-        return not is_stream or (isinstance(first, Text) and first.text.startswith(_MERGE))
+        is_merge = isinstance(first, Text) and first.text.startswith(_MERGE)
+        return is_merge or not is_stream
 
 
 class SessionHeaders:

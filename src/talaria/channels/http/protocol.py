@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from talaria.channels.http.connections import ClientConnections
-from talaria.channels.http.request import new_request_id
+from talaria.channels.http.request import Message, Send, new_request_id
 from talaria.channels.http.response import STATUS, error_body
 from talaria.core.errors import ErrorInfo
 from talaria.core.limits import Limits
@@ -276,6 +276,29 @@ class ClientConnection(HttpToolsProtocol):
         super().on_response_complete()
         if self._answering is None or self._answering.response_complete:
             self.idle_since = self.loop.time()
+
+    def without_chunks(self, send: Send) -> Send:
+        """Return `send` for the request that is being answered, whose client speaks HTTP/1.0. Such a client
+        knows no chunks: a response without a length ends with the connection.
+
+        uvicorn chunks every response without a length, and compares the others with their length. So it is
+        told not to chunk, and that the length is that of the next piece.
+        """
+        answering = self._answering
+        assert answering is not None
+        has_length = True
+
+        async def send_plainly(message: Message) -> None:
+            nonlocal has_length
+            if message["type"] == "http.response.start":
+                has_length = any(name == b"content-length" for name, _ in message["headers"])
+                if not has_length:
+                    answering.chunked_encoding = False
+            elif not has_length:
+                answering.expected_content_length = len(message["body"])
+            await send(message)
+
+        return send_plainly
 
     # -- bounds ---------------------------------------------------------------------------------------------
 

@@ -97,7 +97,7 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope = scope
         self.receive = receive
-        self.send = send if scope.get("http_version") != "1.0" else _ended_by_close(send)
+        self.send = send
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.id = new_request_id()
@@ -121,6 +121,8 @@ class Request:
         else:
             self.limits = self.connection.limits
             self.connection.unread = None  # the client has read the response before
+            if scope.get("http_version") == "1.0":
+                self.send = self.connection.without_chunks(send)
         self.is_read = not (
             self.headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in self.headers
         )
@@ -418,25 +420,6 @@ async def _hash(body: bytes | bytearray) -> bytes:
 
 def _not_one_gzip() -> BadRequest:
     return BadRequest("The body is not one whole gzip stream.", "Compress it again.")
-
-
-def _ended_by_close(send: Send) -> Send:
-    """Return `send` for a client of HTTP/1.0, which knows no chunks: a response without a length ends with
-    the connection."""
-    cycle: Any = getattr(send, "__self__", None)
-    is_open = False
-
-    async def send_plainly(message: Message) -> None:
-        nonlocal is_open
-        if message["type"] == "http.response.start":
-            is_open = all(name != b"content-length" for name, _ in message["headers"])
-            if is_open and cycle is not None:
-                cycle.chunked_encoding = False
-        elif is_open and cycle is not None:
-            cycle.expected_content_length = len(message["body"])
-        await send(message)
-
-    return send_plainly
 
 
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:

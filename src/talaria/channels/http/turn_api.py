@@ -100,26 +100,20 @@ class TurnApi:
         return live
 
     async def _stream(self, live: LiveTurn, after: int) -> AsyncGenerator[bytes, None]:
-        """Yield the events numbered above `after`.
+        """Yield the events whose ids are above `after`.
 
-        Numbers are counted per process. After a restart they begin again at 1, and a resumed turn starts with
-        `reset`: then `after` is ignored, and all events follow. In a cluster a number also tells by whom it
-        was counted, and `reset` comes before all events for a client whose `after` another member counted.
-        The last event has the same number always.
+        The id of an event is its number in this process. After a restart numbers begin again at 1, and a
+        resumed turn starts with `reset`: then `after` is ignored, and all events follow. In a cluster an id
+        also says which gateway has counted: its `stream` is in the digits above the number. A client whose
+        `after` was counted by another gateway gets `reset` before all events. The last event of every turn
+        has the same id.
         """
         if live.is_recorded:
-            turn = live.turn
-            if turn.state.is_final:
-                if after and turn.attempts > 1:
-                    after += 1
-                    for data in _encode_event(after, Reset()):
-                        yield data
-                async for _, event in self._turns.follow(live, after):
-                    for data in _encode_event(_LAST_EVENT, event):
-                        yield data
+            async for data in self._recorded_end(live, after):
+                yield data
             return
         base = live.stream * _LAST_EVENT if self._is_member else 0
-        if base and after and after // _LAST_EVENT != base // _LAST_EVENT:
+        if base and after and after // _LAST_EVENT != live.stream:
             after = 0
             for data in _encode_event(base, Reset()):
                 yield data
@@ -127,10 +121,24 @@ class TurnApi:
             async for number, event in events:
                 if number == 1 and isinstance(event, Reset):
                     after = 0
-                place = _LAST_EVENT if isinstance(event, FINAL_EVENTS) else base + number
-                if place > after:
-                    for data in _encode_event(place, event):
+                event_id = _LAST_EVENT if isinstance(event, FINAL_EVENTS) else base + number
+                if event_id > after:
+                    for data in _encode_event(event_id, event):
                         yield data
+
+    async def _recorded_end(self, live: LiveTurn, after: int) -> AsyncGenerator[bytes, None]:
+        """Yield the last event of a turn that is known from its row only, if the turn is over. If the turn
+        was begun more than once, the events that the client has may be void."""
+        turn = live.turn
+        if not turn.state.is_final:
+            return
+        if after and turn.attempts > 1:
+            after += 1
+            for data in _encode_event(after, Reset()):
+                yield data
+        async for _, event in self._turns.follow(live, after):
+            for data in _encode_event(_LAST_EVENT, event):
+                yield data
 
     async def _view(self, live: LiveTurn, turn: Turn) -> TurnView:
         """Return a settled turn. The store is asked only for times of tool calls, which are not in memory."""
@@ -147,18 +155,17 @@ class TurnApi:
 async def wait_for_turn(request: Request, live: LiveTurn, seconds: float | None = None) -> Turn:
     """Return the turn once it is settled, or as it is after `seconds`.
 
-    Raises `ClientDisconnected` if the client leaves first; the turn goes on.
+    Raises `ClientDisconnected` if the client leaves first; the turn continues.
     """
     settled = live.settled
-    unwatched = _UNWATCHED if seconds is None else min(seconds, _UNWATCHED)
     if not settled.done():
-        await wait_future(settled, unwatched)
-    if settled.done() or unwatched == seconds:
+        await wait_future(settled, _UNWATCHED if seconds is None else min(seconds, _UNWATCHED))
+    if settled.done() or (seconds is not None and seconds <= _UNWATCHED):
         return live.turn
+    left = None if seconds is None else seconds - _UNWATCHED
     gone = asyncio.create_task(request.wait_disconnect(), name="waiting client")
     try:
-        rest = None if seconds is None else seconds - unwatched
-        await asyncio.wait((settled, gone), timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((settled, gone), timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if gone.done() and not settled.done():
             raise ClientDisconnected
     finally:
@@ -167,13 +174,14 @@ async def wait_for_turn(request: Request, live: LiveTurn, seconds: float | None 
     return live.turn
 
 
-def _encode_event(number: int, event: Event) -> Iterator[bytes]:
+def _encode_event(event_id: int, event: Event) -> Iterator[bytes]:
     """Yield an event in pieces. Each follower gets the whole reply again with the last event, so a long reply
     is encoded as far as the follower reads."""
-    head = b"id: %d\nevent: %b\ndata: " % (number, EVENT_NAMES[type(event)].encode())
+    head = b"id: %d\nevent: %b\ndata: " % (event_id, EVENT_NAMES[type(event)].encode())
     if not isinstance(event, (Done, Cancelled)) or len(event.reply) <= _PIECE:
         yield b"%b%b\n\n" % (head, _encode(event))
         return
+    # The event is encoded without its reply, whose pieces are put between the quotes.
     before, _, after = _encode(msgspec.structs.replace(event, reply="")).partition(_NO_REPLY)
     yield head + before + _NO_REPLY[:-1]
     for start in range(0, len(event.reply), _PIECE):
