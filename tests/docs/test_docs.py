@@ -18,7 +18,7 @@ import pytest
 from talaria.access.settings import WebhookSettings
 from talaria.channels.http import cluster_api
 from talaria.channels.http import routes as route_tables
-from talaria.channels.http.response import STATUS
+from talaria.channels.http.errors import STATUS
 from talaria.cli.main import VERBS
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS
 from talaria.config.load import load

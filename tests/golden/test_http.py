@@ -24,7 +24,7 @@ from support.waiting import until
 from talaria.access.logins import Logins
 from talaria.channels.http.api_calls import TurnAnswer
 from talaria.channels.http.chat_completions import CompletionChunks, CompletionHead
-from talaria.channels.http.description_api import DescriptionApi
+from talaria.channels.http.description import DescriptionApi
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING
 from talaria.channels.http.responses_output import ResponseEvents, ResponseForm

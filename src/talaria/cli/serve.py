@@ -17,8 +17,8 @@ import click
 from talaria.app import open_gateway
 from talaria.channels.http.http_channel import HttpChannel
 from talaria.channels.http.part import HTTP
+from talaria.channels.http.server import DISK_FULL, answer_while_waiting
 from talaria.channels.http.token import ensure_http_token
-from talaria.channels.http.waiting import DISK_FULL, answer_while_waiting
 from talaria.channels.supervisor import open_channels
 from talaria.cli.gateway_parts import parts_with_plugins
 from talaria.cli.logs import follow_settings, open_audit_log, open_log

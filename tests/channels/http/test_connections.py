@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from talaria.channels.http.connections import ClientConnections
-from talaria.channels.http.protocol import _address_group
+from talaria.channels.http.connections import ClientConnections, _address_group
 from talaria.core.errors import Overloaded
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.units import Size

@@ -15,10 +15,10 @@ from channels.http.test_events import open_stream, read
 from channels.http.test_feed import open_feed
 from support.gateway import Api, in_process
 from talaria.access.logins import Logins
-from talaria.channels.http.answer_shapes import ChatCompletionChunk, ChunkError, ResponseEvent
-from talaria.channels.http.description import DescribedCall
+from talaria.channels.http.description import ChatCompletionChunk, ChunkError, DescribedCall, ResponseEvent
+from talaria.channels.http.errors import STATUS
 from talaria.channels.http.part import HTTP
-from talaria.channels.http.response import DEFAULT_TIMING, STATUS
+from talaria.channels.http.response import DEFAULT_TIMING
 from talaria.channels.http.routes import create_app
 from talaria.channels.http.routing import ApiRoute
 from talaria.testing.model_server import ModelServer

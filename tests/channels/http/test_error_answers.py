@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 
+from talaria.channels.http.errors import error_response, nothing_at, status_of, turn_error
 from talaria.channels.http.request import HttpError
-from talaria.channels.http.response import (
-    error_response,
-    json_response,
-    nothing_at,
-    status_of,
-    turn_error,
-)
+from talaria.channels.http.response import json_response
 from talaria.core.errors import BadRequest, ErrorInfo, NotFound, Overloaded
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.turns import Inbound, Sender, Turn, TurnState

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from support.complexity import assert_linear
-from talaria.channels.http.auth import _cookies
 from talaria.channels.http.chat_completions import (
     CompletionChunks,
     CompletionHead,
@@ -18,6 +17,7 @@ from talaria.channels.http.chat_completions import (
     whole_context,
 )
 from talaria.channels.http.file_api import find_range
+from talaria.channels.http.login_api import login_cookies
 from talaria.channels.http.request import Message, Request
 from talaria.channels.http.turn_api import _encode_event
 from talaria.core.events import Delta, Done
@@ -78,7 +78,7 @@ def test_reading_cookies_is_linear(unit: str) -> None:
     def make(size: int) -> Request:
         return request([(b"host", b"x:1"), (b"cookie", (unit * (size // len(unit))).encode())])
 
-    assert_linear(make, _cookies)
+    assert_linear(make, login_cookies)
 
 
 def test_putting_a_body_together_is_linear() -> None:

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 
 import talaria
 from support.gateway import TOKEN, Api, in_process
-from talaria.channels.http.openai_errors import OpenAiError, hint_for_caller, is_openai_path
+from talaria.channels.http.errors import OpenAiError, hint_for_caller, is_openai_path
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS
 from talaria.core.errors import ErrorInfo
 from talaria.testing.model_server import ModelServer

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from talaria.access.audit import AuditLog
 from talaria.access.logins import Logins
 from talaria.access.tokens import TokenChecker
-from talaria.channels.http.auth import Guard
+from talaria.channels.http.guard import Guard
 from talaria.channels.http.routing import HttpApp
 from talaria.channels.http.server import HttpServer, bind
 from talaria.channels.http.settings import HttpSettings

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Protocol
 import msgspec
 
 from talaria.access.callers import ApiCaller
+from talaria.channels.http.errors import NOT_AGAIN, turn_error
 from talaria.channels.http.front_ends import (
     NamedSession,
     SessionHeaders,
@@ -24,7 +25,7 @@ from talaria.channels.http.front_ends import (
     tell_ignored,
 )
 from talaria.channels.http.request import ClientDisconnected, HttpError, RawHeaders, Request, invalid_utf8
-from talaria.channels.http.response import NOT_AGAIN, EventStream, Response, StreamTiming, turn_error
+from talaria.channels.http.response import EventStream, Response, StreamTiming
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.turn_api import wait_for_turn
 from talaria.commands.slash import asks_model

@@ -23,7 +23,7 @@ from talaria.channels.http.api_calls import (
     is_image,
     read_image,
 )
-from talaria.channels.http.openai_errors import openai_error_body
+from talaria.channels.http.errors import openai_error_body
 from talaria.channels.http.request import Request, invalid_field
 from talaria.channels.http.response import EventStream, Response, json_response
 from talaria.core.errors import BadRequest, ErrorInfo

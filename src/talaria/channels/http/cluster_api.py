@@ -18,10 +18,10 @@ from talaria.access.callers import RouteAccess
 from talaria.access.logins import Logins, digest_of_code
 from talaria.channels.http.description import Call, Field
 from talaria.channels.http.file_api import open_file
+from talaria.channels.http.login_api import MemberLogin
 from talaria.channels.http.request import Request, read_number
 from talaria.channels.http.response import FileResponse, LineStream, Response, json_response
 from talaria.channels.http.routing import ApiRoute
-from talaria.channels.http.shared_logins import MemberLogin
 from talaria.cluster.following import PeerTiming
 from talaria.cluster.passed_events import LINES, StreamEnd, StreamHead, encode_event, encode_line
 from talaria.core.errors import NotFound, ToolError

@@ -1,16 +1,25 @@
-"""The description of a call, as it stands beside its route. `openapi` makes a document of all of them."""
+"""The description of a call, as it stands beside its route, and `GET /openapi.json`, which shows all of them.
+`openapi` makes that document."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
-from msgspec import Meta
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from talaria.access.callers import RouteAccess
-from talaria.channels.http.response import NOT_AGAIN, PASSED_ON, STATUS
+from talaria.channels.http.errors import NOT_AGAIN, PASSED_ON, STATUS, OpenAiError
+from talaria.channels.http.request import Request
+from talaria.channels.http.response import Response
+from talaria.core.version import this_version
 from talaria.operations.operation import Link
+
+if TYPE_CHECKING:
+    from talaria.channels.http.routing import ApiRoute
 
 STORE_ERRORS: Final = ("store", "store_locked", "store_damaged", "store_gone", "stale_fence")
 # Errors that the server or the guard may answer with, whatever the call is.
@@ -86,3 +95,138 @@ class DescribedCall(NamedTuple):
     def statuses(self) -> set[int]:
         """Return all statuses that an answer may have."""
         return {self.call.status, *self.call.also, *self.errors()}
+
+
+class DescriptionApi:
+    """`routes` may get further routes until the first call."""
+
+    def __init__(self, routes: Mapping[str, Mapping[str, ApiRoute]]) -> None:
+        self._routes = routes
+        self._document: bytes | None = None
+
+    async def openapi(self, request: Request) -> Response:
+        if self._document is None:
+            self._document = await asyncio.to_thread(self._make)
+        return Response(self._document)
+
+    def calls(self) -> Iterator[DescribedCall]:
+        for path, methods in self._routes.items():
+            for method, route in methods.items():
+                yield DescribedCall(path, method, route.access, route.call)
+
+    def _make(self) -> bytes:
+        from talaria.channels.http.openapi import make_openapi  # noqa: PLC0415 - needed once, if at all
+
+        return make_openapi(self.calls(), this_version()) + b"\n"
+
+
+# -- the shapes of answers --------------------------------------------------------------------------------
+# Answers of `/v1` are written as bytes, because they are made for every call or piece. These types only
+# describe them: tests decode real answers with them.
+
+
+class CompletionUsage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: dict[str, int]
+    completion_tokens_details: dict[str, int]
+
+
+class CalledTool(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class CompletionCall(msgspec.Struct, frozen=True):
+    id: str
+    type: Literal["function"]
+    function: CalledTool
+
+
+class CompletionMessage(msgspec.Struct, frozen=True):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: tuple[CompletionCall, ...] | UnsetType = UNSET
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    index: int
+    message: CompletionMessage
+    logprobs: None
+    finish_reason: Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+class ChatCompletion(msgspec.Struct, frozen=True):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: tuple[CompletionChoice, ...]
+    usage: CompletionUsage
+
+
+class ChunkChoice(msgspec.Struct, frozen=True):
+    """`delta` has some of `role`, `content`, `refusal`, `reasoning_content` and `tool_calls`."""
+
+    index: int
+    delta: dict[str, Any]
+    logprobs: None
+    finish_reason: Literal["stop", "length", "tool_calls", "content_filter"] | None
+
+
+class ChatCompletionChunk(msgspec.Struct, frozen=True):
+    """The data of an event without a name. The last data is `[DONE]`."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: tuple[ChunkChoice, ...]
+    usage: CompletionUsage | UnsetType | None = UNSET
+
+
+class ChunkError(msgspec.Struct, frozen=True):
+    """The data of an event that ends a stream which has failed."""
+
+    error: OpenAiError
+
+
+class ResponseUsage(msgspec.Struct, frozen=True):
+    input_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+    total_tokens: int
+
+
+class ResponseFailure(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class ResponseObject(msgspec.Struct, frozen=True):
+    """A response. It repeats the parameters of its request, which are not named here. The items of `output`
+    have the types `message`, `reasoning` and `function_call`."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+    background: bool
+    error: ResponseFailure | None
+    incomplete_details: dict[str, str] | None
+    previous_response_id: str | None
+    output: tuple[dict[str, Any], ...]
+    usage: ResponseUsage | None
+    model: str
+
+
+class ResponseEvent(msgspec.Struct, frozen=True):
+    """The data of an event. Its other members depend on `type`, as in OpenAI's API."""
+
+    type: str
+    sequence_number: int

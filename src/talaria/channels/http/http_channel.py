@@ -12,11 +12,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from talaria.access.logins import Logins, link
+from talaria.channels.http.login_api import ENDED_LOGINS, share_logins
 from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
 from talaria.channels.http.routes import create_app
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
 from talaria.channels.http.settings import HttpSettings
-from talaria.channels.http.shared_logins import ENDED_LOGINS, share_logins
 from talaria.channels.http.token import ensure_http_token
 from talaria.config.home import GatewayInfo
 from talaria.core.redaction import Secret

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from talaria.access.callers import RouteAccess
 from talaria.channels.http.chat_completions import CompletionRequest
 from talaria.channels.http.description import Call, DescribedCall, Field
-from talaria.channels.http.openai_errors import OpenAiError, is_openai_path
+from talaria.channels.http.errors import OpenAiError, is_openai_path
 from talaria.channels.http.responses_input import (
     CallerTool,
     CallItem,

@@ -22,7 +22,7 @@ from talaria.core.units import format_size
 from talaria.operations.operation import SMALL_BODY, OperationCall
 
 if TYPE_CHECKING:
-    from talaria.channels.http.protocol import AnswerWatcher, ClientConnection
+    from talaria.channels.http.connections import AnswerWatcher, ClientConnection
 
 T = TypeVar("T")
 RawHeaders = tuple[tuple[bytes, bytes], ...]

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from talaria.channels.http.api_calls import TurnAnswer
-from talaria.channels.http.openai_errors import OpenAiError
+from talaria.channels.http.errors import OpenAiError
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Delta,

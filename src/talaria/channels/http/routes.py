@@ -10,22 +10,23 @@ from talaria.access.audit import AuditLog
 from talaria.access.callers import RouteAccess
 from talaria.access.logins import Logins
 from talaria.access.tokens import TokenChecker
-from talaria.channels.http.answer_shapes import (
+from talaria.channels.http.api_calls import ApiCalls
+from talaria.channels.http.chat_completions import ChatApi, CompletionRequest, ModelCard, ModelCards
+from talaria.channels.http.cluster_api import ClusterApi, cluster_routes
+from talaria.channels.http.description import (
+    IDEMPOTENCY_KEY,
+    Call,
     ChatCompletion,
     ChatCompletionChunk,
     ChunkError,
+    DescriptionApi,
+    Field,
     ResponseEvent,
     ResponseObject,
 )
-from talaria.channels.http.api_calls import ApiCalls
-from talaria.channels.http.auth import Guard, LoginApi, LoginBody, LoginCode, LoginSecret
-from talaria.channels.http.chat_completions import ChatApi, CompletionRequest, ModelCard, ModelCards
-from talaria.channels.http.cluster_api import ClusterApi, cluster_routes
-from talaria.channels.http.description import IDEMPOTENCY_KEY, Call, Field
-from talaria.channels.http.description_api import DescriptionApi
-from talaria.channels.http.feed_api import FeedApi, FeedLagged, FeedReady, FeedTurn
 from talaria.channels.http.file_api import FileApi
-from talaria.channels.http.member_calls import MemberCalls
+from talaria.channels.http.guard import Guard, MemberCalls
+from talaria.channels.http.login_api import LoginApi, LoginBody, LoginCode, LoginSecret, share_logins
 from talaria.channels.http.operation_routes import operation_routes
 from talaria.channels.http.operator_api import HealthView, OperatorApi, ReadyView
 from talaria.channels.http.response import StreamTiming
@@ -33,8 +34,7 @@ from talaria.channels.http.responses_api import DeletedResponse, InputItemList, 
 from talaria.channels.http.responses_input import ResponsesRequest
 from talaria.channels.http.routing import ApiRoute, HttpApp
 from talaria.channels.http.settings import SESSION_HEADER, HttpSettings
-from talaria.channels.http.shared_logins import share_logins
-from talaria.channels.http.turn_api import MessageBody, TurnApi
+from talaria.channels.http.turn_api import FeedApi, FeedLagged, FeedReady, FeedTurn, MessageBody, TurnApi
 from talaria.channels.web.pages import PageFiles
 from talaria.core.events import EVENT_KINDS
 from talaria.core.turns import TurnState

@@ -12,16 +12,11 @@ from typing import Final, NamedTuple
 
 from talaria.access.audit import AuditLog
 from talaria.access.callers import RouteAccess
-from talaria.channels.http.auth import Guard
 from talaria.channels.http.description import Call
-from talaria.channels.http.openai_errors import is_openai_path
+from talaria.channels.http.errors import error_response, is_openai_path, nothing_at
+from talaria.channels.http.guard import Guard
 from talaria.channels.http.request import ClientDisconnected, HttpError, Receive, Request, Scope, Send
-from talaria.channels.http.response import (
-    AnyResponse,
-    Response,
-    error_response,
-    nothing_at,
-)
+from talaria.channels.http.response import AnyResponse, Response
 from talaria.core.errors import StoreError, TalariaError
 from talaria.gateway import Webhook
 from talaria.observe.metrics import Metrics

@@ -7,7 +7,8 @@ import errno
 import ipaddress
 import logging
 import socket
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from pathlib import Path
@@ -16,14 +17,17 @@ from typing import Final
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from talaria.channels.http.connections import ClientConnections
-from talaria.channels.http.protocol import ClientConnection
-from talaria.channels.http.request import AsgiApp
+from talaria.channels.http.connections import ClientConnection, ClientConnections
+from talaria.channels.http.errors import error_response
+from talaria.channels.http.operator_api import HealthView, ReadyView
+from talaria.channels.http.request import AsgiApp, Receive, Request, Scope, Send
+from talaria.channels.http.response import json_response
 from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
-from talaria.core.errors import ConfigError
+from talaria.core.errors import ConfigError, StoreError
 from talaria.core.limits import Limits
 from talaria.core.text import clean_line
 from talaria.observe.descriptors import descriptor_limit
+from talaria.observe.health import GatewayPhase
 
 _log = logging.getLogger("talaria.http")
 _BACKLOG: Final = 2048
@@ -32,8 +36,14 @@ _IDLE_SECONDS: Final = 75  # how long an unused connection stays open
 _TRIED_PORTS: Final = 50
 _LISTENS: Final = "0A"  # the state of a socket in /proc/net/tcp
 _MODEL_SERVER_PORT: Final = 8766  # the scripted model's default
+_STOP_SECONDS: Final = 1.0
 _LOCAL_NAMES: Final = ("127.0.0.1", "localhost", "[::1]")
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - how a client calls the address
+
+DISK_FULL: Final = StoreError(
+    "The disk of the gateway is full, so the gateway has not started yet.",
+    "Make room on the disk; the gateway continues by itself.",
+)
 
 
 # -- binding ----------------------------------------------------------------------------------------------
@@ -252,3 +262,31 @@ class HttpServer:
     def _set_date(self) -> None:
         self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         self._date_timer = asyncio.get_running_loop().call_later(1.0, self._set_date)
+
+
+# -- waiting for room on the disk -------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def answer_while_waiting(settings: HttpSettings) -> AsyncIterator[None]:
+    """Serve a gateway that waits for room on its disk: answer health checks while the context is open, and
+    refuse everything else. Raises `ConfigError` if the address cannot be used."""
+    server = HttpServer(_answer, bind(settings))
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(_STOP_SECONDS)
+
+
+async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
+    request = Request(scope, receive, send)
+    match request.path:
+        case "/healthz":
+            response = json_response(HealthView(True, GatewayPhase.STARTING))
+        case "/readyz":
+            response = json_response(ReadyView(False, GatewayPhase.STARTING, 0.0, ("store",)), 503)
+        case _:
+            response = error_response(DISK_FULL)
+    await response.send(request)
+    request.end()

@@ -1,25 +1,27 @@
-"""Messages and turns: `POST …/messages`, and `/api/turns` with the events of a turn as they happen."""
+"""Messages and turns: `POST …/messages`, `/api/turns/ID/events` with the events of a turn, and `/api/events`
+with the states of all turns."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
 from talaria.channels.http.request import ClientDisconnected, Request, quoted, read_number
-from talaria.channels.http.response import EventStream, Response, StreamTiming, json_response
+from talaria.channels.http.response import EVENT_STREAM, EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.settings import HttpSettings
 from talaria.commands.slash import asks_model
-from talaria.core.errors import BadRequest
+from talaria.core.errors import BadRequest, ErrorInfo
 from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Cancelled, Done, Event, Reset
-from talaria.core.ids import TurnId
-from talaria.core.messages import Part, Text
+from talaria.core.ids import ChatKey, SessionId, TurnId, channel_of
+from talaria.core.messages import Part, Text, TokenUsage
 from talaria.core.spending import Spent
 from talaria.core.tasks import wait_future
+from talaria.core.text import clean_line
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.operations.sessions import SessionLookup
@@ -29,15 +31,19 @@ from talaria.operations.turn_views import (
     TurnView,
     no_such_turn,
 )
+from talaria.turns.feed import TurnChange
 from talaria.turns.live import LiveTurn
 
-MAX_LISTED: Final = 200  # turns
+_MOST_RECENT: Final = 200  # turns that ended while a client of the feed was away
 _MAX_WAIT: Final = 3600.0
 _SECONDS: Final = re.compile(r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}")
 # Most turns of quick models are over by then, and watching for a disconnect costs a task.
 _UNWATCHED: Final = 0.05
 _LAST_EVENT: Final = 1_000_000_000  # the number of the last event of every turn
 _PIECE: Final = 32 << 10  # characters of a reply that are encoded at once
+_LINE: Final = 80  # characters of a message in the feed
+_FEED_PAGE: Final = 32  # changes that are written at once
+_COMMIT_SECONDS: Final = 30.0  # between the recorded end of a turn and its being told, at most
 _NO_REPLY: Final = b'"reply":""'
 _encode = msgspec.json.Encoder().encode
 
@@ -200,3 +206,144 @@ def _read_wait(request: Request) -> float:
     if _SECONDS.fullmatch(given) is None:
         raise BadRequest(f"wait={quoted(given)} is no number of seconds.", "Write for example ?wait=30.")
     return min(float(given), _MAX_WAIT)
+
+
+# -- the states of all turns ------------------------------------------------------------------------------
+
+
+class FeedTurn(msgspec.Struct, frozen=True):
+    """The state of a turn at the time `at`. `text` is the beginning of its message. `model` (provider/name)
+    is empty until it is known. `cost_usd` is an exact decimal, or null if it is not known."""
+
+    id: TurnId
+    session_id: SessionId
+    chat_key: ChatKey
+    channel: str
+    state: TurnState
+    at: float
+    accepted_at: float
+    ended_at: float | None
+    text: str
+    model: str
+    usage: TokenUsage | None
+    cost_usd: str | None
+    error: ErrorInfo | None
+
+    @classmethod
+    def of(cls, change: TurnChange) -> Self:
+        return cls(
+            change.id,
+            change.session_id,
+            change.chat_key,
+            channel_of(change.chat_key),
+            change.state,
+            change.at,
+            change.accepted_at,
+            change.ended_at,
+            clean_line(change.text, _LINE),
+            change.model,
+            change.usage,
+            change.spent.cost_usd if change.spent.calls else None,
+            change.error,
+        )
+
+
+class FeedReady(msgspec.Struct, frozen=True):
+    """All turns that are not over were told. From here on changes follow as they happen."""
+
+    turns: int
+
+
+class FeedLagged(msgspec.Struct, frozen=True):
+    """Changes were left out, because the client read too slowly or was away for too long. `missed` is their
+    number, or None if it is not known."""
+
+    missed: int | None
+
+
+class FeedApi:
+    def __init__(self, gateway: Gateway, timing: StreamTiming) -> None:
+        self._gateway = gateway
+        self._timing = timing
+
+    async def events(self, request: Request) -> EventStream | Response:
+        """Begins with the turns that are not over. With `Last-Event-ID`, turns that have ended since that
+        event come first. Ends when the gateway has drained its turns."""
+        since = read_last_event(request) / 1000
+        if request.method == "HEAD":
+            return Response(b"", media_type=EVENT_STREAM)
+        within = request.caller.prefix(self._gateway.settings.agent.name)
+        return EventStream(
+            self._stream(request.caller.may_see, within, since),
+            keep_alive=self._timing.keep_alive,
+            metrics=self._gateway.metrics,
+            header_delay=self._timing.header_delay,
+        )
+
+    async def _stream(
+        self, sees: Callable[[ChatKey], bool], within: str, since: float
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the events. Raises `Overloaded` if too many clients listen."""
+        gateway, live = self._gateway, self._gateway.turns.live
+        with live.feed.listen(sees, gateway.limits) as listener:
+            if since:
+                async for data in self._ended_since(since, within):
+                    yield data
+            now = gateway.clock.now()
+            open_turns = [
+                TurnChange.of(each.turn, now, each.model, each.spent)
+                for each in live
+                if sees(each.turn.chat_key)
+            ]
+            known = {change.id for change in open_turns}
+            for change in live.feed.elsewhere:
+                if change.id not in known and sees(change.chat_key):
+                    open_turns.append(change)
+            for data in _pages(open_turns):
+                yield data
+            yield _feed_event(now, "ready", FeedReady(len(open_turns)))
+            while changes := await listener.take():
+                if listener.missed:
+                    yield _feed_event(gateway.clock.now(), "lagged", FeedLagged(listener.missed))
+                    listener.missed = 0
+                for data in _pages(changes):
+                    yield data
+
+    async def _ended_since(self, since: float, within: str) -> AsyncGenerator[bytes, None]:
+        histories, since = self._gateway.store.histories, since - _COMMIT_SECONDS
+        turns = await histories.recent(_MOST_RECENT, within)
+        if len(turns) == _MOST_RECENT and turns[-1].accepted_at > since:
+            yield _feed_event(since, "lagged", FeedLagged(None))
+        for turn in reversed(turns):
+            if turn.state.is_final and (turn.ended_at or 0.0) >= since:
+                yield _encode_change(await self._recorded(turn))
+
+    async def _recorded(self, turn: Turn) -> TurnChange:
+        """Return the last change of a turn that is over."""
+        at = turn.ended_at or turn.accepted_at
+        history = await self._gateway.store.histories.history(turn.id)
+        if history is None or not history.usage:
+            return TurnChange.of(turn, at)
+        last = history.usage[-1]
+        return TurnChange.of(turn, at, f"{last.provider}/{last.model}", history.record.spent)
+
+
+def _pages(changes: Iterable[TurnChange]) -> Iterable[bytes]:
+    """Yield the events in pieces of bounded size."""
+    page: list[bytes] = []
+    for change in changes:
+        page.append(_encode_change(change))
+        if len(page) == _FEED_PAGE:
+            yield b"".join(page)
+            page.clear()
+    if page:
+        yield b"".join(page)
+
+
+def _encode_change(change: TurnChange) -> bytes:
+    return _feed_event(change.at, change.state.value, FeedTurn.of(change))
+
+
+def _feed_event(at: float, name: str, data: msgspec.Struct) -> bytes:
+    """The id is the time in milliseconds, so it means the same to the next process."""
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (int(at * 1000), name.encode(), _encode(data))

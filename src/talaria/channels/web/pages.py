@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Final
 
+from talaria.channels.http.errors import nothing_at
 from talaria.channels.http.request import RawHeaders, Request
-from talaria.channels.http.response import Response, nothing_at
+from talaria.channels.http.response import Response
 from talaria.core.program import program_name
 
 INDEX: Final = "index.html"

@@ -1,36 +1,39 @@
-"""Access control of the HTTP API: Host and Origin, then the token or a browser's login; and logging in."""
+"""Access control of the HTTP API: Host and Origin, then the token, a browser's login, or the signature of
+another gateway of the cluster, for which answers are signed too."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+import hmac
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
-
-import msgspec
 
 from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, KnownBy, authorize
 from talaria.access.callers import HOME_CALLER, ApiCaller, Credential, RouteAccess
-from talaria.access.logins import CODE_SECONDS, COOKIE_SECONDS, Logins
+from talaria.access.logins import Logins
 from talaria.access.tokens import TokenChecker
-from talaria.channels.http.member_calls import MemberCalls
-from talaria.channels.http.request import HttpError, RawHeaders, Request
-from talaria.channels.http.response import Response, json_response
-from talaria.channels.http.shared_logins import ENDED_LOGINS, SharedLogins
-from talaria.config.home import Home
+from talaria.channels.http.login_api import LOGIN_HEADER, login_caller, login_cookies
+from talaria.channels.http.request import HttpError, Message, Request, Send
+from talaria.channels.http.response import Response
+from talaria.cluster.passed_events import ROLE_HEADER
+from talaria.cluster.signing import (
+    MAC_HEADER,
+    SIGNED_FROM,
+    AnswerSigner,
+    BadSignature,
+    CallVerifier,
+    ClusterKey,
+)
 from talaria.core.access import Role
+from talaria.core.cluster import Member
 from talaria.core.errors import BadRequest
+from talaria.core.ids import OwnerId
 from talaria.core.turns import Sender
-from talaria.operations.operation import SMALL_BODY
-from talaria.store.store import Store
 
 _CLUSTER: Final = "/cluster/"
-_LOGIN: Final = b"x-talaria-login"  # the second secret of a login
-_SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", b"cookie", _LOGIN)
+_SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", b"cookie", LOGIN_HEADER)
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _OWN_PAGE: Final = frozenset({None, b"same-origin", b"none"})  # none: a person typed the address
-_COOKIE: Final = "talaria_login"
-_MAX_COOKIES: Final = 20
 _REQUESTED_METHOD: Final = b"access-control-request-method"
 _CHALLENGE: Final = ((b"www-authenticate", b"Bearer"),)
 _VARY: Final = (b"vary", b"origin")
@@ -165,8 +168,8 @@ class Guard:
         )
 
     def _find_login(self, request: Request) -> ApiCaller:
-        cookies = _cookies(request)
-        secret = request.header(_LOGIN) or ""
+        cookies = login_cookies(request)
+        secret = request.header(LOGIN_HEADER) or ""
         name = next(filter(None, (self._logins.find(cookie, secret) for cookie in cookies)), None)
         if name is None:
             over = "This login is over." if secret else "A login's cookie alone opens nothing."
@@ -178,11 +181,7 @@ class Guard:
                 "A login's cookie is good for the gateway's own page only.",
                 "Programs send `Authorization: Bearer TOKEN`; the token is in http.token in the home.",
             )
-        return _login_caller(name)
-
-
-def _login_caller(name: str) -> ApiCaller:
-    return ApiCaller(Credential.LOGIN, name, Role.OPERATE, HOME_CALLER.sender)
+        return login_caller(name)
 
 
 def _may_call(caller: ApiCaller, access: RouteAccess) -> bool:
@@ -206,99 +205,83 @@ def _unauthorized(text: str) -> HttpError:
     )
 
 
-# -- logging in -------------------------------------------------------------------------------------------
+# -- calls of other gateways ------------------------------------------------------------------------------
 
 
-class LoginBody(msgspec.Struct):
-    code: str
+class MemberCalls:
+    """Finds the caller of a call by another gateway.
 
+    A gateway of an older version sends the cluster token itself. That is accepted while a gateway that cannot
+    sign its calls is alive, and its answers are not signed.
+    """
 
-class LoginSecret(msgspec.Struct, frozen=True):
-    """The second secret of a login, which is valid for so many seconds. The first one is the cookie."""
+    def __init__(
+        self,
+        token: str,
+        own: OwnerId,
+        now: Callable[[], float],
+        members: Callable[[], Awaitable[Sequence[Member]]],
+    ) -> None:
+        self._token = token.encode()
+        self._key = ClusterKey(token)
+        self._verifier = CallVerifier(self._key, own, now)
+        self._now = now
+        self._members = members
 
-    secret: str
-    seconds: int
-
-
-class LoginCode(msgspec.Struct, frozen=True):
-    code: str
-    seconds: float
-
-
-class LoginApi:
-    """`/api/login` and `/api/logout`."""
-
-    def __init__(self, logins: Logins, store: Store, shared: SharedLogins | None, home: Home) -> None:
-        """`shared` are the logins of a cluster."""
-        self._home = home
-        self._logins = logins
-        self._store = store
-        self._shared = shared
-
-    async def log_in(self, request: Request) -> Response:
-        """Exchange the code of a link for a cookie and the secret that goes with it."""
-        body = await request.json(LoginBody, SMALL_BODY)
-        login = self._logins.redeem(body.code)
-        if login is None and self._shared is not None:
-            login = await self._shared.redeem(body.code)
-        if login is None:
-            raise HttpError(
-                "bad_code",
-                f"This code was used, is older than {CODE_SECONDS / 60:g} minutes, or was never given.",
-                "`talaria open` makes a new link.",
-            )
-        await asyncio.to_thread(self._home.login_page(body.code).unlink, missing_ok=True)
-        request.caller, request.call.about = _login_caller(self._logins.find(*login) or ""), ""
-        headers = _set_cookie(request, login.cookie, COOKIE_SECONDS)
-        return json_response(LoginSecret(login.secret, COOKIE_SECONDS), headers=headers)
-
-    async def log_out(self, request: Request) -> Response:
-        """End the login for good, so that a copy of its cookie is void too."""
-        request.call.about = ""
-        secret = request.header(_LOGIN) or ""
-        for cookie in _cookies(request):
-            if not self._logins.find(cookie, secret):
-                continue
-            if self._shared is not None:
-                await self._shared.end(cookie)
+    async def find(self, request: Request, authorization: bytes) -> ApiCaller:
+        """Return the caller for whom the gateway calls. From now on the request's body is compared with its
+        signature, and its answer is signed. Raises `HttpError` (401) and `BadRequest`."""
+        given = request.header(ROLE_HEADER.encode()) or ""
+        query: bytes = request.scope["query_string"]
+        target = request.scope["raw_path"] + (b"?" + query if query else b"")
+        try:
+            if authorization[:7].lower() == b"bearer ":
+                await self._check_older(authorization[7:].strip())
             else:
-                await self._store.set_cursor(ENDED_LOGINS, self._logins.end(cookie))
-        return Response(b"", 204, _set_cookie(request, "", 0))
-
-    async def new_code(self, request: Request) -> Response:
-        """Make a code. Needs the home's own token: a login that could make codes would never end, and a login
-        that another token made would outlive that token."""
-        if request.caller.credential is not Credential.HOME:
+                credential, path = authorization.decode("latin-1"), target.decode("latin-1")
+                call = self._verifier.verify(credential, request.method, path, given)
+                request.signed_digest = bytes.fromhex(call.digest)
+                request.send = _signing(request.send, AnswerSigner(self._key, call.nonce))
+        except BadSignature as error:
             raise HttpError(
-                "token_needed",
-                "Only the home's own token can log a browser in.",
-                "Run `talaria open` on the gateway's machine.",
-            )
-        return json_response(LoginCode(self._logins.new_code(), CODE_SECONDS), 201)
+                "unauthorized",
+                f"Only gateways of the same cluster may call this, and {error}.",
+                "Give all gateways the same token, in the variable that cluster.token_env names.",
+                ((b"www-authenticate", b"Bearer"),),
+            ) from None
+        try:
+            role = Role(given)
+        except ValueError:
+            roles = ", ".join(Role)
+            text = "The role of the caller for whom the gateway calls is missing, or is none."
+            raise BadRequest(text, f"Send it in the header {ROLE_HEADER}: {roles}.") from None
+        return ApiCaller(Credential.MEMBER, "", role, Sender("member", "Member"))
+
+    async def _check_older(self, given: bytes) -> None:
+        if not hmac.compare_digest(given, self._token):
+            raise BadSignature("the token is not theirs")
+        living = [member for member in await self._members() if member.is_alive(self._now())]
+        if not any(member.schema < SIGNED_FROM for member in living):
+            raise BadSignature("no gateway of an older version, which would send the token, is alive")
 
 
-def _cookies(request: Request) -> list[str]:
-    """Return the login cookies. There may be several: another server on this host may have set one too."""
-    header, wanted = request.header(b"cookie") or "", _cookie_name(request) + "="
-    found: list[str] = []
-    at = header.find(wanted)
-    while at >= 0 and len(found) < _MAX_COOKIES:
-        end = header.find(";", at)
-        end = len(header) if end < 0 else end
-        if at == 0 or header[at - 1] in "; ":
-            found.append(header[at + len(wanted) : end].strip())
-        at = header.find(wanted, end)
-    return found
+def _signing(send: Send, signer: AnswerSigner) -> Send:
+    """Return `send` for an answer whose head and pieces are signed."""
+    has_body = True
 
+    async def send_signed(message: Message) -> None:
+        nonlocal has_body
+        if message["type"] == "http.response.start":
+            has_body = message["status"] not in (204, 304)
+            headers = [header for header in message["headers"] if header[0] != b"content-length"]
+            texts = [
+                (name.decode("latin-1"), value.decode("utf-8", "surrogateescape")) for name, value in headers
+            ]
+            mac = signer.head(message["status"], texts)
+            message = {**message, "headers": [*headers, (MAC_HEADER.encode(), mac.encode())]}
+        elif message["type"] == "http.response.body" and has_body:
+            is_last = not message.get("more_body", False)
+            message = {**message, "body": signer.piece(bytes(message.get("body", b"")), is_last=is_last)}
+        await send(message)
 
-def _cookie_name(request: Request) -> str:
-    """Return a name with the port: browsers keep cookies by host, and two gateways may share a host."""
-    port = (request.header(b"host") or "").rpartition(":")[2]
-    return f"{_COOKIE}_{port}" if port.isdecimal() else _COOKIE
-
-
-def _set_cookie(request: Request, value: str, seconds: int) -> RawHeaders:
-    """`Secure` is set if the page came over TLS, which its origin tells behind a proxy too."""
-    secure = "; Secure" if (request.header(b"origin") or "").startswith("https:") else ""
-    text = f"{_cookie_name(request)}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
-    return ((b"set-cookie", text.encode()), (b"cache-control", b"no-store"))
+    return send_signed

@@ -1,0 +1,223 @@
+"""Errors as callers get them: their statuses, the bodies of `/api`, and those that OpenAI's clients read.
+
+The body is `{"error": {"type", "message", "hint"}}`. Under `/v1` it has `code` and `param` too. OpenAI's
+clients show the message alone, so the hint is in it too. Callers of an API cannot type commands, so a hint
+for them names none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import UNSET
+
+from talaria.channels.http.request import HttpError, RawHeaders, Request
+from talaria.channels.http.response import Response
+from talaria.commands.slash import ALIASES, SLASH_COMMANDS
+from talaria.core.errors import EmptyAnswer, ErrorInfo, NotFound, Overloaded, TalariaError
+from talaria.core.turns import Turn, TurnState
+
+_MOST_RETRY_AFTER = 3600.0  # seconds
+STATUS: Mapping[str, int] = {
+    "bad_request": 400,
+    "context_too_long": 400,
+    "unclear_schedule": 400,
+    "unauthorized": 401,
+    "bad_code": 401,
+    "over_budget": 402,
+    "forbidden": 403,
+    "wrong_origin": 403,
+    "not_our_page": 403,
+    "token_needed": 403,
+    "not_found": 404,
+    "wrong_method": 405,
+    "timeout": 408,
+    "busy": 409,
+    "too_little_memory": 409,
+    "lease_held": 409,
+    "not_current": 409,
+    "cancelled": 409,
+    "question_closed": 409,
+    "head_moved": 409,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "no_such_range": 416,
+    "wrong_host": 421,
+    "idempotency_conflict": 422,
+    "too_many_tries": 429,
+    "limit": 429,
+    "head_too_large": 431,
+    "internal": 500,
+    "model": 502,
+    "model_refused": 502,
+    "answer_too_large": 502,
+    "no_model": 503,
+    "model_resting": 503,
+    "model_unavailable": 503,
+    "answer_memory_full": 503,
+    "draining": 503,
+    "overloaded": 503,
+    "store": 503,
+    "store_locked": 503,
+    "store_damaged": 503,
+    "store_gone": 503,
+    "stale_fence": 503,
+}  # by the type of the error; a type that is not here is 500
+# A provider's status that is about the request, or says when to ask again, is the caller's to know. Its 401
+# and 403 are about the gateway's own key.
+PASSED_ON = frozenset({400, 402, 404, 413, 422, 429})
+# The status of a turn that failed after its tools ran. No client sends a request again after this one; some
+# do so after 409, 429 and 5xx.
+NOT_AGAIN = 424
+_QUOTA = "insufficient_quota"
+_INTERNAL = ErrorInfo(
+    "internal",
+    "Something went wrong inside the gateway.",
+    "The gateway's log has the details; please report it.",
+)
+LOG_HINT = "The gateway's log may say more."
+# The words that clients look for, by the type of the error, if the error brings none itself.
+_CODES: Mapping[str, str] = {
+    "context_too_long": "context_length_exceeded",
+    "over_budget": "insufficient_quota",
+    "unauthorized": "invalid_api_key",
+}
+_RATE_LIMITED = 429
+# LangChain and LiteLLM look for these words in the message, and not at the code.
+_TOO_LONG = " (context_length_exceeded: the input is longer than the model's context length)"
+# Paths that OpenAI's clients add to a base URL. Without /v1 they are unknown, and the caller is told so.
+_PATHS = ("/chat/completions", "/responses", "/completions", "/embeddings", "/models")
+# The words of hints for people, and those for callers.
+_INSTEAD = (
+    ("Send `/model local`, or run", "Name another `model`, or run"),
+    ("Choose another with /model", "Name another `model`"),
+    ("Choose another model with /model", "Name another `model`"),
+    ("Try another model with /model", "Name another `model`"),
+    ("choose another model with /model", "name another `model`"),
+    ("Start a new conversation with /new", "Send fewer or shorter messages, or begin another session"),
+    ("Start a new session with /new", "Begin another session"),
+    ("Start a new one with /new", "Begin another session"),
+    ("Send /new for a session with a budget of its own", "Begin another session, with a budget of its own"),
+    ("Ask to go on from there, or send /retry to have it answered anew", "Send the request again"),
+    ("or send /stop", "or cancel its turn with POST /api/turns/ID/cancel"),
+)
+_RESUME = re.compile(r"Send `/resume [^`]*` to the chat first, or write")
+_COMMAND = re.compile(rf"(?<![\w/.])/(?:{'|'.join(map(re.escape, (*SLASH_COMMANDS, *ALIASES)))})\b")
+_SENTENCE_END = re.compile(r"(?<=[.!?]) ")
+
+_encode = msgspec.json.Encoder().encode
+
+
+def error_response(error: Exception, *, is_openai: bool = False) -> Response:
+    """Return `{"error": {"type", "message", "hint"}}`, with `is_openai` the form that OpenAI's clients read.
+
+    An error that is not ours is 500 without its text.
+    """
+    info = error.info() if isinstance(error, TalariaError) else _INTERNAL
+    headers: RawHeaders = error.headers if isinstance(error, HttpError) else ()
+    wait = error.retry_after if isinstance(error, Overloaded) else info.retry_after
+    status = (error.status if isinstance(error, HttpError) else None) or status_of(info)
+    if wait is not UNSET and status in (429, 503):
+        headers = (*headers, (b"retry-after", b"%d" % math.ceil(min(max(wait, 1.0), _MOST_RETRY_AFTER))))
+    body = openai_error_body(info) if is_openai else error_body(info)
+    return Response(body + b"\n", status, headers)
+
+
+def status_of(error: ErrorInfo) -> int:
+    """Return the status of the response with this error."""
+    if error.status is not UNSET and error.status in PASSED_ON:
+        return error.status
+    if error.code == _QUOTA and error.type == "model_refused":
+        return 429
+    return STATUS.get(error.type, 500)
+
+
+def error_body(error: ErrorInfo) -> bytes:
+    """Return `{"error": {…}}`, without a line end."""
+    return _encode({"error": ErrorInfo(error.type, error.message, error.hint or LOG_HINT)})
+
+
+def nothing_at(request: Request) -> NotFound:
+    """Return the error for an unknown path. A client of `/v1` whose base URL lacks it is told so."""
+    hint = "docs/http-api.md lists what there is."
+    if is_openai_path(request.path) and not request.path.startswith("/v1/"):
+        host = request.header(b"host") or "HOST"
+        hint = f"The base URL of OpenAI's clients ends in /v1 here: set base_url to http://{host}/v1."
+    elif request.path.startswith("/v1/v1/"):
+        hint = "The path has /v1 twice: leave it out of the path, or out of the base URL."
+    elif request.path.startswith("/v1/"):
+        hint = "Here are chat/completions, responses and models; embeddings, audio, images are not offered."
+    return NotFound(f"There is nothing at {request.path}.", hint)
+
+
+def turn_error(turn: Turn, headers: RawHeaders) -> HttpError | None:
+    """Return the reason why a turn has no answer, or None if it has one, which may be empty.
+
+    The error is final, so clients that retry by themselves are told not to.
+    """
+    match turn.state:
+        case TurnState.DONE:
+            return None
+        case TurnState.FAILED:
+            error = turn.error or _INTERNAL
+            if error.type == EmptyAnswer.type:
+                return None
+        case TurnState.CANCELLED:
+            error = ErrorInfo("cancelled", f"The turn {turn.id} was cancelled.", "Send the message again.")
+        case _:
+            error = ErrorInfo(
+                "draining",
+                f"The gateway is shutting down and left the turn {turn.id} unfinished.",
+                f"The next start takes it up; GET /api/turns/{turn.id} has its answer then.",
+            )
+    return HttpError.told(error, (*headers, (b"x-should-retry", b"false")))
+
+
+# -- errors of `/v1` ----------------------------------------------------------------------------------------
+
+
+def is_openai_path(path: str) -> bool:
+    """Return whether a client of OpenAI's API calls this path, with or without `/v1`."""
+    return path.startswith("/v1/") or path.startswith(_PATHS)
+
+
+class OpenAiError(msgspec.Struct, frozen=True):
+    """The member `error` of a body, or of an event in a stream."""
+
+    type: str
+    message: str
+    code: str | None
+    param: str | None
+    hint: str
+
+    @classmethod
+    def of(cls, info: ErrorInfo) -> OpenAiError:
+        hint = hint_for_caller(info.hint) or LOG_HINT
+        code = _CODES.get(info.type) if info.code is UNSET else info.code
+        if code is None and info.status == _RATE_LIMITED:
+            code = "rate_limit_exceeded"
+        param = None if info.param is UNSET else info.param
+        message = f"{info.message} {hint}"
+        if code == "context_length_exceeded":
+            message += _TOO_LONG
+        return cls(info.type, message, code, param, hint)
+
+
+def openai_error_body(info: ErrorInfo) -> bytes:
+    """Return `{"error": {…}}`, without a line end."""
+    return _encode({"error": OpenAiError.of(info)})
+
+
+def hint_for_caller(hint: str) -> str:
+    """Return the hint without commands. A sentence that names one nevertheless is left out."""
+    if "/" not in hint:
+        return hint
+    for typed, instead in _INSTEAD:
+        hint = hint.replace(typed, instead)
+    hint = _RESUME.sub("Write", hint)
+    if _COMMAND.search(hint) is None:
+        return hint
+    return " ".join(part for part in _SENTENCE_END.split(hint) if _COMMAND.search(part) is None)
