@@ -1,4 +1,5 @@
-"""A webhook: it proves its caller, finds repeats, and makes a turn of what came."""
+"""Webhooks: each proves its caller, finds repeats, and makes a turn of what came. They are started again when
+their settings change."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from talaria.access.settings import WebhookSettings
+from talaria.channels.hooks.part import HOOKS_PATH, find_secret, reserved_names
 from talaria.channels.hooks.signatures import CallerProof, NotGenuine, has_proof, key_of, prove
 from talaria.core.clock import Clock
 from talaria.core.errors import BadRequest, Overloaded, RepeatedMessage, TalariaError
@@ -19,6 +21,7 @@ from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.json_shape import has_more_values
 from talaria.core.ledger import MessageName
 from talaria.core.messages import Text
+from talaria.core.redaction import Secret
 from talaria.core.templates import fill_template
 from talaria.core.turns import Inbound, ReplyPlace, RunOrder, Sender
 from talaria.gateway import Admission, Gateway, Unproven
@@ -218,3 +221,38 @@ def _decode(body: bytes) -> Any:
 
 def _answer(turn_id: str) -> bytes:
     return b'{"turn_id":"%b"}\n' % turn_id.encode()
+
+
+# -- starting ---------------------------------------------------------------------------------------------
+
+
+def open_hooks(gateway: Gateway, settings: Mapping[str, WebhookSettings]) -> None:
+    """Register the webhooks of these settings, and no others. One that cannot start says why in the log."""
+    running = {path: hook for path, hook in gateway.webhooks.items() if isinstance(hook, Hook)}
+    reserved = reserved_names(gateway.parts)
+    for path in running:
+        del gateway.webhooks[path]
+    for name, each in settings.items():
+        path, secret = f"{HOOKS_PATH}{name}", find_secret(each, gateway.environ)
+        known = running.get(path)
+        if known is not None and known.settings == each:
+            gateway.webhooks[path] = known
+            continue
+        if name in reserved:
+            _log.error("the webhook %s does not start: a channel has its name", name)
+            continue
+        try:
+            place = partial(_find_place, gateway, each.deliver_to)
+            gateway.webhooks[path] = Hook(name, each, secret, gateway, place)
+        except ValueError as error:
+            _log.error("the webhook %s does not start: %s", name, error)
+            continue
+        gateway.secrets.add([Secret(f"webhooks.{name}.secret", secret)])
+
+
+def _find_place(gateway: Gateway, deliver_to: str) -> ReplyPlace | None:
+    """Return where the answers of a webhook go. Raises `BadRequest` if nothing can be sent there."""
+    if not deliver_to:
+        return None
+    key = ChatKey(deliver_to)
+    return ReplyPlace(key, gateway.sender.find_address(ChatAddress.parse(key)))

@@ -31,7 +31,7 @@ async def _open(gateway: Gateway, settings: Settings) -> AsyncIterator[None]:
 
 def _start(gateway: Gateway, settings: Settings) -> None:
     """Let the webhooks of these settings be called, and no others."""
-    from talaria.channels.hooks.opening import open_hooks  # noqa: PLC0415 - without a webhook it is not needed
+    from talaria.channels.hooks.hook import open_hooks  # noqa: PLC0415 - without a webhook it is not needed
 
     open_hooks(gateway, settings.webhooks)
 
