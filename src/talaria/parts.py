@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from talaria.channels.hooks.part import WEBHOOKS
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
+from talaria.channels.webhooks.part import WEBHOOKS
 from talaria.core.gateway_part import GatewayPart
 from talaria.scheduler.part import SCHEDULER
 from talaria.services.indexing import SEARCH_INDEX

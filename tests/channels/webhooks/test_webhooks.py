@@ -16,7 +16,7 @@ import pytest
 
 from support.gateway import Api, in_process
 from support.webhook_calls import SECRET, STANDARD_SECRET, sign
-from talaria.channels.hooks.hook import CallerLimits
+from talaria.channels.webhooks.webhook import CallerLimits
 from talaria.core.entries import Announcement
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import UserMessage

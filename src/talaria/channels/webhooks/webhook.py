@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from talaria.access.settings import WebhookSettings
-from talaria.channels.hooks.part import HOOKS_PATH, find_secret, reserved_names
-from talaria.channels.hooks.signatures import CallerProof, NotGenuine, has_proof, key_of, prove
+from talaria.channels.webhooks.part import HOOKS_PATH, find_secret, reserved_names
+from talaria.channels.webhooks.signatures import CallerProof, NotGenuine, has_proof, key_of, prove
 from talaria.core.clock import Clock
 from talaria.core.errors import BadRequest, Overloaded, RepeatedMessage, TalariaError
 from talaria.core.ids import ChatAddress, ChatKey
@@ -40,7 +40,7 @@ _PREFACE: Final = (
 )
 
 
-def hook_chat(agent: str, name: str) -> ChatKey:
+def webhook_chat(agent: str, name: str) -> ChatKey:
     """Return the chat of a webhook."""
     return ChatAddress(agent, CHANNEL, "hook", name).key()
 
@@ -90,7 +90,7 @@ class CallerLimits:
         return self._limits[caller]
 
 
-class Hook:
+class ConfiguredWebhook:
     """Implements `gateway.Webhook`. `place` returns where answers go, as of now, and raises `BadRequest` if
     nothing can be sent there."""
 
@@ -110,7 +110,7 @@ class Hook:
         self._key = key_of(settings.signature, secret)
         self._gateway = gateway
         self._place = place
-        self._chat = hook_chat(gateway.settings.agent.name, name)
+        self._chat = webhook_chat(gateway.settings.agent.name, name)
         self._unproved = CallerLimits(settings.rate * _UNPROVED, gateway.clock)
         self._genuine = RateLimit(settings.rate, gateway.clock)
 
@@ -226,9 +226,9 @@ def _answer(turn_id: str) -> bytes:
 # -- starting ---------------------------------------------------------------------------------------------
 
 
-def open_hooks(gateway: Gateway, settings: Mapping[str, WebhookSettings]) -> None:
+def open_webhooks(gateway: Gateway, settings: Mapping[str, WebhookSettings]) -> None:
     """Register the webhooks of these settings, and no others. One that cannot start says why in the log."""
-    running = {path: hook for path, hook in gateway.webhooks.items() if isinstance(hook, Hook)}
+    running = {path: hook for path, hook in gateway.webhooks.items() if isinstance(hook, ConfiguredWebhook)}
     reserved = reserved_names(gateway.parts)
     for path in running:
         del gateway.webhooks[path]
@@ -243,7 +243,7 @@ def open_hooks(gateway: Gateway, settings: Mapping[str, WebhookSettings]) -> Non
             continue
         try:
             place = partial(_find_place, gateway, each.deliver_to)
-            gateway.webhooks[path] = Hook(name, each, secret, gateway, place)
+            gateway.webhooks[path] = ConfiguredWebhook(name, each, secret, gateway, place)
         except ValueError as error:
             _log.error("the webhook %s does not start: %s", name, error)
             continue

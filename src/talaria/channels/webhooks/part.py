@@ -31,9 +31,9 @@ async def _open(gateway: Gateway, settings: Settings) -> AsyncIterator[None]:
 
 def _start(gateway: Gateway, settings: Settings) -> None:
     """Let the webhooks of these settings be called, and no others."""
-    from talaria.channels.hooks.hook import open_hooks  # noqa: PLC0415 - without a webhook it is not needed
+    from talaria.channels.webhooks.webhook import open_webhooks  # noqa: PLC0415 - without a webhook it is not needed
 
-    open_hooks(gateway, settings.webhooks)
+    open_webhooks(gateway, settings.webhooks)
 
 
 async def _examine(examination: Examination[Settings]) -> AsyncIterator[Finding]:
@@ -43,7 +43,7 @@ async def _examine(examination: Examination[Settings]) -> AsyncIterator[Finding]
 
 
 def examine_hook(name: str, hook: WebhookSettings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    from talaria.channels.hooks.signatures import key_of  # noqa: PLC0415
+    from talaria.channels.webhooks.signatures import key_of  # noqa: PLC0415
 
     title, secret = f"webhook {name}", find_secret(hook, environ)
     if not secret:
