@@ -57,7 +57,7 @@ class FakeOutlet:
     def texts(self, address: str) -> list[str]:
         return [message.text for message in self.messages.values() if message.address == address]
 
-    def split(self, reply: str) -> Iterator[str]:
+    def split(self, reply: str, address: str) -> Iterator[str]:
         return (reply[start : start + self.limit] for start in range(0, len(reply), self.limit))
 
     async def deliver(self, post: OutgoingMessage) -> str:

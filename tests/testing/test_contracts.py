@@ -115,7 +115,7 @@ class PigeonChannel:
                 Inbound(chat, verdict.sender, (Text(text),), key=key, address=person)
             )
 
-    def split(self, reply: str) -> Iterator[str]:
+    def split(self, reply: str, address: str) -> Iterator[str]:
         words = reply.split()
         for first in range(0, len(words), 500):
             yield " ".join(words[first : first + 500])

@@ -285,7 +285,7 @@ class Delivery:
             return
         most, bodies = self._limits.now.reply_messages, list[str]()
         file = None
-        for body in outlet.split(row.body):
+        for body in outlet.split(row.body, row.address):
             if body and len(bodies) == most:
                 self._limits.refuse("reply_messages")
                 file = WHOLE_REPLY

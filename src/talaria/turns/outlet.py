@@ -70,8 +70,8 @@ class Outlet(Protocol):
         """Whether the platform drops a second message with the same nonce."""
         ...
 
-    def split(self, reply: str) -> Iterator[str]:
-        """Yield the messages in which a reply is sent, each within the platform's limit. Pure.
+    def split(self, reply: str, address: str) -> Iterator[str]:
+        """Yield the messages in which a reply is sent to the address, each within the limit there. Pure.
 
         Each step is short, whatever the length of the reply. It may yield an empty text, which is no message.
         """

@@ -98,7 +98,7 @@ class TelegramOutlet:
         self._own = own
         self._on_moved = on_moved
 
-    def split(self, reply: str) -> Iterator[str]:
+    def split(self, reply: str, address: str) -> Iterator[str]:
         return split(reply)
 
     async def deliver(self, post: OutgoingMessage) -> str:

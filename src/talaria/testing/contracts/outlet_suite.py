@@ -103,7 +103,7 @@ class OutletSuite:
     async def test_pieces_hold_the_whole_reply_in_order(self) -> None:
         async with self.open() as wall:
             reply = "\n".join(f"line {number}" for number in range(2000))
-            pieces = [piece for piece in wall.outlet.split(reply) if piece]
+            pieces = [piece for piece in wall.outlet.split(reply, wall.address) if piece]
             assert len(pieces) > 1
             assert "".join("".join(pieces).split()) == "".join(reply.split())
             for number, piece in enumerate(pieces):
