@@ -4,7 +4,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.core.display import describe_call
+from talaria.core.display import describe, describe_call
+from talaria.core.errors import ErrorInfo
+from talaria.core.events import (
+    Cancelled,
+    Delta,
+    Done,
+    Event,
+    Failed,
+    FellBack,
+    ModelLoading,
+    QuestionAsked,
+    Queued,
+    Retrying,
+    ToolFinished,
+    ToolStarted,
+)
+from talaria.core.ids import QuestionId
+from talaria.core.messages import ToolOutcome
+from talaria.core.questions import QuestionKind
 from talaria.core.text import clean, clean_line
 
 ALLOWED = {"\n", "\t"}
@@ -75,3 +93,30 @@ def test_a_call_is_told_with_its_most_telling_argument(arguments: str, shown: st
 @pytest.mark.parametrize("key", ["path", "command", "url", "query", "pattern", "task", "action", "question"])
 def test_these_arguments_tell_more_than_others(key: str) -> None:
     assert describe_call("t", f'{{"a": "other", "{key}": "this"}}') == "t this"
+
+
+EVENTS: list[tuple[Event, str]] = [
+    (Queued(2), "2 messages of this chat come first."),
+    (Queued(1, "This waits for a decision."), "This waits for a decision."),
+    (Queued(0), ""),
+    (ToolStarted("c", "terminal", '{"command": "ls"}'), "⚙ terminal ls"),
+    (ToolFinished("c", "terminal", ToolOutcome.OK, ""), "ok"),
+    (ToolFinished("c", "terminal", ToolOutcome.OK, "", "Exit code 1. It took 2 s."), "exit code 1"),
+    (ToolFinished("c", "terminal", ToolOutcome.ERROR, "Error: no such file\nmore"), "error: no such file"),
+    (
+        QuestionAsked(QuestionId("q"), QuestionKind.ANSWER, "Which?", ("a", "b"), "c", "ask"),
+        "? Which?\n  1. a\n  2. b",
+    ),
+    (Retrying("p/m", 2, 4.6, "It is busy."), "↻ It is busy. Trying again in 5 s …"),
+    (FellBack("p/n", "p/m", "It is busy."), "↪ It is busy. Asking p/n instead."),
+    (ModelLoading("p/m", "loading"), "The model is being loaded."),
+    (Failed(ErrorInfo("model", "It\x1b broke.", "Fix it.")), "✗ It broke.\n  Fix it."),
+    (Cancelled("so far"), "(cancelled)"),
+    (Delta("text"), ""),
+    (Done("reply"), ""),
+]
+
+
+@pytest.mark.parametrize(("event", "text"), EVENTS)
+def test_what_an_event_says_to_people(event: Event, text: str) -> None:
+    assert describe(event) == text

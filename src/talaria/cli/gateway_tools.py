@@ -16,9 +16,8 @@ import anyio
 import msgspec
 
 from talaria.channels.console.gateway_client import GatewayClient, RetryPolicy
-from talaria.channels.console.plain import question_text
 from talaria.cli.sessions import entry_lines
-from talaria.core.display import describe_call
+from talaria.core.display import describe
 from talaria.core.errors import BadRequest
 from talaria.core.events import (
     Cancelled,
@@ -26,16 +25,12 @@ from talaria.core.events import (
     Done,
     Event,
     Failed,
-    FellBack,
-    ModelLoading,
     QuestionAsked,
-    Queued,
-    Retrying,
-    ToolStarted,
+    ToolFinished,
 )
 from talaria.core.ids import is_session_name
 from talaria.core.questions import QuestionKind
-from talaria.core.text import clean, clean_line
+from talaria.core.text import clean
 from talaria.jobs.views import JobView, ProposalView
 from talaria.operations.jobs import JobBody, add_job
 from talaria.operations.operation import Operation
@@ -128,7 +123,7 @@ async def _follow(place: CallPlace, start: dict[str, Any], retry: RetryPolicy) -
                     return _waiting(event, start)
                 if isinstance(event, Done | Failed | Cancelled):
                     return await _outcome(place.gateway, event, start)
-                if said := _describe(event, seen):
+                if said := _progress(event, seen):
                     await place.report(said)
     finally:
         beats.cancel()
@@ -141,23 +136,11 @@ async def _beat(report: Report) -> None:
         await report("The agent is at work.")
 
 
-def _describe(event: Event, seen: int) -> str:
+def _progress(event: Event, seen: int) -> str:
     """Return a line for the person who waits; empty for an event that says nothing to people."""
-    line = ""
-    match event:
-        case ToolStarted():
-            line = f"⚙ {describe_call(event.name, event.arguments)}"
-        case Queued():
-            line = f"{event.ahead} messages of this chat come first."
-        case Retrying():
-            line = f"The model failed ({clean_line(event.reason, 100)}); it is tried again."
-        case FellBack():
-            line = f"Now {clean_line(event.model, 100)} answers."
-        case ModelLoading():
-            line = event.sentence()
-        case Delta() if seen == len(event.text):
-            line = "The agent writes."
-    return line
+    if isinstance(event, Delta):
+        return "The agent writes." if seen == len(event.text) else ""
+    return "" if isinstance(event, ToolFinished) else describe(event)
 
 
 def _waiting(event: QuestionAsked, start: dict[str, Any]) -> ToolAnswer:
@@ -167,7 +150,7 @@ def _waiting(event: QuestionAsked, start: dict[str, Any]) -> ToolAnswer:
         how = f'Answer with `ask` and session "{start["session"]}".'
     else:
         how = "Only a person can decide this, on the page or in a chat; `get_turn` then has the reply."
-    return ToolAnswer(f"The agent waits for a person.\n{clean(question_text(event))}\n{how}", data)
+    return ToolAnswer(f"The agent waits for a person.\n{describe(event)}\n{how}", data)
 
 
 async def _outcome(

@@ -1,4 +1,4 @@
-"""Tool calls, their output and sent files as short lines that are safe to display."""
+"""Events, tool calls, their output and sent files as text that is safe to display."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ from collections import deque
 
 import msgspec
 
+from talaria.core.errors import ErrorInfo
+from talaria.core.events import (
+    Cancelled,
+    Event,
+    Failed,
+    FellBack,
+    ModelLoading,
+    QuestionAsked,
+    Queued,
+    Retrying,
+    ToolFinished,
+    ToolStarted,
+)
 from talaria.core.files import SentFile
+from talaria.core.messages import ToolOutcome
 from talaria.core.text import clean, clean_line
 from talaria.core.units import format_size
 
@@ -62,6 +76,52 @@ class OutputTail:
     def last(self) -> str:
         """Return the last line that is not blank."""
         return next((line for line in reversed(self.lines()) if line.strip()), "")
+
+
+def describe(event: Event) -> str:
+    """Return what an event says to a person who follows the turn; empty for an event without its own words.
+
+    A question and an error have several lines. For a call that has ended, this is the outcome alone.
+    """
+    text = ""
+    match event:
+        case Queued(ahead=ahead, waits_for=waits_for) if ahead or waits_for:
+            text = clean_line(waits_for or f"{ahead} messages of this chat come first.")
+        case ToolStarted(name=name, arguments=arguments):
+            text = f"⚙ {describe_call(name, arguments)}"
+        case ToolFinished():
+            text = _describe_outcome(event)
+        case QuestionAsked(text=question, choices=choices):
+            numbered = (f"  {number}. {choice}" for number, choice in enumerate(choices, 1))
+            text = clean("\n".join([f"? {question}", *numbered]))
+        case Retrying(reason=reason, seconds=seconds):
+            text = clean_line(f"↻ {reason} Trying again in {seconds:.0f} s …", 200)
+        case FellBack(reason=reason, model=model):
+            text = clean_line(f"↪ {reason} Asking {model} instead.", 200)
+        case ModelLoading():
+            text = event.sentence()
+        case Failed(error=error):
+            text = describe_error(error)
+        case Cancelled():
+            text = "(cancelled)"
+    return text
+
+
+def describe_error(error: ErrorInfo) -> str:
+    """Return `✗ what and why`, and the hint on a line of its own."""
+    hint = f"\n  {clean(error.hint)}" if error.hint else ""
+    return f"✗ {clean(error.message)}{hint}"
+
+
+def _describe_outcome(event: ToolFinished) -> str:
+    if event.outcome is not ToolOutcome.OK:
+        first = clean_line(event.preview.strip().partition("\n")[0].removeprefix("Error: "), 100)
+        return f"{event.outcome.value}: {first}" if first else event.outcome.value
+    if not event.note:
+        return "ok"
+    # How a command ended, without what else its note tells, to stand within a line.
+    ended = clean_line(event.note).partition(". ")[0].rstrip(".")
+    return ended[0].lower() + ended[1:] if ended.startswith(("Exit code", "Ended")) else ended
 
 
 def describe_file(file: SentFile, place: str) -> str:

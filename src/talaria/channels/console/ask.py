@@ -13,7 +13,8 @@ from typing import TextIO
 import msgspec
 
 from talaria.channels.console.gateway_client import GatewayClient, GatewayRefusal, RetryPolicy
-from talaria.channels.console.plain import PlainRenderer, question_text
+from talaria.channels.console.plain import PlainRenderer
+from talaria.core.display import describe
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.events import Cancelled, Delta, Done, Event, Failed, QuestionAsked
 from talaria.core.questions import QuestionKind
@@ -82,7 +83,7 @@ def _event_for_shell(event: Event) -> Event:
 
 def _how_to_decide(event: QuestionAsked, session: str, command_line: Callable[[str], str]) -> str:
     """Return the whole question, and the commands for another terminal that decide it."""
-    lines = [question_text(event), "This waits for a person. In another terminal:"]
+    lines = [describe(event), "This waits for a person. In another terminal:"]
     if event.kind is QuestionKind.ANSWER:
         said = ["YOUR ANSWER"]
     else:

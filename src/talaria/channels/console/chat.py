@@ -16,8 +16,8 @@ import msgspec
 from talaria.channels.console.deciding_keys import TerminalDecisions
 from talaria.channels.console.gateway_client import GatewayBusy, GatewayClient, GatewayGone, RetryPolicy
 from talaria.channels.console.news import ChatNews
-from talaria.channels.console.plain import error_text
 from talaria.commands.slash import SLASH_COMMANDS, asks_model, canonical, is_control, parse_command
+from talaria.core.display import describe, describe_error
 from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Done, Event, Failed, QuestionAsked
 from talaria.core.program import typed
@@ -198,9 +198,9 @@ class TerminalChat:
                     if isinstance(event, Done):
                         self._screen.say(event.reply)
                     elif isinstance(event, Failed):
-                        self._screen.say(error_text(event.error))
+                        self._screen.say(describe(event))
         except TalariaError as error:
-            self._screen.say(error_text(error.info()))
+            self._screen.say(describe_error(error.info()))
 
     def _turn(self, renderer: TurnRenderer, turn_id: str = "") -> _ShownTurn:
         return _ShownTurn(self._client, renderer, self._command_line, self._read_decision, turn_id)
@@ -297,7 +297,7 @@ class _ShownTurn:
                         self._renderer.notice(f"  ({self._command_line(f'why {self.turn_id}')})")
         except TalariaError as error:
             self.is_settled = True
-            self._renderer.notice(error_text(error.info()))
+            self._renderer.notice(describe_error(error.info()))
         finally:
             if self._cancelling is not None:
                 self._cancelling.cancel()
@@ -334,7 +334,7 @@ class _ShownTurn:
         except GatewayGone:
             pass  # `run` says so
         except TalariaError as error:
-            self._renderer.notice(error_text(error.info()))
+            self._renderer.notice(describe_error(error.info()))
 
     def _on_gone(self, error: GatewayGone) -> None:
         self._is_gone = True

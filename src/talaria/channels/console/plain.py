@@ -7,8 +7,7 @@ import shutil
 from collections.abc import Awaitable
 from typing import Self, TextIO, TypeVar
 
-from talaria.core.display import OutputTail, describe_call
-from talaria.core.errors import ErrorInfo
+from talaria.core.display import OutputTail, describe, describe_call
 from talaria.core.events import (
     Cancelled,
     Delta,
@@ -24,7 +23,6 @@ from talaria.core.events import (
     ToolOutput,
     ToolStarted,
 )
-from talaria.core.messages import ToolOutcome
 from talaria.core.text import clean, clean_line
 
 T = TypeVar("T")
@@ -151,24 +149,22 @@ class PlainRenderer:
             case ToolStarted() | ToolOutput() | ToolFinished():
                 self._show_call(event)
             case QuestionAsked():
-                self.notice(question_text(event))
+                self.notice(describe(event))
                 self._wait_for("waiting for a decision")
-            case Retrying() | FellBack():
-                self.notice(trouble_text(event))
+            case Retrying() | FellBack() | Failed():
+                self.notice(describe(event))
             case ModelLoading():
-                self._wait_for(event.sentence())
+                self._wait_for(describe(event))
                 if self._line is None and event.is_on_its_way and not self._has_announced_loading:
                     self._has_announced_loading = True
-                    self.notice(event.sentence())
+                    self.notice(describe(event))
             case Reset():
                 self._end_line()
             case Done():
                 self._finish(event.reply)
-            case Failed():
-                self.notice(error_text(event.error))
             case Cancelled():
                 self._finish(event.reply)
-                self.notice("(cancelled)")
+                self.notice(describe(event))
             case _:
                 pass
 
@@ -186,7 +182,7 @@ class PlainRenderer:
             case ToolFinished():
                 self._outputs.pop(call_id, None)
                 call = self._calls.pop(call_id, clean_line(event.name))
-                self.notice(f"⚙ {call} … {outcome_text(event)}")
+                self.notice(f"⚙ {call} … {describe(event)}")
                 self._wait_for(WAITING)
 
     def _wait_for(self, what: str) -> None:
@@ -220,37 +216,3 @@ def find_unstreamed(reply: str, streamed: str) -> str | None:
     if reply.startswith(streamed):
         return reply[len(streamed) :]
     return "" if streamed.endswith(reply) else None
-
-
-def error_text(error: ErrorInfo) -> str:
-    """Return `✗ what and why`, and the hint on a line of its own."""
-    hint = f"\n  {clean(error.hint)}" if error.hint else ""
-    return f"✗ {clean(error.message)}{hint}"
-
-
-def question_text(event: QuestionAsked) -> str:
-    """Return the whole question, and its choices on lines of their own, with the numbers that choose them."""
-    choices = (f"  {number}. {choice}" for number, choice in enumerate(event.choices, 1))
-    return clean("\n".join([f"? {event.text}", *choices]))
-
-
-def trouble_text(event: Retrying | FellBack | ModelLoading) -> str:
-    """Return why no answer comes yet."""
-    if isinstance(event, ModelLoading):
-        return event.sentence()
-    if isinstance(event, Retrying):
-        return clean_line(f"↻ {event.reason} Trying again in {event.seconds:.0f} s …", 200)
-    return clean_line(f"↪ {event.reason} Asking {event.model} instead.", 200)
-
-
-def outcome_text(event: ToolFinished) -> str:
-    if event.outcome is ToolOutcome.OK:
-        return _first_sentence(event.note) if event.note else "ok"
-    first = clean_line(event.preview.strip().partition("\n")[0].removeprefix("Error: "), 100)
-    return f"{event.outcome.value}: {first}" if first else event.outcome.value
-
-
-def _first_sentence(note: str) -> str:
-    """Return how a command ended, without what else its note tells, to stand within a line."""
-    told = clean_line(note).partition(". ")[0].rstrip(".")
-    return told[0].lower() + told[1:] if told.startswith(("Exit code", "Ended")) else told

@@ -18,14 +18,8 @@ from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.text import Text
 
-from talaria.channels.console.plain import (
-    error_text,
-    find_unstreamed,
-    outcome_text,
-    question_text,
-    trouble_text,
-)
-from talaria.core.display import OutputTail, describe_call, is_failure
+from talaria.channels.console.plain import find_unstreamed
+from talaria.core.display import OutputTail, describe, describe_call, is_failure
 from talaria.core.events import (
     Cancelled,
     Delta,
@@ -218,9 +212,9 @@ class TerminalRenderer:
             case ToolFinished():
                 self._finish_call(event)
             case Retrying() | ModelLoading():
-                self._status = f"{trouble_text(event)} (Ctrl-C cancels)"
+                self._status = f"{describe(event)} (Ctrl-C cancels)"
             case FellBack() | QuestionAsked():
-                self.notice(question_text(event) if isinstance(event, QuestionAsked) else trouble_text(event))
+                self.notice(describe(event))
                 self._status = _DECIDING if isinstance(event, QuestionAsked) else _THINKING
             case UsageReported():
                 self._usage += event.usage
@@ -246,7 +240,7 @@ class TerminalRenderer:
     def _finish_call(self, event: ToolFinished) -> None:
         call = self._calls.pop(event.call_id, None) or _RunningCall(clean_line(event.name), self._clock())
         is_good = event.outcome is ToolOutcome.OK and not is_failure(event.note)
-        outcome = (outcome_text(event), "dim" if is_good else "red")
+        outcome = (describe(event), "dim" if is_good else "red")
         parts = [f"{seconds:.0f} s"] if (seconds := self._clock() - call.began) >= _LONG_SECONDS else []
         if call.kept:
             lines = call.tail.total
@@ -283,10 +277,8 @@ class TerminalRenderer:
             tokens = f"{usage.input} in{cached} · {usage.output} out"
             line = " · ".join(filter(None, (model, tokens, f"{self._clock() - self._began:.1f} s")))
             self._console.print(Text(line, style="dim"))
-        if isinstance(event, Failed):
-            self._console.print(Text(error_text(event.error), style="red"))
-        elif isinstance(event, Cancelled):
-            self._console.print(Text("(cancelled)", style="yellow"))
+        if end := describe(event):
+            self._console.print(Text(end, style="red" if isinstance(event, Failed) else "yellow"))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the live part."""

@@ -34,7 +34,7 @@ from talaria.channels.telegram.render import (
 )
 from talaria.core.clock import Clock
 from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, DeliveryUnknown, OutgoingMessage
-from talaria.core.display import OutputTail, describe_call, is_failure
+from talaria.core.display import OutputTail, describe, is_failure
 from talaria.core.events import (
     Delta,
     Event,
@@ -273,14 +273,14 @@ class LiveText:
             return False
         match event:
             case ModelLoading() if not self._loading and event.is_on_its_way:
-                self._loading = event.sentence()  # once: the message is not edited for minutes
+                self._loading = describe(event)  # once: the message is not edited for minutes
             case Delta(text=text):
                 self._loading = ""
                 return self._add(text)
-            case ToolStarted(name=name, arguments=arguments):
+            case ToolStarted():
                 if self._mode == "brief":
                     self._clear()
-                self._lines.append(f"⚙ {describe_call(name, arguments)}")
+                self._lines.append(describe(event))
                 self._loading = ""
                 self._started, self._output = self._now(), OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)
             case ToolOutput(text=text):
