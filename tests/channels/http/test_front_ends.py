@@ -249,6 +249,14 @@ async def test_a_task_is_named_by_its_header_beside_the_usual_one_too(api: Api, 
     assert await page.sessions() == []
 
 
+@pytest.mark.parametrize(("path", "field"), [("chat/completions", "messages"), ("responses", "input")])
+async def test_a_task_needs_no_message_of_the_user(api: Api, path: str, field: str) -> None:
+    body = {field: [{"role": "system", "content": "Write a title."}]}
+    await api.post(f"/v1/{path}", body, headers={**SESSION, "X-Talaria-Task": "title_generation"})
+    refused = await api.post(f"/v1/{path}", body, 400, headers=SESSION)
+    assert "no message with the role user" in refused["error"]["message"]
+
+
 async def test_documents_before_the_first_message_are_no_task(web: FrontEnd) -> None:
     """Open WebUI's template for documents begins as its tasks do, and is streamed as chats are."""
     documents = "### Task:\nRespond to the user query using the provided context.\n<context>\nA\n</context>\n"
