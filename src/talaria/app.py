@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from talaria.access.budgets import Budgets
@@ -45,7 +46,6 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.cluster import MemberFigures, Wake
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.gateway_part import GatewayPart, Parts, S
-from talaria.core.hooks import Hooks
 from talaria.core.ids import SessionId
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
@@ -118,6 +118,9 @@ from talaria.workspace.sent_files import read_sent
 from talaria.workspace.shell import SessionCommands
 from talaria.workspace.uploads import Uploads
 from talaria.workspace.workspaces import ChatWorkspaces
+
+if TYPE_CHECKING:
+    from talaria.core.hooks import Hooks  # with plug-ins only
 
 _log = logging.getLogger("talaria.app")
 _MODEL_KEYS: tuple[KeyPath, ...] = (("providers",), ("aliases",), ("model", "provider"), ("model", "name"))
