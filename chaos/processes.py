@@ -19,7 +19,7 @@ from talaria.core.failpoints import Failpoint
 from talaria.store.sqlite.driver import driver
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 from talaria.workspace.process_files import ProcessRecord, read_exit, read_record
-from talaria.workspace.shim import start_time
+from talaria.workspace.sandbox.group import start_time
 
 CHATS = 4
 POINTS = (

@@ -33,6 +33,9 @@ SUBREAPER = 36
 _START = 0.02  # seconds that a command takes to start, on an idle machine
 _NETWORK = 0.004  # seconds until the network of a session has told the number of its first process
 _NETWORKS = 6  # every so many gateways start a network instead of a command
+_SPAWNER = 0.04  # seconds that the spawner takes to start, which is killed with its gateway
+_SPAWNERS = 4  # every so many gateways have no spawner before
+_BEGINNINGS = ("subprocess.Popen", "socket.sendmsg")
 _PATIENCE = 5.0  # a network ends within two seconds
 
 
@@ -63,8 +66,10 @@ def main(kills: int, seed: int) -> None:
         Path(name).chmod(0o711)
         hand_over(places)
         sandbox, command = BubblewrapSandbox(), SandboxCommand(("/bin/sleep", "1000"), *places)
-        ending = asyncio.run(run(sandbox, replace(command, argv=("/bin/true",)))).ending
-        assert ending.code == 0, ending
+
+        def run_true() -> None:
+            ending = asyncio.run(run(sandbox, replace(command, argv=("/bin/true",)))).ending
+            assert ending.code == 0, ending
 
         def start_command() -> None:
             asyncio.run(run(sandbox, command))
@@ -75,29 +80,34 @@ def main(kills: int, seed: int) -> None:
         for number in range(kills):
             if number % _NETWORKS == _NETWORKS - 1:
                 _kill_while(start_network, random.uniform(0, _NETWORK))
+            elif number % _SPAWNERS == _SPAWNERS - 1:
+                _kill_while(start_command, random.uniform(0, _SPAWNER + _START))
             else:
-                _kill_while(start_command, random.uniform(0, _START))
+                _kill_while(start_command, random.uniform(0, _START), prepare=run_true)
             for left in _remains():
                 print(left, flush=True)
 
 
-def _kill_while(start: Callable[[], None], seconds: float) -> None:
-    """Kill a process so many seconds after it has begun to start another one."""
+def _kill_while(
+    start: Callable[[], None], seconds: float, *, prepare: Callable[[], None] = lambda: None
+) -> None:
+    """Kill a process so many seconds after it has begun to start another one, or has asked its spawner to."""
     heard, begun = os.pipe()
     gateway = os.fork()
     if gateway == 0:
         try:
-            sys.addaudithook(lambda event, _: event == "subprocess.Popen" and os.write(begun, b"+"))
+            prepare()
+            sys.addaudithook(lambda event, _: event in _BEGINNINGS and os.write(begun, b"+"))
             start()
             signal.pause()
         finally:
             os._exit(1)
-    os.read(heard, 1)
+    os.close(begun)
+    assert os.read(heard, 1), "the gateway has ended before it started anything"
     time.sleep(seconds)
     os.kill(gateway, signal.SIGKILL)
     os.waitpid(gateway, 0)
     os.close(heard)
-    os.close(begun)
 
 
 def _remains() -> list[str]:

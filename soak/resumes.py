@@ -22,7 +22,7 @@ from talaria.gateway import Gateway
 from talaria.parts import PARTS
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.process_files import ProcessRecord
-from talaria.workspace.shim import start_time
+from talaria.workspace.sandbox.group import start_time
 
 SESSIONS = 4
 _LOOK = 'pwd; echo "$MARK"; cat ~/kept "$TMPDIR/kept"'

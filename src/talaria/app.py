@@ -109,7 +109,6 @@ from talaria.turns.trust import FolderTrust, TurnTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
-from talaria.workspace.command_guard import CommandGuard
 from talaria.workspace.member_uploads import ChatFileRoutes, MemberUploads
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.sandbox.choice import Sandboxes
@@ -370,7 +369,6 @@ async def _open_workspaces(
         on_reach=taint_chat,
     )
     start.metrics.watch(lambda: network_metrics(networks.reading()))
-    guard = CommandGuard(home / LEASH_FILE) if start.is_clustered else None
     commands = SessionCommands(
         Sandboxes(tools.sandbox, home, folders.shared),
         partial(command_environ, tools, start.environ),
@@ -378,7 +376,7 @@ async def _open_workspaces(
         networks,
         workers.threads,
         readable=partial(readable_folders, home),
-        guard=guard,
+        leash=home / LEASH_FILE if start.is_clustered else None,
     )
     workspaces = ChatWorkspaces(home, (networks,), commands, folders, start.limits)
     try:
@@ -386,8 +384,6 @@ async def _open_workspaces(
         yield workspaces, networks
     finally:
         await workspaces.close()
-        if guard is not None:
-            await guard.close()
 
 
 # -- agents -----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -26,8 +27,8 @@ from talaria.testing.model_server import ModelServer
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
 from talaria.workspace.sandbox.choice import choose
+from talaria.workspace.sandbox.group import start_time
 from talaria.workspace.sandbox.port import PATH
-from talaria.workspace.shim import start_time
 from talaria.workspace.watched_process import WatchedProcess
 
 if sys.platform != "linux":
@@ -130,7 +131,8 @@ async def test_the_end_of_a_process_joins_the_turn_that_runs(house: House) -> No
 
 async def test_without_a_turn_it_waits_for_the_next_one_also_over_a_restart(house: House) -> None:
     async with house.open() as life:
-        session_id, process = await life.start("exit 6")
+        session_id, process = await life.start("cat; exit 6")
+        process.signal(signal.SIGUSR1)  # which ends its input, after the turn
         await process.gone.wait()
         assert await life.notes(session_id) == []
     async with house.open() as life:
@@ -145,7 +147,8 @@ async def test_without_a_turn_it_waits_for_the_next_one_also_over_a_restart(hous
 
 async def test_a_note_whose_mark_is_missing_is_not_told_again(house: House) -> None:
     async with house.open() as life:
-        session_id, process = await life.start("exit 6")
+        session_id, process = await life.start("cat; exit 6")
+        process.signal(signal.SIGUSR1)  # which ends its input, after the turn
         await process.gone.wait()
         await life.say("hello")
         assert process.is_told

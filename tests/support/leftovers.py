@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from support.ledger_rules import check_databases
+from talaria.workspace.sandbox.process import SPAWNER
 
 _ENDING = 250  # looks
 _SERVER = "postgres"  # ends with its fixture; some tests restart it
@@ -29,6 +30,8 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._stays: set[str] = set()
+        if sys.platform == "linux":
+            SPAWNER.start()  # it ends with this process, whichever test needs it first
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from io import BufferedReader
 from itertools import islice, takewhile
 from operator import attrgetter
@@ -61,6 +62,7 @@ _RELATIVE_HINT = "Paths are relative to the chat's folder."
 _NOT_REGULAR_HINT = "Pipes, sockets and devices cannot be used."
 
 
+@lru_cache(4096)
 def chat_name(key: ChatKey) -> str:
     """Return the name of a chat's folders. Distinct keys have distinct names, also when a name is cut. A job
     works on the files of the chat that asked for it."""

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from talaria.core.ids import SessionId, TurnId
-from talaria.workspace import shim
+from talaria.workspace.sandbox import shim
+from talaria.workspace.sandbox.group import start_time
 
 POLLED, TOLD = "polled", "told"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -25,10 +26,6 @@ class ProcessFacts(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     started_at: float
     wakes: bool = False
-
-    def inside(self) -> str:
-        """Return the inside of a JSON object, which the shim completes."""
-        return msgspec.json.encode(self).decode()[1:-1]
 
 
 class ProcessRecord(ProcessFacts, frozen=True, kw_only=True):
@@ -62,7 +59,7 @@ class ProcessRecord(ProcessFacts, frozen=True, kw_only=True):
             fd = os.pidfd_open(pid)
         except ProcessLookupError:
             return None
-        if shim.start_time(pid) == start:  # as of now the pid is that of the descriptor
+        if start_time(pid) == start:  # as of now the pid is that of the descriptor
             return fd
         os.close(fd)
         return None

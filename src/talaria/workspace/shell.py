@@ -7,8 +7,8 @@ import os
 import secrets
 import shlex
 import stat
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,6 @@ from talaria.workspace.sandbox.process import Ending, SandboxedProcess, open_pro
 from talaria.workspace.shell_state import MAX_STATE_BYTES, compare, load_state, parse_dump, save_state
 
 if TYPE_CHECKING:
-    from talaria.workspace.command_guard import CommandGuard
     from talaria.workspace.network import SessionNetworks
 
 # It has no line break, so that the shell counts the lines of the command from 1. The state is written when
@@ -54,46 +53,45 @@ class SessionCommands:
         threads: FairThreads | None = None,
         *,
         readable: Callable[[], tuple[Path, ...]] = tuple,
-        guard: CommandGuard | None = None,
+        leash: Path | None = None,
     ) -> None:
         """`environ` returns the variables that every command gets, and `readable` the folders beyond its own
-        that it may read. Without `networks` none has a network. `threads` run what blocks. `guard` ends
-        commands of a gateway that is cut off from its cluster."""
+        that it may read. Without `networks` none has a network. `threads` run what blocks. `leash` ends
+        commands and processes of a gateway that is cut off from its cluster."""
         self.sandboxes = sandboxes
         self.threads = threads or FairThreads("talaria-shell", lambda: 4)
         self.networks = networks
-        self.guard = guard
+        self.leash = leash
         self._environ = environ
         self._readable = readable
         self._limits = limits or ProcessLimits()
 
-    @property
-    def leash(self) -> Path | None:
-        """The leash of this place's processes; None outside of a cluster."""
-        return None if self.guard is None else self.guard.leash
-
     async def make(
         self,
         places: SessionPlaces,
-        argv: Sequence[str],
-        state: ShellState,
         seconds: float,
         *,
         is_background: bool = False,
-    ) -> SandboxCommand:
-        """Return a command that runs in the session's folders and network with its variables. Makes the
-        folders. Nobody waits for a background process, so an unlisted host is refused to it at once.
+    ) -> tuple[SandboxCommand, ShellState]:
+        """Return a command without words, which runs in the session's folders and network with its variables,
+        and the state that its shell begins with. Makes the folders. Nobody waits for a background process, so
+        an unlisted host is refused to it at once.
 
         Raises `ToolError`.
         """
-        await self.threads.run(places, places.make)
+
+        def begin() -> ShellState:
+            places.make()
+            return load_state(places.shell_state)
+
+        state = await self.threads.run(places, begin)
         network = None
         if self.networks is not None:
             sandbox = await self.sandboxes.get()
             network = await self.networks.access(places, sandbox, is_background=is_background)
         environ = {"SHELL": find_shell(), **self._environ(), **state.changed}
-        return SandboxCommand(
-            argv=argv,
+        command = SandboxCommand(
+            argv=(),
             folder=places.folder,
             home=places.home,
             tmp=places.tmp,
@@ -101,7 +99,9 @@ class SessionCommands:
             readable=self._readable(),
             limits=replace(self._limits, seconds=seconds),
             network=network,
+            is_joined=True,
         )
+        return command, state
 
     def network_note(self, places: SessionPlaces) -> str:
         """Return what the model should know of the network since the last command; empty if nothing."""
@@ -111,9 +111,9 @@ class SessionCommands:
         """Return the sandbox and a command without a time limit, which begins where the session's shell is
         and leaves the shell's state alone. Raises `ToolError`."""
         sandbox = await self.sandboxes.get()
-        state = await self.threads.run(places, load_state, places.shell_state)
+        command, state = await self.make(places, 0.0, is_background=True)
         argv = (find_shell(), "-c", f'{_begin(state)}eval "$1"', "sh", text)
-        return sandbox, await self.make(places, argv, state, 0.0, is_background=True)
+        return sandbox, replace(command, argv=argv)
 
 
 class SessionShell:
@@ -145,19 +145,16 @@ class SessionShell:
         if not command.text.strip():
             raise ToolError("The command is empty.", "Say what to run.")
         sandbox = await self._commands.sandboxes.get()
-        state = await self.state()
         dump = f".talaria-{secrets.token_hex(8)}"
-        made = await self._commands.make(self._places, (), state, command.seconds)
+        made, state = await self._commands.make(self._places, command.seconds)
         tmp = sandbox.temporary(made)
         argv = (find_shell(), "-c", _script(state, f"{tmp}/{dump}"), "sh", command.text)
         made = replace(made, argv=argv, tty=command.tty)
         watch = _Watch(sink)
         note = ""
         try:
-            watching = nullcontext if self._commands.guard is None else self._commands.guard.watching
-            async with open_process(sandbox, made) as process:
-                with watching(process):
-                    ending = await self._follow(process, watch, is_typed=command.tty)
+            async with open_process(sandbox, made, self._commands.leash) as process:
+                ending = await self._follow(process, watch, is_typed=command.tty)
         except SandboxError as error:
             text = error.user_text.replace("see its output", watch.said() or "it said nothing")
             raise ToolError(text, error.hint) from error

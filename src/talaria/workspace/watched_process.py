@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import marshal
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from talaria.core.background import ProcessInfo, ProcessState
 from talaria.core.errors import ToolError
-from talaria.workspace import shim
 from talaria.workspace.process_files import (
     ProcessExit,
     ProcessFacts,
@@ -26,7 +24,9 @@ from talaria.workspace.process_files import (
     read_ring,
     trim_ring,
 )
-from talaria.workspace.sandbox.port import Launch, open_data
+from talaria.workspace.sandbox import shim
+from talaria.workspace.sandbox.port import Launch
+from talaria.workspace.sandbox.process import SPAWNER
 
 RING_BYTES = 1 << 20
 _GRACE = 2.0  # seconds that a command has to end politely
@@ -146,45 +146,16 @@ class StartingShim:
 
     def __init__(self, launch: Launch, folder: Path, facts: ProcessFacts, leash: Path | None = None) -> None:
         """Start it; `launch` is closed. Raises `OSError`."""
-        self._link, theirs = socket.socketpair()
-        self._link.setblocking(False)
-        order = {
-            "argv": launch.argv,
-            "fds": launch.fds,
-            "status": launch.status,
-            "ends_all": int(launch.ends_all),
-            "guard": launch.guard,
+        background = {
             "folder": str(folder),
             "ring": RING_BYTES,
             "grace": _GRACE,
-            "leash": "" if leash is None else str(leash),
-            "facts": facts.inside(),
-            "link": theirs.fileno(),
+            "facts": msgspec.to_builtins(facts),
         }
-        ordered = -1
         try:
-            ordered = open_data("order", marshal.dumps(order))
-            program = (sys.executable, "-I", "-S", "-c", shim.START, str(Path(shim.__file__).parent))
-            child = subprocess.Popen(  # noqa: S603 - what it is for
-                (*program, str(ordered)),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env={},
-                pass_fds=(*launch.fds, launch.status, ordered, theirs.fileno()),
-                start_new_session=True,
-            )
-            child.returncode = 0  # it may outlive this object, and `_reap` asks for its end
-            self._pid = child.pid
-        except BaseException:
-            self._link.close()
-            raise
+            self._link = SPAWNER.send(launch.order(leash, background), (launch.status, *launch.fds))
         finally:
             launch.close()
-            theirs.close()
-            if ordered >= 0:
-                os.close(ordered)
 
     async def recorded(self) -> None:
         """Wait until the record is on the disk. Raises `ToolError` if that failed."""
@@ -200,13 +171,11 @@ class StartingShim:
 
     async def abandon(self) -> None:
         """Do not run the command. Returns when its shim is gone."""
+        self._link.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):
+            while await asyncio.get_running_loop().sock_recv(self._link, 500):
+                pass
         self._link.close()
-        pidfd = os.pidfd_open(self._pid)
-        try:
-            await until_readable(pidfd)
-        finally:
-            os.close(pidfd)
-        _reap(self._pid)
 
 
 def _reap(pid: int) -> None:

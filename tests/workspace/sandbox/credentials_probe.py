@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from talaria.workspace import shim
+from talaria.workspace.sandbox import group
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
 from talaria.workspace.sandbox.landlock import LandlockSandbox, NoSandbox
 from talaria.workspace.sandbox.port import Sandbox, SandboxCommand, SandboxError, shell
@@ -43,7 +43,7 @@ async def probe(sandbox: Sandbox, folders: tuple[Path, Path, Path]) -> dict[str,
         await process.write(b"answer\n")
         async for _ in process.output():
             break
-        (pid,) = (each for each in shim.below(process.pid) if _is_answering(each))
+        (pid,) = (each for each in group.below(process.pid) if _is_answering(each))
         mounts = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
         is_own = Path(f"/proc/{pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
         table = {words[4]: words[5].split(",")[0] for words in mounts}

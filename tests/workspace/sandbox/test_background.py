@@ -28,11 +28,12 @@ from talaria.workspace.places import SessionPlaces, session_places
 from talaria.workspace.process_files import read_record, read_ring
 from talaria.workspace.processes import BackgroundProcesses, SessionProcesses
 from talaria.workspace.sandbox.choice import Sandboxes
+from talaria.workspace.sandbox.group import start_time
 from talaria.workspace.sandbox.landlock import NoSandbox
 from talaria.workspace.sandbox.port import Sandbox
 from talaria.workspace.sandbox.process import open_process
+from talaria.workspace.sandbox.shim import HEADER
 from talaria.workspace.shell import SessionCommands
-from talaria.workspace.shim import HEADER, start_time
 from talaria.workspace.watched_process import WatchedProcess
 from workspace.sandbox.conftest import Holders, Places
 
@@ -385,7 +386,7 @@ def _find(life: BackgroundProcesses, process_id: str) -> WatchedProcess:
 
 
 def test_a_ring_that_is_overwritten_while_it_is_read_gives_whole_bytes(tmp_path: Path) -> None:
-    from talaria.workspace.shim import OUTPUT, RESERVED_AT, Ring
+    from talaria.workspace.sandbox.shim import OUTPUT, RESERVED_AT, Ring
 
     ring = Ring(str(tmp_path / OUTPUT), 10)
     ring.write(b"0123456789abcde")

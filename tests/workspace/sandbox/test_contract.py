@@ -7,13 +7,13 @@ import hashlib
 import os
 import signal
 import subprocess
-import sys
 import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from support.waiting import until
 from talaria.workspace.sandbox import launcher
 from talaria.workspace.sandbox.port import Launch, ProcessLimits, Sandbox, SandboxCommand, SandboxError
 from talaria.workspace.sandbox.process import Output, Stream, open_process, run
@@ -143,17 +143,17 @@ async def test_processes_that_start_their_successors_are_ended(
 async def test_the_gateways_death_ends_the_command(
     any_sandbox: Sandbox, places: Places, holders: Holders
 ) -> None:
-    launch = any_sandbox.prepare(places.command("exec 9>held; (setsid sleep 1000 &); echo begun; sleep 1000"))
-    start = f"import os; os.waitpid(os.posix_spawn({launch.argv[0]!r}, {launch.argv!r}, {{}}), 0)"
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", start], stdout=subprocess.PIPE, pass_fds=launch.fds
-    ) as gateway:
-        assert gateway.stdout is not None
-        assert gateway.stdout.readline() == b"begun\n"
-        assert holders.alive()
-        gateway.kill()
-        assert gateway.stdout.read() == b""  # no process holds it any more
-    launch.close()
+    command = places.command("exec 9>held; (setsid sleep 1000 &); echo begun; sleep 1000")
+    gateway = os.fork()
+    if gateway == 0:
+        try:
+            asyncio.run(run(any_sandbox, command))  # this process is killed before that returns
+        finally:
+            os._exit(1)
+    await until(holders.alive)
+    os.kill(gateway, signal.SIGKILL)
+    os.waitpid(gateway, 0)
+    await until(lambda: not holders.alive())
 
 
 async def test_no_descriptor_is_left(any_sandbox: Sandbox, places: Places) -> None:

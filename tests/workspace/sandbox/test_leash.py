@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -18,7 +17,6 @@ from talaria.core.background import ProcessState
 from talaria.core.ids import ChatAddress, SessionId
 from talaria.core.shells import ShellCommand
 from talaria.turns.process_notes import describe_process
-from talaria.workspace.command_guard import CommandGuard
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.places import SessionPlaces, session_places
 from talaria.workspace.processes import BackgroundProcesses
@@ -32,10 +30,8 @@ SESSION = SessionId("ses_one")
 
 
 @pytest.fixture
-async def commands(tmp_path: Path, any_sandbox: Sandbox) -> AsyncIterator[SessionCommands]:
-    guard = CommandGuard(tmp_path / "leash")
-    yield SessionCommands(cast(Sandboxes, Proved(any_sandbox)), guard=guard)
-    await guard.close()
+def commands(tmp_path: Path, any_sandbox: Sandbox) -> SessionCommands:
+    return SessionCommands(cast(Sandboxes, Proved(any_sandbox)), leash=tmp_path / "leash")
 
 
 def places(home: Path) -> SessionPlaces:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,23 +42,6 @@ ulimit -u {processes} 2>/dev/null || ulimit -p {processes} || exit 125
 . /run/variables
 exec "$@"
 """
-
-# `--die-with-parent` does not hold while bubblewrap starts. Its first process of the namespaces waits for the
-# outer one without end, and asks to die with it only when the command is about to run; if the outer one is
-# killed before, both stay. They are all in one process group, to which a signal is sent as a whole: a process
-# that is being made gets it too. The guard sends it when its input ends. It inherits all descriptors, also
-# the lock on the network, so its number is told: a command has ended when its guard has.
-# The command cannot lower its score for the kernel's choice when memory runs out: its /proc is read-only.
-_GUARD = """\
-[ "$PPID" = "$1" ] || exit 125
-exec {fd}<"$2" || exit 125
-{{ read -r _ <&{fd}; kill -9 0; }} </dev/null >/dev/null 2>&1 &
-echo "{{\\"guard\\": $!}}" >/proc/self/fd/{told} || exit 125
-echo 1000 >/proc/self/oom_score_adj || exit 125
-shift 2
-exec "$@" {fd}<&-
-"""
-_DIGITS = range(3, 10)  # the descriptors that a shell can name; more than those that bubblewrap is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +93,7 @@ class BubblewrapSandbox:
         inner += [_SHELL, "-c", _script(command.limits), "sh", *argv]
         join = command.network.join if command.network is not None else ()
         words = (*join, program, "--args", str(fds[-1]), "--", *inner)
-        guard = _GUARD.format(fd=next(fd for fd in _DIGITS if fd not in fds), told=told)
-        return Launch(words, tuple(fds), status, signal.SIGKILL, (_SHELL, "-c", guard, "sh"))
+        return Launch(words, tuple(fds), status)
 
 
 def drop_privileges(uid: int, gid: int) -> list[str]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import marshal
 import os
-import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from talaria.workspace.sandbox import launcher
-from talaria.workspace.sandbox.port import Launch, SandboxCommand, SandboxError, open_data
+from talaria.workspace.sandbox.port import Launch, SandboxCommand, SandboxError
 from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
 from talaria.workspace.sandbox.system import ACCOUNTS, DEVICES, PROC_FILES, system_paths
 from talaria.workspace.sandbox.users import command_user, is_own_uid
@@ -70,19 +67,16 @@ class NoSandbox:
 
 def _launch(command: SandboxCommand, **order: Any) -> Launch:
     argv, environ = command.start(str(command.tmp))
+    status, told = os.pipe()
     order |= {
         "argv": list(argv),
         "cwd": str(command.cwd or command.folder),
         "environ": environ,
         "limits": asdict(command.limits),
-        "gateway": os.getpid(),
+        "status": told,
         "tty": command.tty,
     }
-    ordered = open_data("order", marshal.dumps(order))
-    status, told = os.pipe()
-    folder = str(Path(launcher.__file__).parent)
-    words = (sys.executable, "-I", "-S", "-c", launcher.START, folder, str(ordered), str(told))
-    return Launch(words, (ordered, told), status, ends_all=signal.SIGTERM)
+    return Launch((), (told,), status, order)
 
 
 def _words(paths: Sequence[Path]) -> list[str]:

@@ -1,34 +1,24 @@
-"""A program of its own: restricts a child with Landlock, seccomp and rlimits, and ends all that it started.
+"""The launcher of commands without namespaces: restricts a child with Landlock, seccomp and rlimits, and ends
+all that it started.
 
-It is started with `START` for each command, so it imports little, and nothing of the package. It has an empty
-environment and reads its order, as `marshal` writes it, from a descriptor. The supervisor stays outside of
-the restrictions. As a subreaper it inherits every process that the command leaves behind, and ends them when
-the command ends, on SIGTERM, or when its own parent dies.
+It runs in a copy of the spawner or of a shim, the supervisor, which stays outside of the restrictions. As a
+subreaper it inherits every process that the command leaves behind, and ends them when the command ends, on
+SIGTERM, or when its own parent dies.
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
-import marshal
 import os
 import resource
+import signal
 import sys
 import termios
+from typing import Any, NoReturn
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import signal
-    from typing import Any, NoReturn
-else:
-    import _signal as signal  # without the enums, which take longer to make than all the rest
+from talaria.workspace.sandbox.group import NOT_RUN, end_children, kill
 
-# Imported, not run: so its bytecode is kept. The arguments are its folder and the two descriptors.
-START = (
-    "import sys; sys.path.append(sys.argv[1]); import launcher; "
-    "sys.exit(launcher.main(*map(int, sys.argv[2:])))"
-)
-NOT_RUN = 125
 _PDEATHSIG, _SECCOMP, _SECUREBITS, _SUBREAPER, _NO_NEW_PRIVS, _AMBIENT = 1, 22, 28, 36, 38, 47
 _AMBIENT_RAISE, _FILTER = 2, 2
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same on every architecture
@@ -196,52 +186,6 @@ def _become_command(argv: list[str], environ: dict[str, str]) -> NoReturn:
 # -- the supervisor
 
 
-def _children() -> list[int]:
-    """Return the children of this process, which all that the command leaves behind become."""
-    try:
-        with open("/proc/thread-self/children", "rb") as file:
-            return [int(pid) for pid in file.read().split()]
-    except OSError:  # a kernel without this file
-        return [
-            pid
-            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-            if _parent_of(pid) == os.getpid()
-        ]
-
-
-def _parent_of(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except OSError:
-        return 0
-
-
-def _end_all(main: int) -> None:
-    """Kill and reap the children of this process until there are none. It has to be faster than a command
-    whose processes start a successor each, so it does not wait in between at first."""
-    _kill(-main)
-    rounds = 0
-    while True:
-        for pid in _children():
-            _kill(pid)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
-        rounds += 1
-        if rounds > 10_000:
-            signal.sigtimedwait({signal.SIGCHLD}, 0.001)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # it has ended
-
-
 def _supervise(main: int, parent: int) -> int:
     """Return the exit code of the command, as a shell tells it, once no process of it is left."""
     code = 128 + signal.SIGKILL
@@ -260,28 +204,23 @@ def _supervise(main: int, parent: int) -> int:
             code = os.waitstatus_to_exitcode(status)
             code = code if code >= 0 else 128 - code
             break
-    _end_all(main)
+    kill(-main, signal.SIGKILL)
+    end_children()
     return code
 
 
-def main(order_fd: int, status_fd: int) -> int:
-    parent = os.getppid()
-    with open(order_fd, "rb") as file:
-        order = marshal.load(file)  # noqa: S302 - the gateway wrote it
-    os.set_inheritable(status_fd, False)
+def supervise(order: dict[str, Any], parent: int) -> int:
+    """Run the command that is ordered until nothing is left of it. Return its exit code, or `NOT_RUN`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGTERM})
     _prctl("subreaper", _SUBREAPER, 1)
-    _prctl("end with the gateway", _PDEATHSIG, signal.SIGTERM)
-    if parent == 1 != order["gateway"]:
-        return NOT_RUN  # the gateway has died meanwhile
     child = os.fork()
     if child == 0:
-        _run_command(order, status_fd)
+        _run_command(order, order["status"])
     # The command's own input and output end with its processes, and not with this one.
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     code = _supervise(child, parent)
     if code != NOT_RUN:
-        os.write(status_fd, b'{"exit-code": %d}' % code)
+        os.write(order["status"], b'{"exit-code": %d}' % code)
     return code

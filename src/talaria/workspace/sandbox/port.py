@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import marshal
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from talaria.core.errors import TalariaError
 
@@ -74,7 +75,8 @@ class SandboxCommand:
     a command could replace it by a link. It sees the variables of `environ` and a few that every program
     needs, and no other. Without `network` it reaches nothing but itself. Only bubblewrap can join one. With
     `tty` its input and output are a terminal of its own. With `has_input` its input is a pipe that the
-    gateway writes to; without either it is empty.
+    gateway writes to; without either it is empty. With `is_joined` its errors are part of its output, in the
+    order in which it wrote both.
     """
 
     argv: Sequence[str]
@@ -89,6 +91,7 @@ class SandboxCommand:
     network: NetworkAccess | None = None
     tty: bool = False
     has_input: bool = False
+    is_joined: bool = False
 
     @property
     def writable(self) -> tuple[Path, ...]:
@@ -165,28 +168,30 @@ def _check_words(argv: Sequence[str], environ: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A program that runs a command inside a sandbox, with an empty environment.
+    """How the spawner starts a command inside a sandbox, with an empty environment.
 
-    `fds` are inherited by it under their own numbers and closed here once it has started. `status` is the
-    reading end of a pipe that tells, as JSON, the exit code of the command or the `error` that kept it from
-    running. `ends_all` is the signal upon which the program ends every process of the command, then itself.
-    `guard` are the words before `argv` of a program that may leave processes behind if it is killed while it
-    starts: see `guarded`.
+    `argv` is a program that runs the command, and ends every process of it when it is killed itself. Without
+    it, `confined` is the order of `launcher`. `fds` are inherited under their own numbers, and closed here
+    once they are sent. `status` is the reading end of a pipe that tells, as JSON, the exit code of the
+    command or the `error` that kept it from running.
     """
 
     argv: tuple[str, ...]
     fds: tuple[int, ...]
     status: int
-    ends_all: int
-    guard: tuple[str, ...] = ()
+    confined: Mapping[str, Any] | None = None
 
-    def guarded(self, owner: int, alive: int) -> tuple[str, ...]:
-        """Return the words to start. If there is a guard, it ends every process of the command when nobody
-        holds the descriptor `alive` any more, which is the writing end of a pipe that the process `owner`
-        keeps to itself. The program has to be the leader of a process group."""
-        if not self.guard:
-            return self.argv
-        return (*self.guard, str(owner), f"/proc/{owner}/fd/{alive}", *self.argv)
+    def order(self, leash: Path | None, background: Mapping[str, Any] | None = None) -> bytes:
+        """Return the order to the spawner. With a `leash`, the command ends with it."""
+        return marshal.dumps(
+            {
+                "argv": self.argv,
+                "numbers": self.fds,
+                "confined": self.confined,
+                "leash": "" if leash is None else str(leash),
+                "background": background,
+            }
+        )
 
     def close(self) -> None:
         for fd in (*self.fds, self.status):
@@ -223,28 +228,21 @@ def open_data(name: str, content: bytes) -> int:
 
 
 def open_arguments(words: Sequence[str]) -> int:
-    """Return a descriptor of options for bubblewrap's `--args`, which have paths with the keys of chats. Its
-    number is above those that a shell can name."""
-    fd = open_data("arguments", b"".join(os.fsencode(word) + b"\0" for word in words))
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
-    finally:
-        os.close(fd)
+    """Return a descriptor of options for bubblewrap's `--args`, which have paths with the keys of chats."""
+    return open_data("arguments", os.fsencode("\0".join((*words, ""))))
 
 
 def open_folder(path: Path) -> int:
-    """Return a descriptor of a folder, with a number above those that a shell can name. Raises `SandboxError`
-    if the folder is gone or its path goes through a link, also if a command has just planted the link."""
+    """Return a descriptor of a folder. Raises `SandboxError` if the folder is gone or its path goes through a
+    link, also if a command has just planted the link."""
     try:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise SandboxError(f"The folder {path} cannot be opened: {error.strerror}.") from error
-    try:
-        if os.readlink(f"/proc/self/fd/{fd}") != str(path):  # noqa: PTH115 - of a descriptor
-            raise SandboxError(f"The path {path} goes through a link.", "Name the folder itself.")
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
-    finally:
+    if os.readlink(f"/proc/self/fd/{fd}") != str(path):  # noqa: PTH115 - of a descriptor
         os.close(fd)
+        raise SandboxError(f"The path {path} goes through a link.", "Name the folder itself.")
+    return fd
 
 
 def open_shared(path: Path) -> int:

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
-import json
 import os
 import signal
+import socket
 import struct
 import subprocess
+import sys
 import termios
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
-from talaria.core.tasks import finish_in_task, stop
-from talaria.workspace.sandbox.port import Launch, Sandbox, SandboxCommand, SandboxError
+import talaria
+from talaria.core.tasks import finish_in_task
+from talaria.workspace.sandbox.group import parse_status, start_time
+from talaria.workspace.sandbox.port import Launch, Sandbox, SandboxCommand, SandboxError, open_data
 from talaria.workspace.sandbox.users import command_user
 
 _PIECE = 64 << 10
-_PIECES = 4  # of output that wait to be read, before the command has to wait
-_PATIENCE = 5.0  # seconds until a supervisor that does not end is killed itself
-_MAX_STATUS = 64 << 10
+_PATIENCE = 5.0  # seconds; the spawner needs less to end a command
+_MAX_TOLD = 64 << 10
 _SCREEN = (24, 80)  # lines and columns of a terminal
+_DESCRIPTORS = 200  # in one message; Linux takes 253
+# Imported, not run: so the bytecode is kept. The arguments are the package's folder and the link.
+_START = (
+    "import sys; sys.path.append(sys.argv[1]); from talaria.workspace.sandbox import spawner; "
+    "spawner.main(int(sys.argv[2]))"
+)
+_SOURCE = str(Path(talaria.__file__).parents[1])
 
 
 class Stream(StrEnum):
@@ -65,93 +76,140 @@ class Completed:
     dropped: int = 0
 
 
+class SpawnerLink:
+    """The gateway's side of the spawner (`sandbox.spawner`), which starts its commands. The spawner is started
+    with the first command, and anew if it is gone. It ends with this process."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._owner = 0  # a process that was forked has to have its own
+        self.pid = 0  # of the spawner, once a command has needed one
+
+    def send(self, order: bytes, fds: Sequence[int]) -> socket.socket:
+        """Have a command started with these descriptors. Return its link: the spawner ends the command when it
+        is closed. Raises `OSError`."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ordered = open_data("order", order)
+        try:
+            ours.setblocking(False)
+            self._send((ordered, theirs.fileno(), *fds))
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(ordered)
+        return ours
+
+    def start(self) -> None:
+        """Start the spawner, unless it has been started. Raises `OSError`."""
+        if self._socket is None or self._owner != os.getpid():
+            self._open()
+
+    def close(self) -> None:
+        """Let the spawner end, and with it all commands. It is reaped if it has ended already."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self.pid and self._owner == os.getpid():
+            with suppress(ChildProcessError):
+                os.waitpid(self.pid, os.WNOHANG)
+
+    def _send(self, fds: Sequence[int]) -> None:
+        self.start()
+        assert self._socket is not None
+        for at in range(0, len(fds), _DESCRIPTORS):
+            sign = b"+" if at + _DESCRIPTORS >= len(fds) else b"-"
+            try:
+                socket.send_fds(self._socket, (sign,), fds[at : at + _DESCRIPTORS])
+            except (BrokenPipeError, ConnectionResetError):
+                if at:
+                    raise
+                self._open()
+                socket.send_fds(self._socket, (sign,), fds[at : at + _DESCRIPTORS])
+
+    def _open(self) -> None:
+        """Start the spawner. Not with asyncio: on uvloop, descriptors of the gateway that others left
+        inheritable would reach it, and from there every command."""
+        self.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        try:
+            child = subprocess.Popen(  # noqa: S603 - what it is for
+                (sys.executable, "-I", "-S", "-c", _START, _SOURCE, str(theirs.fileno())),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        child.returncode = 0  # no warning: it ends with this process
+        self._socket, self._owner, self.pid = ours, os.getpid(), child.pid
+
+
+SPAWNER = SpawnerLink()
+
+
 class SandboxedProcess:
     """A command that runs. `open_process` makes it and cleans up after it."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        alive: int,
-        launch: Launch,
-        seconds: float,
-        terminal: int | None = None,
-    ) -> None:
-        """`alive` is open as long as the command may run. `terminal` is the gateway's end of the command's
-        terminal, if it has one."""
+    def __init__(self, link: socket.socket, launch: Launch, streams: _Streams, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        self._process = process
-        self._alive = alive
+        self._link = link
         self._launch = launch
-        self._terminal = terminal
+        self._streams = streams
         self._deadline = loop.time() + seconds
         self._timed_out = False
-        self._pieces: asyncio.Queue[Output | None] = asyncio.Queue(_PIECES)
-        self._readers: list[asyncio.Task[None]] = []
-        self._transports: list[asyncio.ReadTransport] = []
+        self._begun: asyncio.Future[None] = loop.create_future()
         self._ended = asyncio.Event()
-        self._told = bytearray()
-        self._has_first = False
-        self._guard: int | None = None
-        self._running: set[int] = set()
-        os.set_blocking(launch.status, False)
-        loop.add_reader(launch.status, self._hear)
-        self._watch(os.pidfd_open(process.pid))
+        self._code = 128 + signal.SIGKILL
+        self._is_lost = False
+        self.pid = 0  # of the process that stands for the whole command
+        loop.add_reader(link.fileno(), self._hear)
 
-    async def connect(self) -> None:
-        """Begin to read the output."""
-        loop = asyncio.get_running_loop()
-        if self._terminal is not None:
-            self._readers.append(asyncio.create_task(self._read_terminal(self._terminal), name="terminal"))
-            return
-        for pipe, stream in ((self._process.stdout, Stream.OUT), (self._process.stderr, Stream.ERR)):
-            reader = asyncio.StreamReader(_PIECE)
-            protocol = asyncio.StreamReaderProtocol(reader)
-            transport, _ = await loop.connect_read_pipe(lambda made=protocol: made, pipe)  # type: ignore[misc]
-            self._transports.append(transport)
-            self._readers.append(asyncio.create_task(self._read(reader, stream), name=f"sandbox {stream}"))
-
-    @property
-    def pid(self) -> int:
-        """The process of the gateway's that stands for the whole command."""
-        return self._process.pid
-
-    @property
-    def ends_all(self) -> int:
-        """The signal upon which that process ends the whole command."""
-        return self._launch.ends_all
+    async def started(self) -> None:
+        """Wait until it has been started. Raises `OSError` if it was not."""
+        await self._begun
 
     async def output(self) -> AsyncIterator[Output]:
-        """Yield the output until the command has ended, or has run out of time and was ended.
+        """Yield the output until the command has ended, or has run out of time and was ended. There is one
+        reader.
 
         A command whose output is not read waits, so that the memory in use is bounded. A caller that stops
         reading has to end the command.
         """
         loop = asyncio.get_running_loop()
         until = self._deadline
-        open_streams = len(self._readers)
-        while open_streams:
+        while self._streams.outputs:
+            # A command that always has output runs out of time too.
+            if loop.time() < until and (piece := self._streams.read()) is not None:
+                yield piece
+                continue
             try:
-                piece = await self._next(until)
+                async with asyncio.timeout_at(until):
+                    await self._streams.readable()
             except TimeoutError:
                 if self._timed_out:
                     return  # a process that left the command holds the pipe open
                 self._timed_out = True
                 await self.kill()
                 until = loop.time() + _PATIENCE
-                continue
-            if piece is None:
-                open_streams -= 1
-            else:
-                yield piece
 
     async def write(self, content: bytes) -> None:
         """Write to the command's input, and wait while it does not read. Raises `OSError` if nothing reads it
         any more. There is one writer at a time."""
-        stdin, loop, view = self._process.stdin, asyncio.get_running_loop(), memoryview(content)
+        loop, view = asyncio.get_running_loop(), memoryview(content)
         while view:
-            if stdin is None or stdin.closed:
+            fd = self._streams.input
+            if fd < 0:
                 raise BrokenPipeError
-            fd = stdin.fileno()
             try:
                 view = view[os.write(fd, view) :]
             except BlockingIOError:
@@ -164,19 +222,11 @@ class SandboxedProcess:
 
     def close_input(self) -> None:
         """Let the command read the end of its input."""
-        if self._process.stdin is not None:
-            self._process.stdin.close()
+        self._streams.close_input()
 
     async def ended(self) -> None:
         """Wait until the command has ended, whatever of its output is unread."""
         await self._ended.wait()
-
-    async def _next(self, until: float) -> Output | None:
-        """Return the next piece, None for the end of a stream. Raises `TimeoutError`."""
-        if asyncio.get_running_loop().time() >= until:  # a piece that is there is taken without a look at it
-            raise TimeoutError
-        async with asyncio.timeout_at(until):
-            return await self._pieces.get()
 
     async def wait(self) -> Ending:
         """Return how the command ended. Its output has to be read first.
@@ -192,213 +242,200 @@ class SandboxedProcess:
             await self.kill()
             return Ending(128 + signal.SIGKILL, timed_out=True)
         told = self._status()
-        code = self._process.returncode
         if "exit-code" in told:
             return Ending(int(told["exit-code"]))
-        if code < 0:  # it was killed before it could tell
-            return Ending(128 - code)
+        if self._code > 128:  # it was killed before it could tell
+            return Ending(self._code)
         why = str(told.get("error") or "see its output")
         raise SandboxError(f"The sandbox did not start the command: {why}.", "Run `talaria doctor`.")
 
     async def kill(self) -> None:
         """End every process of the command. Returns when they are gone."""
-        if self._ended.is_set():
-            return
-        if self._launch.guard:
-            self._kill_group()
-        else:
-            self._process.send_signal(self._launch.ends_all)  # nothing happens if it has been reaped
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                await self._ended.wait()
-        except TimeoutError:
-            self._kill_group()
-            await self._ended.wait()
-
-    def _kill_group(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    async def _reap_group(self) -> None:
-        """Reap the guard, and the first process of a namespace, if this process inherits them: it is the
-        first one of a container, or a subreaper."""
-        with suppress(ChildProcessError, TimeoutError):
-            async with asyncio.timeout(_PATIENCE):
-                while True:
-                    if os.waitpid(-self._process.pid, os.WNOHANG) == (0, 0):  # noqa: ASYNC222 - WNOHANG
-                        await asyncio.sleep(0.001)
+        if not self._ended.is_set():
+            with suppress(OSError):  # the spawner is gone
+                self._link.shutdown(socket.SHUT_WR)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(2 * _PATIENCE):
+                    await self._ended.wait()
+                    return
+            self._lose()  # the spawner is stopped
 
     async def close(self) -> None:
         """End the command if it runs, and give back its pipes."""
         await self.kill()
-        if self._launch.guard:
-            await self._reap_group()
-        await stop(*self._readers)
-        for transport in self._transports:
-            transport.close()
-        unread = (self._process.stdout, self._process.stderr)[len(self._transports) :]
-        for pipe in (*unread, self._process.stdin):
-            if pipe is not None:
-                pipe.close()
-        if self._terminal is not None:
-            os.close(self._terminal)
-        asyncio.get_running_loop().remove_reader(self._launch.status)
+        if self._is_lost:
+            await self._kill_lost()
+        asyncio.get_running_loop().remove_reader(self._link.fileno())
+        self._link.close()
+        self._streams.close()
         os.close(self._launch.status)
 
-    def _reap(self, fd: int) -> None:
-        """Take note of the end of a process. That of the launcher is this one's child."""
-        self._process.poll()
-        self._hear()
-        asyncio.get_running_loop().remove_reader(fd)
-        os.close(fd)
-        self._running.remove(fd)
-        if self._running:
+    def _hear(self) -> None:
+        """Take what the spawner tells: that the command runs or cannot, then its end."""
+        try:
+            told = self._link.recv(_MAX_TOLD).decode(errors="replace")
+        except BlockingIOError:
             return
-        if self._alive >= 0:
-            os.close(self._alive)  # the guard ends
-            self._alive = -1
-        if self._guard is not None:
-            self._watch(self._guard)
-            self._guard = None
+        except OSError:
+            told = ""
+        sign, rest = told[:1], told[1:]
+        if sign == "+":
+            self.pid = int(rest)
+            if not self._begun.done():
+                self._begun.set_result(None)
             return
+        asyncio.get_running_loop().remove_reader(self._link.fileno())
+        if sign == "=":
+            self._code = int(rest)
+            self._ended.set()
+            return
+        if not self._begun.done():
+            self._begun.set_exception(OSError(errno.EIO, rest or "its spawner has ended"))
+        self._lose()
+
+    def _lose(self) -> None:
+        """The spawner is gone, or does not answer."""
+        self._is_lost = self.pid > 0
         self._ended.set()
 
-    def _watch(self, fd: int) -> None:
-        """Call `_reap` when the process of this pidfd has ended."""
-        self._running.add(fd)
-        asyncio.get_running_loop().add_reader(fd, self._reap, fd)
-
-    def _hear(self) -> None:
-        """Read what the launcher tells. If it names the first process of a namespace of its own, that one
-        has to end too: the launcher does not wait until the kernel has emptied the namespace."""
-        loop = asyncio.get_running_loop()
-        with suppress(BlockingIOError):
-            self._told += (heard := os.read(self._launch.status, _MAX_STATUS))
-            if not heard or len(self._told) > _MAX_STATUS:
-                loop.remove_reader(self._launch.status)
-        if self._has_first:
-            return
-        told = self._status()
-        with suppress(ProcessLookupError):
-            if self._guard is None and isinstance(guard := told.get("guard"), int) and self._alive >= 0:
-                self._guard = os.pidfd_open(guard)
-        if isinstance(first := told.get("child-pid"), int):
-            self._has_first = True
+    async def _kill_lost(self) -> None:
+        """End a command without its spawner. A supervisor ends with the spawner by itself, and its command with
+        it; if it were killed, processes of the command could stay."""
+        if self._launch.confined is None:
             with suppress(ProcessLookupError):
-                self._watch(os.pidfd_open(first))
+                os.killpg(self.pid, signal.SIGKILL)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                while start_time(self.pid):  # noqa: ASYNC110 - nothing tells it
+                    await asyncio.sleep(0.005)
 
     def _status(self) -> dict[str, Any]:
-        """Return what the launcher told about the command: documents of JSON, one after the other."""
-        text = self._told.decode(errors="replace")
-        status: dict[str, Any] = {}
-        decoder = json.JSONDecoder()
-        while text := text.lstrip():
-            try:
-                document, end = decoder.raw_decode(text)
-            except ValueError:
-                break
-            status |= document
-            text = text[end:]
-        return status
+        """Return what the launcher told about the command, which has ended."""
+        os.set_blocking(self._launch.status, False)
+        told = b""
+        with suppress(BlockingIOError):
+            while len(told) < _MAX_TOLD and (piece := os.read(self._launch.status, _MAX_TOLD)):
+                told += piece
+        return parse_status(told)
 
-    async def _read(self, reader: asyncio.StreamReader, stream: Stream) -> None:
-        while content := await reader.read(_PIECE):
-            await self._pieces.put(Output(stream, content))
-        await self._pieces.put(None)
 
-    async def _read_terminal(self, fd: int) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            readable = asyncio.Event()
-            loop.add_reader(fd, readable.set)
-            try:
-                await readable.wait()
-            finally:
-                loop.remove_reader(fd)
+class _Streams:
+    """The gateway's ends of a command's input and output, and the command's ends until it is started."""
+
+    def __init__(self, command: SandboxCommand) -> None:
+        """Open pipes, or a terminal. Raises `OSError`."""
+        self.input = -1
+        self.outputs: dict[int, Stream] = {}
+        self.theirs: list[int] = []  # in this order: stdin, stdout, stderr
+        try:
+            if command.tty:
+                ours, theirs = os.openpty()
+                self.outputs[ours] = Stream.OUT
+                self.theirs = [theirs, os.dup(theirs), os.dup(theirs)]
+                fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *_SCREEN, 0, 0))
+                uid, gid = command_user(command.folder)
+                if uid:
+                    os.fchown(theirs, uid, gid)
+            else:
+                if command.has_input:
+                    theirs, self.input = os.pipe()
+                    os.set_blocking(self.input, False)
+                else:
+                    theirs = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                self.theirs.append(theirs)
+                for stream in (Stream.OUT,) if command.is_joined else Stream:
+                    ours, theirs = os.pipe()
+                    self.outputs[ours] = stream
+                    self.theirs.append(theirs)
+                if command.is_joined:
+                    self.theirs.append(os.dup(theirs))
+            for ours in self.outputs:
+                os.set_blocking(ours, False)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self) -> Output | None:
+        """Return a piece of output that is there, or None. A stream that has ended is closed."""
+        for fd, stream in list(self.outputs.items()):
             try:
                 content = os.read(fd, _PIECE)
             except BlockingIOError:
                 continue
             except OSError:  # no process has the terminal open any more
                 content = b""
-            await self._pieces.put(Output(Stream.OUT, content) if content else None)
-            if not content:
-                return
+            del self.outputs[fd]
+            if content:
+                self.outputs[fd] = stream  # behind the other one
+                return Output(stream, content)
+            os.close(fd)
+        return None
+
+    async def readable(self) -> None:
+        """Wait until there is something to read, or a stream has ended."""
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        fds = tuple(self.outputs)
+        for fd in fds:
+            loop.add_reader(fd, ready.set)
+        try:
+            if fds:
+                await ready.wait()
+        finally:
+            for fd in fds:
+                loop.remove_reader(fd)
+
+    def close_theirs(self) -> None:
+        while self.theirs:
+            os.close(self.theirs.pop())
+
+    def close_input(self) -> None:
+        if self.input >= 0:
+            os.close(self.input)
+            self.input = -1
+
+    def close(self) -> None:
+        self.close_theirs()
+        self.close_input()
+        while self.outputs:
+            os.close(self.outputs.popitem()[0])
 
 
 @asynccontextmanager
-async def open_process(sandbox: Sandbox, command: SandboxCommand) -> AsyncIterator[SandboxedProcess]:
-    """Run a command until the block is left. Every process of it is gone then, also on cancellation.
+async def open_process(
+    sandbox: Sandbox, command: SandboxCommand, leash: Path | None = None
+) -> AsyncIterator[SandboxedProcess]:
+    """Run a command until the block is left. Every process of it is gone then, also on cancellation, if this
+    process is killed, or if the `leash` ends.
 
     Raises `SandboxError` if the command cannot be run.
     """
     launch = sandbox.prepare(command)
-    terminal: tuple[int, int] | None = None
+    streams = None
     try:
-        terminal = _open_terminal(command) if command.tty else None
-        process, alive = _start(launch, terminal, has_input=command.has_input)
+        streams = _Streams(command)
+        link = SPAWNER.send(launch.order(leash), (*streams.theirs, *launch.fds))
     except OSError as error:
         os.close(launch.status)
-        if terminal is not None:
-            os.close(terminal[0])
-        text = f"The sandbox cannot be started: {error.strerror}."
-        raise SandboxError(text, "Run `talaria doctor`.") from error
+        if streams is not None:
+            streams.close()
+        raise _not_started(error) from error
     finally:
-        for fd in (*launch.fds, *(terminal or ())[1:]):
+        for fd in launch.fds:
             os.close(fd)
-    running = SandboxedProcess(process, alive, launch, command.limits.seconds, terminal and terminal[0])
+    streams.close_theirs()
+    running = SandboxedProcess(link, launch, streams, command.limits.seconds)
     try:
-        await finish_in_task(running.connect())  # in the middle of it, nobody would know who closes the pipes
+        try:
+            await running.started()
+        except OSError as error:
+            raise _not_started(error) from error
         yield running
     finally:
         await finish_in_task(running.close())
 
 
-def _open_terminal(command: SandboxCommand) -> tuple[int, int]:
-    """Return the gateway's and the command's end of a new terminal."""
-    ours, theirs = os.openpty()
-    try:
-        os.set_blocking(ours, False)
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", *_SCREEN, 0, 0))
-        uid, gid = command_user(command.folder)
-        if uid:
-            os.fchown(theirs, uid, gid)
-    except BaseException:
-        os.close(ours)
-        os.close(theirs)
-        raise
-    return ours, theirs
-
-
-def _start(
-    launch: Launch, terminal: tuple[int, int] | None, *, has_input: bool = False
-) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the launcher from this thread, whose end it would notice as the gateway's. Return it and the
-    descriptor whose end its guard would notice.
-
-    Not with asyncio: on uvloop, descriptors of the gateway that others left inheritable would reach it.
-    """
-    heard, alive = os.pipe()
-    try:
-        process = subprocess.Popen(  # noqa: S603 - what it is for
-            launch.guarded(os.getpid(), alive),
-            stdin=terminal[1] if terminal else subprocess.PIPE if has_input else subprocess.DEVNULL,
-            stdout=terminal[1] if terminal else subprocess.PIPE,
-            stderr=terminal[1] if terminal else subprocess.PIPE,
-            bufsize=0,
-            cwd="/",
-            env={},
-            pass_fds=launch.fds,
-            start_new_session=True,
-        )
-    except BaseException:
-        os.close(alive)
-        raise
-    finally:
-        os.close(heard)  # the guard opens it anew
-    if process.stdin is not None:
-        os.set_blocking(process.stdin.fileno(), False)
-    return process, alive
+def _not_started(error: OSError) -> SandboxError:
+    return SandboxError(f"The sandbox cannot be started: {error.strerror}.", "Run `talaria doctor`.")
 
 
 async def run(sandbox: Sandbox, command: SandboxCommand, max_output: int = 64 << 10) -> Completed:
