@@ -14,6 +14,7 @@ from support import sim
 from support.waiting import until
 from talaria.core.backoff import Backoff
 from talaria.core.errors import EndpointResting, IllegalMove, ModelError, ModelRefused, ModelUnavailable
+from talaria.core.slots import FairSlots
 from talaria.models.failures import ProviderErrors
 from talaria.models.limiter import (
     BREAKER_MOVES,
@@ -21,7 +22,6 @@ from talaria.models.limiter import (
     BreakerState,
     CallLimiter,
     CircuitBreaker,
-    FairSemaphore,
 )
 from talaria.observe.metrics import EndpointReading
 from talaria.testing.clock import FakeClock
@@ -223,14 +223,14 @@ TestBreakerMachine.settings = settings(max_examples=60, stateful_step_count=40, 
 class Calls:
     """Calls that hold a permit until they are told to end."""
 
-    def __init__(self, permits: FairSemaphore) -> None:
+    def __init__(self, permits: FairSlots) -> None:
         self.permits = permits
         self.served: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
         self._ends: list[asyncio.Event] = []
 
     async def _hold(self, session: str) -> None:
-        async with self.permits.held(session, gives_way=session.startswith("job")):
+        async with self.permits.slot(session, gives_way=session.startswith("job")):
             self.served.append(session)
             end = asyncio.Event()
             self._ends.append(end)
@@ -249,7 +249,7 @@ class Calls:
         while self._ends:
             await self.end_one()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        assert (self.permits.busy, self.permits.waiting) == (0, 0)
+        assert (self.permits.in_use, self.permits.waiting) == (0, 0)
 
 
 async def settle() -> None:
@@ -258,20 +258,20 @@ async def settle() -> None:
 
 
 async def test_a_session_with_a_hundred_calls_does_not_starve_another() -> None:
-    calls = Calls(FairSemaphore(1))
+    calls = Calls(FairSlots(lambda: 1))
     await calls.call("greedy", 100)
     await calls.call("modest", 2)
     await calls.call("third")
     for _ in range(6):
         await calls.end_one()
     assert calls.served == ["greedy", "greedy", "modest", "third", "greedy", "modest", "greedy"]
-    assert (calls.permits.busy, calls.permits.waiting) == (1, 103 - 7)
+    assert (calls.permits.in_use, calls.permits.waiting) == (1, 103 - 7)
     await calls.end_all()
     assert len(calls.served) == 103
 
 
 async def test_scheduled_calls_wait_until_no_other_call_waits() -> None:
-    calls = Calls(FairSemaphore(1))
+    calls = Calls(FairSlots(lambda: 1))
     await calls.call("job 1", 2)
     await calls.call("job 2")
     await calls.call("person", 2)
@@ -282,9 +282,9 @@ async def test_scheduled_calls_wait_until_no_other_call_waits() -> None:
 
 @pytest.mark.parametrize(("permits", "most"), [(1, 1), (2, 1), (4, 3), (8, 6), (256, 192)])
 async def test_scheduled_calls_leave_permits_to_people(permits: int, most: int) -> None:
-    calls = Calls(FairSemaphore(permits))
+    calls = Calls(FairSlots(lambda: permits))
     await calls.call("job", permits + 1)
-    assert (calls.permits.busy, calls.permits.waiting) == (most, permits + 1 - most)
+    assert (calls.permits.in_use, calls.permits.waiting) == (most, permits + 1 - most)
     await calls.call("person", permits - most)
     assert calls.served == ["job"] * most + ["person"] * (permits - most)
     await calls.end_all()
@@ -292,7 +292,7 @@ async def test_scheduled_calls_leave_permits_to_people(permits: int, most: int) 
 
 
 async def test_scheduled_call_that_is_cancelled_with_its_permit_hands_it_on() -> None:
-    calls = Calls(FairSemaphore(2))
+    calls = Calls(FairSlots(lambda: 2))
     await calls.call("job 1")
     await calls.call("job 2")
     await calls.call("job 3")
@@ -306,10 +306,10 @@ async def test_scheduled_call_that_is_cancelled_with_its_permit_hands_it_on() ->
 
 
 async def test_calls_of_one_session_keep_their_order() -> None:
-    permits, order = FairSemaphore(1), list[int]()
+    permits, order = FairSlots(lambda: 1), list[int]()
 
     async def work(n: int) -> None:
-        async with permits.held("one"):
+        async with permits.slot("one"):
             order.append(n)
             await asyncio.sleep(0)
 
@@ -318,7 +318,7 @@ async def test_calls_of_one_session_keep_their_order() -> None:
 
 
 async def test_who_leaves_the_queue_leaves_no_trace() -> None:
-    calls = Calls(FairSemaphore(1))
+    calls = Calls(FairSlots(lambda: 1))
     await calls.call("a")
     await calls.call("b", 2)
     await calls.call("c")
@@ -332,24 +332,24 @@ async def test_who_leaves_the_queue_leaves_no_trace() -> None:
 
 
 async def test_a_permit_given_to_someone_who_is_just_leaving_goes_to_the_next() -> None:
-    calls = Calls(FairSemaphore(1))
-    async with calls.permits.held("a"):
+    calls = Calls(FairSlots(lambda: 1))
+    async with calls.permits.slot("a"):
         await calls.call("b")
         await calls.call("c")
     calls.tasks[0].cancel()  # it has its permit and has not woken yet
     await settle()
-    assert (calls.served, calls.permits.busy) == (["c"], 1)
+    assert (calls.served, calls.permits.in_use) == (["c"], 1)
     await calls.end_all()
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_interleaving_loses_a_permit_or_gives_one_too_many(seed: int) -> None:
     async def main() -> None:
-        random, permits, running = Random(seed), FairSemaphore(3), 0
+        random, permits, running = Random(seed), FairSlots(lambda: 3), 0
 
         async def work(session: str) -> None:
             nonlocal running
-            async with permits.held(session):
+            async with permits.slot(session):
                 running += 1
                 assert running <= 3
                 try:
@@ -362,7 +362,7 @@ def test_no_interleaving_loses_a_permit_or_gives_one_too_many(seed: int) -> None
             await asyncio.sleep(random.uniform(0, 0.05))
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert (permits.busy, permits.waiting, running) == (0, 0, 0)
+        assert (permits.in_use, permits.waiting, running) == (0, 0, 0)
 
     sim.run(seed, main)
 

@@ -45,7 +45,7 @@ class FairWaiters:
                 self._withdraw(owner, waiter)
             raise
 
-    def wake(self, may: Callable[[Hashable], bool] = lambda owner: True) -> Hashable | None:
+    def wake(self, may: Callable[[Hashable], bool]) -> Hashable | None:
         """Let the first waiter of the first owner that `may` go on, and return that owner, which goes behind
         the others. None if there is no such waiter."""
         for owner, queue in self.owners.items():
@@ -69,57 +69,81 @@ class FairSlots:
     """At most `most()` slots in use at a time, and at most `share()` by one owner.
 
     Waiting owners take turns, so an owner with a hundred waiters delays another owner's only waiter by one
-    slot. The waiters of one owner are served in their order. Belongs to one event loop.
+    slot. The waiters of one owner are served in their order. Those that give way are served when nobody else
+    can be, and a quarter of the slots is not for them, so that others seldom wait until one of theirs is
+    free; with a single slot they do. Belongs to one event loop.
     """
 
-    def __init__(self, most: Callable[[], int], share: Callable[[], int]) -> None:
+    def __init__(self, most: Callable[[], int], share: Callable[[], int] | None = None) -> None:
         self._most = most
         self._share = share
         self._used: dict[Hashable, int] = {}
+        self._giving_way = 0
         self._waiters = FairWaiters()
+        self._behind = FairWaiters()  # those that give way
         self.in_use = 0
 
     @property
     def waiting(self) -> int:
-        return len(self._waiters)
+        return len(self._waiters) + len(self._behind)
 
     @asynccontextmanager
-    async def slot(self, owner: Hashable) -> AsyncIterator[None]:
+    async def slot(self, owner: Hashable, *, gives_way: bool = False) -> AsyncIterator[None]:
         """Hold a slot inside the block. Entering waits for it; a cancelled wait leaves nothing behind."""
-        await self.acquire(owner)
+        await self.acquire(owner, gives_way=gives_way)
         try:
             yield
         finally:
-            self.release(owner)
+            self.release(owner, gave_way=gives_way)
 
-    async def acquire(self, owner: Hashable) -> None:
+    async def acquire(self, owner: Hashable, *, gives_way: bool = False) -> None:
         """Wait for a slot. A caller that is cancelled has none. Call `release` once for each slot."""
-        if self._waiters.owners:
+        if self._waiters.owners or self._behind.owners:
             self._grant()  # the limits may have been raised since
-        is_first = owner not in self._waiters.owners or not self._waiters.has(owner)
-        if is_first and self.in_use < self._most() and self._has_share(owner):
-            self._take(owner)
+        queue, most = self._behind if gives_way else self._waiters, self._most()
+        is_first = owner not in queue.owners or not queue.has(owner)
+        if (
+            is_first
+            and self.in_use < most
+            and (self._share is None or self._has_share(owner))
+            and not (gives_way and self._giving_way >= _most_giving_way(most))
+        ):
+            self._take(owner, gives_way)
         else:
-            await self._waiters.wait(owner, partial(self.release, owner))
+            await queue.wait(owner, partial(self.release, owner, gave_way=gives_way))
 
-    def release(self, owner: Hashable) -> None:
+    def release(self, owner: Hashable, *, gave_way: bool = False) -> None:
         self.in_use -= 1
+        self._giving_way -= gave_way
         self._used[owner] -= 1
         if not self._used[owner]:
             del self._used[owner]
-        if self._waiters.owners:
+        if self._waiters.owners or self._behind.owners:
             self._grant()
 
     def _has_share(self, owner: Hashable) -> bool:
-        return self._used.get(owner, 0) < self._share()
+        return self._share is None or self._used.get(owner, 0) < self._share()
 
-    def _take(self, owner: Hashable) -> None:
+    def _take(self, owner: Hashable, gives_way: bool) -> None:
         self.in_use += 1
+        self._giving_way += gives_way
         self._used[owner] = self._used.get(owner, 0) + 1
 
     def _grant(self) -> None:
-        while self.in_use < self._most() and (owner := self._waiters.wake(self._has_share)) is not None:
-            self._take(owner)
+        most = self._most()
+        while self.in_use < most:
+            if (owner := self._waiters.wake(self._has_share)) is not None:
+                self._take(owner, gives_way=False)
+            elif self._giving_way >= _most_giving_way(most):
+                return
+            elif (owner := self._behind.wake(self._has_share)) is not None:
+                self._take(owner, gives_way=True)
+            else:
+                return
+
+
+def _most_giving_way(most: int) -> int:
+    return max(1, most - max(1, most // 4))
 
 
 class FairThreads:

@@ -16,17 +16,15 @@ outcome of that call changes nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import partial
 
 import msgspec
 
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import EndpointResting, IllegalMove, ModelError
-from talaria.core.slots import FairWaiters
+from talaria.core.slots import FairSlots
 from talaria.models.failures import ProviderErrors, harms_endpoint
 from talaria.observe.metrics import EndpointReading
 
@@ -131,62 +129,7 @@ class CircuitBreaker:
         self._move_number += 1
 
 
-# -- permits ------------------------------------------------------------------------------------------------
-
-
-class FairSemaphore:
-    """A number of permits. Waiting sessions take turns, one permit each, however many calls each has.
-
-    Calls that give way wait until no other call waits. A quarter of the permits is not for them, so that a
-    person's call seldom waits until one of theirs has ended; with a single permit it does.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._free = self._count = count
-        self._most_giving_way = max(1, count - max(1, count // 4))
-        self._giving_way = 0
-        self._waiting = FairWaiters()
-        self._behind = FairWaiters()  # those that give way
-
-    @property
-    def busy(self) -> int:
-        return self._count - self._free
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting) + len(self._behind)
-
-    @asynccontextmanager
-    async def held(self, session: str, *, gives_way: bool = False) -> AsyncIterator[None]:
-        await self.acquire(session, gives_way=gives_way)
-        try:
-            yield
-        finally:
-            self.release(gave_way=gives_way)
-
-    async def acquire(self, session: str, *, gives_way: bool = False) -> None:
-        """Wait for a permit. A caller that is cancelled holds none: one that it just got goes to the next."""
-        if self._free and not (gives_way and self._giving_way >= self._most_giving_way):
-            self._take(gives_way)
-            return
-        queue = self._behind if gives_way else self._waiting
-        await queue.wait(session, partial(self.release, gave_way=gives_way))
-
-    def release(self, *, gave_way: bool = False) -> None:
-        """Hand the permit to the session whose turn it is, or keep it free."""
-        self._free += 1
-        self._giving_way -= gave_way
-        if self._waiting.wake() is not None:
-            self._take(gives_way=False)
-        elif self._giving_way < self._most_giving_way and self._behind.wake() is not None:
-            self._take(gives_way=True)
-
-    def _take(self, gives_way: bool) -> None:
-        self._free -= 1
-        self._giving_way += gives_way
-
-
-# -- both together ------------------------------------------------------------------------------------------
+# -- the breaker and the permits -----------------------------------------------------------------------------
 
 
 class CallLimiter:
@@ -200,7 +143,7 @@ class CallLimiter:
         breaker: BreakerSettings | None = None,
     ) -> None:
         self.breaker = CircuitBreaker(clock or SystemClock(), draw, breaker)
-        self.permits = FairSemaphore(max_concurrency)
+        self.permits = FairSlots(lambda: max_concurrency)
 
     @property
     def is_resting(self) -> bool:
@@ -216,7 +159,7 @@ class CallLimiter:
             state=breaker.state,
             failures=breaker.failures,
             retry_seconds=round(breaker.rests_for, 3),
-            busy=self.permits.busy,
+            busy=self.permits.in_use,
             waiting=self.permits.waiting,
         )
 
@@ -245,7 +188,7 @@ class LimitedCall:
             raise self._refusal(breaker)
         await permits.acquire(self._session, gives_way=self._gives_way)
         if (ticket := breaker.admit()) is None:
-            permits.release(gave_way=self._gives_way)
+            permits.release(self._session, gave_way=self._gives_way)
             raise self._refusal(breaker)
         self._ticket = ticket
         return self._started
@@ -258,7 +201,7 @@ class LimitedCall:
             breaker.failed(self._ticket)
         else:
             breaker.cancelled(self._ticket)
-        self._limiter.permits.release(gave_way=self._gives_way)
+        self._limiter.permits.release(self._session, gave_way=self._gives_way)
 
     def _started(self) -> None:
         self._ticket = self._limiter.breaker.started(self._ticket)

@@ -15,7 +15,8 @@ from talaria.core.clock import Clock
 from talaria.core.errors import ModelRefused, ModelUnavailable, NotFound
 from talaria.core.events import ModelLoading
 from talaria.core.models import Completion, ModelCall, ModelDelta
-from talaria.models.limiter import CallLimiter, FairSemaphore
+from talaria.core.slots import FairSlots
+from talaria.models.limiter import CallLimiter
 from talaria.models.local.answering import Answering
 from talaria.models.local.downloads import WeightsDownloads
 from talaria.models.local.larger import (
@@ -69,7 +70,7 @@ class LocalEndpoint:
         self._idle_after = idle_after.total_seconds()
         self._requirement = requirement
         self._memory = memory
-        self._permits = FairSemaphore(1)
+        self._permits = FairSlots(lambda: 1)
         self._limiter = CallLimiter(1, clock)
         self._used_at = clock.elapsed()
         self._inner: tuple[ChildAddress, Endpoint] | None = None
@@ -80,11 +81,11 @@ class LocalEndpoint:
 
     def reading(self) -> EndpointReading:
         return msgspec.structs.replace(
-            self._limiter.reading(), busy=self._permits.busy, waiting=self._permits.waiting
+            self._limiter.reading(), busy=self._permits.in_use, waiting=self._permits.waiting
         )
 
     async def complete(self, call: ModelCall, sink: Callable[[ModelDelta], None]) -> Completion:
-        async with self._permits.held(call.session_id, gives_way=call.gives_way):
+        async with self._permits.slot(call.session_id, gives_way=call.gives_way):
             weights = _find(call.model)
             model = f"{LOCAL}/{weights.name}"
             has_loaded = False
@@ -178,7 +179,7 @@ class LocalEndpoint:
         while True:
             await self._clock.sleep(min(_LOOK_SECONDS, self._idle_after / 4 or _LOOK_SECONDS))
             idle = self._clock.elapsed() - self._used_at
-            is_idle = self._idle_after and idle >= self._idle_after and not self._permits.busy
+            is_idle = self._idle_after and idle >= self._idle_after and not self._permits.in_use
             if is_idle and self._process.is_running:
                 await self._process.unload()
 
