@@ -25,9 +25,8 @@ from random import Random
 from soak.report import Figure
 from talaria.workspace.network_holder import start_holder
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
-from talaria.workspace.sandbox.port import SandboxCommand
+from talaria.workspace.sandbox.port import SandboxCommand, command_user, hand_over
 from talaria.workspace.sandbox.process import run
-from talaria.workspace.sandbox.users import command_user, hand_over
 
 SUBREAPER = 36
 _START = 0.02  # seconds that a command takes to start, on an idle machine

@@ -50,7 +50,7 @@ class Holdings:
     """The resources of a gateway, seen from outside."""
 
     descriptors: int
-    children: int
+    children: int  # and those of its spawner, which stays
     threads: int
     busy: int  # agents leased
     permits: int  # running and waiting calls at endpoints
@@ -80,7 +80,7 @@ async def take_stock(gateway: GatewayProcess, model: ModelServer) -> Holdings:
     threads = list((process / "task").iterdir())
     return Holdings(
         descriptors=sum(1 for _ in (process / "fd").iterdir()),
-        children=sum(len((thread / "children").read_text().split()) for thread in threads),
+        children=sum(1 for child in _children(gateway.pid) for _ in _kept_by(child)),
         threads=len(threads),
         busy=pool["busy"] + pool["building"],
         permits=sum(one["busy"] + one["waiting"] for one in status["endpoints"].values()),
@@ -88,6 +88,17 @@ async def take_stock(gateway: GatewayProcess, model: ModelServer) -> Holdings:
         answering=model.answering,
         commands=sum(1 for _ in running_with(_TOKEN)),
     )
+
+
+def _children(pid: int) -> list[int]:
+    listings = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return [int(child) for listing in listings for child in listing.split()]
+
+
+def _kept_by(child: int) -> list[int]:
+    """Return a child, or the children of the gateway's spawner instead of the spawner."""
+    is_spawner = Path(f"/proc/{child}/comm").read_text().strip() == "talaria-spawner"
+    return _children(child) if is_spawner else [child]
 
 
 class CancelRun:

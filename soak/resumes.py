@@ -21,8 +21,8 @@ from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.parts import PARTS
 from talaria.testing.model_server import ModelServer
-from talaria.workspace.process_files import ProcessRecord
 from talaria.workspace.sandbox.group import start_time
+from talaria.workspace.watched_process import ProcessRecord
 
 SESSIONS = 4
 _LOOK = 'pwd; echo "$MARK"; cat ~/kept "$TMPDIR/kept"'

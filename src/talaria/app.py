@@ -107,10 +107,10 @@ from talaria.turns.sending import ChatSender
 from talaria.turns.settings import TurnSettings
 from talaria.turns.trust import FolderTrust, TurnTrust
 from talaria.turns.turns import Turns
-from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
 from talaria.workspace.member_uploads import ChatFileRoutes, MemberUploads
 from talaria.workspace.network import SessionNetworks
+from talaria.workspace.places import ChatFolders
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.port import ProcessLimits
 from talaria.workspace.sent_files import read_sent

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from talaria.core.errors import TalariaError
 from talaria.core.gateway_part import GatewayPart, S
-from talaria.workspace.chat_folders import ChatFolders
+from talaria.workspace.places import ChatFolders
 
 if TYPE_CHECKING:
     from talaria.access.budgets import Budgets

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +11,10 @@ import pytest
 
 from chaos.start_kills import SUBREAPER, StartKillRun
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
-from talaria.workspace.sandbox.port import ProcessLimits, SandboxCommand, shell
-from talaria.workspace.sandbox.process import SPAWNER
+from talaria.workspace.sandbox.group import children
+from talaria.workspace.sandbox.port import ProcessLimits, SandboxCommand, hand_over, shell
 from talaria.workspace.sandbox.process import run as run_command
 from talaria.workspace.sandbox.proof import prove
-from talaria.workspace.sandbox.users import hand_over
 
 
 @pytest.fixture
@@ -39,6 +37,7 @@ def subreaper() -> Iterator[None]:
 async def test_a_gateway_that_inherits_processes_reaps_them(
     tmp_path: Path, sandbox: BubblewrapSandbox
 ) -> None:
+    before = children()
     places = (tmp_path / "folder", tmp_path / "home", tmp_path / "tmp")
     for place in places:
         place.mkdir()
@@ -47,9 +46,7 @@ async def test_a_gateway_that_inherits_processes_reaps_them(
     assert (await run_command(sandbox, command)).ending.code == 3
     ended = replace(command, argv=shell("sleep 1000"), limits=ProcessLimits(seconds=0.1))
     assert (await run_command(sandbox, ended)).ending.timed_out
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    groups = [os.getpgid(int(pid)) for pid in children]
-    assert [group for group in groups if group not in (os.getpgid(0), SPAWNER.pid)] == []
+    assert children() == before
 
 
 @pytest.mark.usefixtures("sandbox")

@@ -22,7 +22,7 @@ from talaria.core.ids import ChatKey
 from talaria.core.turns import Inbound
 from talaria.store.memory import MemoryStore
 from talaria.testing.telegram_platform import BOT_ID, Json, TelegramPlatform
-from talaria.workspace.chat_folders import ChatFolders
+from talaria.workspace.places import ChatFolders
 
 ALLOWED = 7
 KINDS = (

@@ -24,7 +24,7 @@ from talaria.core.turns import Sender
 from talaria.store.store import Store
 from talaria.turns.sending import MAX_TEXT, ChatSender
 from talaria.turns.settings import TurnSettings
-from talaria.workspace.chat_folders import ChatFolders
+from talaria.workspace.places import ChatFolders
 
 ME = Sender("tester")
 PULL = ChatKey("agent:main:http:api:home")

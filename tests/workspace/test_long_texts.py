@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from talaria.workspace.folder import Folder
-from talaria.workspace.long_texts import begin_text, keep_message
 from talaria.workspace.reading import Position, read_page
+from talaria.workspace.uploads import begin_text, keep_message
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ sys.platform = "darwin"
 
 from pathlib import Path
 from talaria.workspace.folder import Folder
-from talaria.workspace.openat2 import find_openat2
+from talaria.workspace.rights import find_openat2
 
 folder = Folder(Path(sys.argv[1]))
 os.umask(0)

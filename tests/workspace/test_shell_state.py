@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from talaria.core.shells import ShellState
-from talaria.workspace.shell_state import MAX_STATE_BYTES, compare, load_state, parse_dump, save_state
+from talaria.workspace.shell import MAX_STATE_BYTES, compare, load_state, parse_dump, save_state
 
 GIVEN = {"PATH": "/bin", "TOKEN": "from the settings", "A": "old"}
 

@@ -43,7 +43,7 @@ from talaria.turns.deletion import Deletions
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.sending import ChatSender
 from talaria.turns.settings import TurnSettings
-from talaria.workspace.chat_folders import ChatFolders
+from talaria.workspace.places import ChatFolders
 from talaria.workspace.workspaces import ChatWorkspaces
 
 T = TypeVar("T")

@@ -52,7 +52,7 @@ from talaria.operations.sessions import (
     show_session,
 )
 from talaria.parts import PARTS
-from talaria.workspace.chat_folders import ChatFolders
+from talaria.workspace.places import ChatFolders
 
 _MAX_RESULT_CHARS = 160
 

@@ -22,9 +22,8 @@ from talaria.net.fetcher import FetchedPage
 from talaria.tools.tool import ToolContext
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.landlock import NoSandbox
-from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, SandboxError
+from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, SandboxError, hand_over
 from talaria.workspace.sandbox.process import SandboxedProcess, Stream, open_process
-from talaria.workspace.sandbox.users import hand_over
 
 _log = logging.getLogger("talaria.tools")
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from talaria.core.errors import ToolError
+from talaria.core.loop_share import Pace
 from talaria.core.tasks import running
 from talaria.core.text import printable
 from talaria.core.units import format_size
@@ -27,7 +28,6 @@ from talaria.tools import matcher
 from talaria.tools.function import Arguments
 from talaria.tools.tool import CallScope, ToolContext
 from talaria.workspace.folder import FileKind, Folder, FolderPath
-from talaria.workspace.pace import Pace
 from talaria.workspace.reading import Glob, is_binary, walk
 
 _MAX_HITS = 200

@@ -31,8 +31,8 @@ from talaria.core.turns import ReplyPlace
 from talaria.store.store import Store
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
-from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.folder import Folder
+from talaria.workspace.places import ChatFolders
 from talaria.workspace.sent_files import keep_copy
 
 _log = logging.getLogger("talaria.sending")

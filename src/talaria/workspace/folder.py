@@ -38,12 +38,11 @@ from urllib.parse import quote
 from talaria.core.errors import ToolError
 from talaria.core.files import PRIVATE
 from talaria.core.ids import ChatKey, asking_chat
+from talaria.core.loop_share import Pace
 from talaria.core.text import NOT_IN_LINES, printable
 from talaria.core.units import format_size
-from talaria.workspace.openat2 import find_openat2
-from talaria.workspace.pace import Pace
 from talaria.workspace.quota import FolderQuota
-from talaria.workspace.rights import PRIVATE_FOLDER, give, keep_rights, make_folder, new_owner
+from talaria.workspace.rights import PRIVATE_FOLDER, find_openat2, give, keep_rights, make_folder, new_owner
 
 MAX_READ_BYTES = 64 << 20
 MAX_WRITE_BYTES = 16 << 20

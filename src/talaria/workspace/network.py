@@ -19,8 +19,7 @@ from talaria.net.host_rules import AskHost
 from talaria.net.settings import NetworkSettings
 from talaria.observe.metrics import NetworkReading
 from talaria.workspace.places import SessionPlaces, make_private, session_folder
-from talaria.workspace.sandbox.port import NetworkAccess, Sandbox, SandboxError
-from talaria.workspace.sandbox.users import command_user
+from talaria.workspace.sandbox.port import NetworkAccess, Sandbox, SandboxError, command_user
 
 if TYPE_CHECKING:
     from talaria.net.host_rules import NetworkGate

@@ -21,20 +21,23 @@ from talaria.core.limits import Limits
 from talaria.core.tasks import finish_in_task
 from talaria.core.whole_files import replace_file
 from talaria.workspace.places import SessionPlaces, kept_sessions, make_private, remove_tree, session_folder
-from talaria.workspace.process_files import (
+from talaria.workspace.sandbox.port import SandboxError
+from talaria.workspace.shell import SessionCommands
+from talaria.workspace.watched_process import (
     POLLED,
+    RING_BYTES,
     TOLD,
     ProcessFacts,
     ProcessRecord,
     RingPart,
+    StartingShim,
+    WatchedProcess,
     read_number,
     read_record,
     read_ring,
     without_cut_character,
+    write_input,
 )
-from talaria.workspace.sandbox.port import SandboxError
-from talaria.workspace.shell import SessionCommands
-from talaria.workspace.watched_process import RING_BYTES, StartingShim, WatchedProcess, write_input
 
 # A record, the folder of the process, and whether its session was told of its end.
 _Found: TypeAlias = tuple[ProcessRecord, Path, bool]

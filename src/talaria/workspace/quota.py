@@ -11,8 +11,8 @@ from pathlib import Path
 from talaria.core.bounded import BoundedDict
 from talaria.core.errors import ToolError
 from talaria.core.limits import Limits
+from talaria.core.loop_share import Pace
 from talaria.core.units import format_size
-from talaria.workspace.pace import Pace
 
 _KEPT_FOLDERS = 1024
 _MEASURED_AGAIN_SECONDS = 600.0

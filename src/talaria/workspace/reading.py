@@ -12,9 +12,9 @@ from io import BufferedReader
 
 from talaria.core.errors import ToolError
 from talaria.core.files import PRIVATE
+from talaria.core.loop_share import Pace
 from talaria.core.text import printable
 from talaria.workspace.folder import MAX_READ_BYTES, FileKind, Folder, FolderItem, FolderPath
-from talaria.workspace.pace import Pace
 
 MAX_VISITED = 20_000
 SNIFFED_BYTES = 8192

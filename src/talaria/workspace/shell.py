@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import shlex
@@ -12,17 +13,18 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from talaria.core.errors import ToolError
 from talaria.core.shells import OutputSink, ShellCommand, ShellEnd, ShellState
 from talaria.core.slots import FairThreads
 from talaria.core.tasks import stop
-from talaria.workspace.places import SessionPlaces
+from talaria.core.whole_files import replace_file
+from talaria.workspace.places import SessionPlaces, make_private
 from talaria.workspace.sandbox.choice import Sandboxes
-from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, SandboxError
+from talaria.workspace.sandbox.group import below
+from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, SandboxError, is_settable
 from talaria.workspace.sandbox.process import Ending, SandboxedProcess, open_process
-from talaria.workspace.shell_state import MAX_STATE_BYTES, compare, load_state, parse_dump, save_state
 
 if TYPE_CHECKING:
     from talaria.workspace.network import SessionNetworks
@@ -234,12 +236,6 @@ class _Watch:
         await self._sink(content)
 
 
-def _find_reader(pid: int, has_prompt: bool) -> str | None:
-    from talaria.workspace.sandbox.waiting import find_reader  # noqa: PLC0415 - rarely needed
-
-    return find_reader(pid, has_prompt=has_prompt)
-
-
 def _take_dump(path: Path) -> bytes | None:
     """Return what a command wrote when it ended, and remove the file; None if there is no such file."""
     try:
@@ -277,3 +273,81 @@ def _begin(state: ShellState) -> str:
     """Return the words that bring a shell into the session's state."""
     unset = f"unset {' '.join(state.removed)}; " if state.removed else ""
     return unset + (_ENTER.format(cwd=shlex.quote(state.cwd)) if state.cwd else "")
+
+
+# -- the saved state: where the shell is, and which variables its commands changed
+
+MAX_STATE_BYTES = 256 << 10
+_PASSING = {"PWD", "OLDPWD", "SHLVL", "_"}  # a shell sets them itself
+
+
+def parse_dump(content: bytes) -> tuple[str, dict[str, str]] | None:
+    """Return the working directory and the variables that a command wrote when it ended, separated by NULs.
+
+    None if there is nothing to be kept: the command ended before all was written, or wrote too much.
+    """
+    if not content.endswith(b"\0") or len(content) > MAX_STATE_BYTES:
+        return None
+    cwd, *variables = os.fsdecode(content[:-1]).split("\0")
+    pairs = (each.partition("=") for each in variables)
+    return cwd, {name: value for name, _, value in pairs if is_settable(name) and name not in _PASSING}
+
+
+def compare(before: ShellState, given: Mapping[str, str], cwd: str, found: Mapping[str, str]) -> ShellState:
+    """Return the state after a command that was given these variables and left those that were `found`.
+
+    Only differences are kept, so that a variable of the gateway's settings changes with the settings.
+    """
+    kept = {
+        name: value
+        for name, value in found.items()
+        if given.get(name) != value or before.changed.get(name) == value
+    }
+    removed = {*before.removed, *given} - {*found} - _PASSING
+    return ShellState(cwd if cwd.startswith("/") else before.cwd, kept, tuple(sorted(removed)))
+
+
+def load_state(path: Path) -> ShellState:
+    """Return the saved state; an empty one if there is none, or none that can be read. Blocks."""
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        saved: dict[str, Any] = json.loads(path.read_bytes())
+        changed = {str(name): str(value) for name, value in saved["changed"].items()}
+        return ShellState(str(saved["cwd"]), changed, tuple(map(str, saved["removed"])))
+    return ShellState()
+
+
+def save_state(path: Path, state: ShellState) -> None:
+    """Replace the saved state as a whole. Blocks. Raises `OSError`."""
+    make_private(path.parent)
+    # As ASCII, since a variable may have bytes that are no text.
+    text = json.dumps({"cwd": state.cwd, "changed": dict(state.changed), "removed": state.removed})
+    replace_file(path, text.encode("ascii"), is_durable=False)
+
+
+# -- a program that waits for someone to type on its terminal
+
+_IS_X86 = os.uname().machine == "x86_64"
+_READ = {0, 19} if _IS_X86 else {63, 65}  # read, readv
+# A program that waits for several things at once; only a prompt tells that the terminal is one of them.
+_POLL = {7, 23, 232, 270, 271, 281, 441} if _IS_X86 else {22, 72, 73, 441}
+_MOST_LOOKED_AT = 512
+
+
+def _find_reader(pid: int, has_prompt: bool) -> str | None:
+    """Return the name of a process below `pid` that waits for input of its terminal; None if none is known
+    to. `has_prompt` says that the last line of the output was not ended, as after a question. Blocks."""
+    for process in below(pid)[:_MOST_LOOKED_AT]:
+        with suppress(OSError, ValueError):
+            words = Path(f"/proc/{process}/syscall").read_text().split()
+            if not words[0].isdigit():
+                continue  # it is running
+            call, first = int(words[0]), int(words[1], 16)
+            is_asking = call in _READ and _is_terminal(process, first)
+            if is_asking or (has_prompt and call in _POLL and _is_terminal(process, 0)):
+                return Path(f"/proc/{process}/comm").read_text().strip() or None
+    return None
+
+
+def _is_terminal(process: int, fd: int) -> bool:
+    target = os.readlink(f"/proc/{process}/fd/{fd}")  # noqa: PTH115
+    return target.startswith(("/dev/pts/", "/dev/tty", "/dev/console"))

@@ -24,6 +24,7 @@ import msgspec
 
 from talaria.core.clock import Clock
 from talaria.core.errors import BadRequest, NotFound, StoreError, TalariaError, ToolError
+from talaria.core.files import MESSAGES
 from talaria.core.ids import ChatKey
 from talaria.core.messages import File, Part, Text
 from talaria.core.slots import FairThreads
@@ -31,7 +32,6 @@ from talaria.core.text import DIRECTION_MARKS, EMBEDDINGS, NOT_IN_LINES, printab
 from talaria.core.units import format_size
 from talaria.core.whole_files import replace_file
 from talaria.workspace.folder import Folder
-from talaria.workspace.long_texts import begin_text, keep_message
 from talaria.workspace.pictures import look_at, picture_part
 from talaria.workspace.quota import FolderFull, FolderQuota
 from talaria.workspace.rights import make_folder
@@ -412,3 +412,32 @@ def find_media_type(name: str, told: str, head: bytes) -> str:
     if told not in _DEFAULTS and _MEDIA_TYPE.fullmatch(told):
         return told
     return mimetypes.guess_type(name)[0] or _UNKNOWN
+
+
+# -- texts that are too long to be shown whole
+
+
+def begin_text(data: bytes, max_bytes: int) -> tuple[str, str]:
+    """Return the beginning of a text in UTF-8, at most `max_bytes` of it, and the arguments with which
+    `read_file` goes on; columns are bytes of a line.
+
+    The text is cut at the end of a line if there is one not too far away, and never inside a character.
+    """
+    head = data[:max_bytes]
+    at = head.rfind(b"\n") + 1
+    if at > len(head) // 2:
+        head = head[:at]
+    text = head.decode(errors="ignore")
+    kept = text.encode()
+    line, column = kept.count(b"\n") + 1, len(kept) - kept.rfind(b"\n")
+    return text.removeprefix("\ufeff"), f"offset={line}" if column == 1 else f"offset={line}, column={column}"
+
+
+def keep_message(folder: Folder, name: str, text: str, shown_bytes: int) -> tuple[Text, File]:
+    """Write a long message into the chat's folder, and return what a model gets of it. Raises `ToolError`;
+    `FolderFull` if the folder has no room. Blocks."""
+    data = text.encode(errors="replace")
+    path = folder.resolve(f"{MESSAGES}/{name}.txt")
+    folder.write(path, data, len(data))
+    beginning, rest = begin_text(data, shown_bytes)
+    return Text(beginning), File("message.txt", str(path), "text/plain", len(data), rest=rest)

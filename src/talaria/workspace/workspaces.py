@@ -14,9 +14,9 @@ from talaria.cluster.chat_places import ChatPlaces
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.limits import Limits
 from talaria.core.tasks import finish
-from talaria.workspace.chat_folders import ChatFolders
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.places import (
+    ChatFolders,
     SessionPlaces,
     has_passing,
     kept_sessions,

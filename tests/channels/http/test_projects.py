@@ -12,7 +12,7 @@ from support.gateway import Api, in_process
 from talaria.core.errors import BadRequest
 from talaria.core.ids import ChatKey
 from talaria.testing.model_server import ModelServer
-from talaria.workspace.chat_folders import ChatFolders
+from talaria.workspace.places import ChatFolders
 
 WRITE = '[[call write_file {"path": "made.txt", "content": "by the agent"}]][[reply ok]]'
 

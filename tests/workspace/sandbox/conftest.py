@@ -12,9 +12,8 @@ import pytest
 
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
 from talaria.workspace.sandbox.landlock import LandlockSandbox, NoSandbox
-from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, shell
+from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, hand_over, shell
 from talaria.workspace.sandbox.proof import prove
-from talaria.workspace.sandbox.users import hand_over
 
 PYTHON = os.path.realpath(sys.executable)
 PREFIX = Path(os.path.realpath(sys.base_prefix))

@@ -17,9 +17,8 @@ from typing import Any
 from talaria.workspace.sandbox import group
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
 from talaria.workspace.sandbox.landlock import LandlockSandbox, NoSandbox
-from talaria.workspace.sandbox.port import Sandbox, SandboxCommand, SandboxError, shell
+from talaria.workspace.sandbox.port import Sandbox, SandboxCommand, SandboxError, hand_over, shell
 from talaria.workspace.sandbox.process import open_process
-from talaria.workspace.sandbox.users import hand_over
 
 FIELDS = (
     "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",

@@ -26,9 +26,8 @@ from random import Random
 from typing import Any
 
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
-from talaria.workspace.sandbox.port import ProcessLimits, SandboxCommand, SandboxError, shell
+from talaria.workspace.sandbox.port import ProcessLimits, SandboxCommand, SandboxError, hand_over, shell
 from talaria.workspace.sandbox.process import run
-from talaria.workspace.sandbox.users import hand_over
 
 BASES = ("/tmp", "/tmp", "/var/tmp", "/dev/shm")  # /tmp is the dangerous one
 NAMES = "abcdefghijkl"

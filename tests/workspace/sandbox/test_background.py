@@ -25,7 +25,6 @@ from talaria.core.limits import Limits, LimitSettings
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.places import SessionPlaces, session_places
-from talaria.workspace.process_files import read_record, read_ring
 from talaria.workspace.processes import BackgroundProcesses, SessionProcesses
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.group import start_time
@@ -34,7 +33,7 @@ from talaria.workspace.sandbox.port import Sandbox
 from talaria.workspace.sandbox.process import open_process
 from talaria.workspace.sandbox.shim import HEADER
 from talaria.workspace.shell import SessionCommands
-from talaria.workspace.watched_process import WatchedProcess
+from talaria.workspace.watched_process import WatchedProcess, read_record, read_ring
 from workspace.sandbox.conftest import Holders, Places
 
 KEY = ChatAddress("main", "test", "dm", "one").key()

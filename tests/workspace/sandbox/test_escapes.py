@@ -15,10 +15,9 @@ import pytest
 
 import talaria
 from talaria.workspace.sandbox.landlock import NoSandbox
-from talaria.workspace.sandbox.port import Sandbox, SandboxError
+from talaria.workspace.sandbox.port import Sandbox, SandboxError, command_user, hand_over
 from talaria.workspace.sandbox.process import run
 from talaria.workspace.sandbox.proof import prove
-from talaria.workspace.sandbox.users import command_user, hand_over
 from workspace.sandbox.conftest import Places
 
 pytestmark = pytest.mark.broken_database  # the home has a file with that name

@@ -25,9 +25,8 @@ from talaria.workspace.sandbox.mounts import (
     mount_options,
     takes_descriptors,
 )
-from talaria.workspace.sandbox.port import Launch, Sandbox, SandboxCommand, SandboxError
+from talaria.workspace.sandbox.port import Launch, Sandbox, SandboxCommand, SandboxError, hand_over
 from talaria.workspace.sandbox.process import run
-from talaria.workspace.sandbox.users import hand_over
 from workspace.sandbox import mount_attacks
 from workspace.sandbox.conftest import Places
 

@@ -18,9 +18,15 @@ from talaria.tools.mcp.settings import McpServer
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.places import SessionPlaces
 from talaria.workspace.sandbox.choice import Sandboxes
-from talaria.workspace.sandbox.port import PATH, NetworkAccess, ProcessLimits, Sandbox, SandboxCommand
+from talaria.workspace.sandbox.port import (
+    PATH,
+    NetworkAccess,
+    ProcessLimits,
+    Sandbox,
+    SandboxCommand,
+    system_paths,
+)
 from talaria.workspace.sandbox.process import SandboxedProcess, open_process
-from talaria.workspace.sandbox.system import system_paths
 
 _FOREVER = 3e8  # seconds
 _OPEN_FILES = 4096

@@ -22,13 +22,13 @@ from talaria.workspace.sandbox.port import (
     ProcessLimits,
     SandboxCommand,
     SandboxError,
+    command_user,
     open_arguments,
     open_data,
     open_folder,
     open_shared,
 )
 from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
-from talaria.workspace.sandbox.users import command_user
 
 _SHELL = "/bin/sh"
 _TMP, _OTHER_TMP = Path("/tmp"), Path("/run/tmp")  # noqa: S108 - inside, one of them is the session's

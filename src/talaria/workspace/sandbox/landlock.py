@@ -9,10 +9,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from talaria.workspace.sandbox import launcher
-from talaria.workspace.sandbox.port import Launch, SandboxCommand, SandboxError
+from talaria.workspace.sandbox.port import (
+    ACCOUNTS,
+    DEVICES,
+    PROC_FILES,
+    Launch,
+    SandboxCommand,
+    SandboxError,
+    command_user,
+    is_own_uid,
+    system_paths,
+)
 from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
-from talaria.workspace.sandbox.system import ACCOUNTS, DEVICES, PROC_FILES, system_paths
-from talaria.workspace.sandbox.users import command_user, is_own_uid
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from talaria.workspace.sandbox.port import PATH, SandboxError
-from talaria.workspace.sandbox.system import system_paths
+from talaria.workspace.sandbox.port import PATH, SandboxError, system_paths
 
 
 @dataclass(frozen=True, slots=True)

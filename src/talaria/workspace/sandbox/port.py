@@ -1,4 +1,4 @@
-"""The sandbox port: a command, its limits, and the way a backend starts it."""
+"""The sandbox port: commands and their user, limits, what they read of the system, and how they start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import fcntl
 import marshal
 import os
 import re
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
@@ -257,3 +258,83 @@ def open_shared(path: Path) -> int:
         os.close(fd)
         raise SandboxError("The network of the session has just ended.", "Run it again.") from error
     return fd
+
+
+# -- the user that commands run as when the gateway runs as root
+
+# As root the kernel enforces no limit of processes, and ownership protects nothing. So each folder that root
+# made for commands gets a user of its own, far from those of people, services and containers.
+_FIRST_UID, _UIDS = 0x54410000, 0xFFFF
+_NOBODY = 65534
+
+
+def command_user(folder: Path) -> tuple[int, int]:
+    """Return the uid and gid of commands that work in this folder; (0, 0) to stay the gateway's user.
+
+    As root that is the owner of the folder, so that files keep their owner. Raises `SandboxError` if root
+    owns it: `hand_over` changes that.
+    """
+    if os.geteuid() != 0:
+        return 0, 0
+    status = folder.stat()
+    if status.st_uid == 0:
+        text = f"The folder {folder} belongs to root, and commands do not run as root."
+        raise SandboxError(text, f"Give it to another user, such as: chown -R nobody {folder}")
+    return status.st_uid, status.st_gid or _NOBODY
+
+
+def hand_over(folders: tuple[Path, ...]) -> None:
+    """Give folders that root owns, and what is in them, to the user of the first one. Does nothing unless
+    the gateway runs as root. Links are not followed."""
+    if os.geteuid() != 0:
+        return
+    status = folders[0].stat()
+    uid = status.st_uid or _own_uid(folders[0])
+    gid = status.st_gid or uid
+    for folder in folders:
+        if folder.stat().st_uid != uid:
+            for _, folder_names, file_names, fd in os.fwalk(folder, follow_symlinks=False):
+                for name in (*folder_names, *file_names):
+                    os.chown(name, uid, gid, dir_fd=fd, follow_symlinks=False)
+            os.chown(folder, uid, gid)
+
+
+def is_own_uid(uid: int) -> bool:
+    """Return whether a user was made for one folder. Any other may own files and processes elsewhere."""
+    return _FIRST_UID <= uid < _FIRST_UID + _UIDS
+
+
+def _own_uid(folder: Path) -> int:
+    uid = _FIRST_UID + zlib.crc32(os.fsencode(folder)) % _UIDS
+    with open("/proc/self/uid_map") as file:  # noqa: PTH123 - a container may have fewer users
+        ranges = [[int(word) for word in line.split()] for line in file]
+    return uid if any(first <= uid < first + count for first, _, count in ranges) else _NOBODY
+
+
+# -- the folders and files of the system that commands may read
+
+_PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
+# Not the whole of /etc, which also has passwords, keys and names of this machine.
+_SETTINGS = (
+    "alternatives", "ca-certificates", "crypto-policies", "fonts", "gai.conf", "gitconfig", "host.conf",
+    "hosts", "inputrc", "java", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.conf",
+    "localtime", "magic", "mailcap", "mime.types", "nsswitch.conf", "pki/ca-trust", "pki/tls/cert.pem",
+    "pki/tls/certs", "profile.d", "protocols", "python3", "resolv.conf", "services", "skel",
+    "ssl/cert.pem", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vim",
+)  # fmt: skip
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
+ACCOUNTS = ("/etc/passwd", "/etc/group")
+# Facts of the machine that say nothing about its processes.
+PROC_FILES = (
+    "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/uptime", "/proc/version",
+    "/proc/filesystems", "/proc/sys/kernel/osrelease", "/proc/sys/kernel/ngroups_max",
+    "/proc/sys/kernel/cap_last_cap", "/proc/sys/vm/overcommit_memory", "/proc/sys/vm/max_map_count",
+    "/sys/devices/system/cpu", "/sys/kernel/mm/transparent_hugepage/hpage_pmd_size",
+)  # fmt: skip
+
+
+def system_paths(hidden: tuple[Path, ...]) -> Iterator[Path]:
+    """Yield the paths that exist here, apart from those that contain one of the `hidden` folders."""
+    for path in (*map(Path, _PROGRAMS), *(Path("/etc", name) for name in _SETTINGS)):
+        if path.exists() and not any(each.is_relative_to(path) for each in hidden):
+            yield path

@@ -22,8 +22,14 @@ from typing import Any
 import talaria
 from talaria.core.tasks import finish_in_task
 from talaria.workspace.sandbox.group import parse_status, start_time
-from talaria.workspace.sandbox.port import Launch, Sandbox, SandboxCommand, SandboxError, open_data
-from talaria.workspace.sandbox.users import command_user
+from talaria.workspace.sandbox.port import (
+    Launch,
+    Sandbox,
+    SandboxCommand,
+    SandboxError,
+    command_user,
+    open_data,
+)
 
 _PIECE = 64 << 10
 _PATIENCE = 5.0  # seconds; the spawner needs less to end a command
@@ -77,8 +83,8 @@ class Completed:
 
 
 class SpawnerLink:
-    """The gateway's side of the spawner (`sandbox.spawner`), which starts its commands. The spawner is started
-    with the first command, and anew if it is gone. It ends with this process."""
+    """The gateway's side of the program `sandbox.spawner`, which starts its commands. The program is started
+    with the first command, and again if it is gone. It ends with this process."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -86,8 +92,8 @@ class SpawnerLink:
         self.pid = 0  # of the spawner, once a command has needed one
 
     def send(self, order: bytes, fds: Sequence[int]) -> socket.socket:
-        """Have a command started with these descriptors. Return its link: the spawner ends the command when it
-        is closed. Raises `OSError`."""
+        """Have a command started with these descriptors. Return its link. The spawner ends the command when
+        the link is closed. Raises `OSError`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ordered = open_data("order", order)
         try:
@@ -299,8 +305,8 @@ class SandboxedProcess:
         self._ended.set()
 
     async def _kill_lost(self) -> None:
-        """End a command without its spawner. A supervisor ends with the spawner by itself, and its command with
-        it; if it were killed, processes of the command could stay."""
+        """End a command without its spawner. A supervisor ends its command by itself when the spawner dies;
+        if it were killed, processes of the command could stay."""
         if self._launch.confined is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)

@@ -15,9 +15,15 @@ from pathlib import Path
 
 from talaria.core.errors import TalariaError
 from talaria.workspace.sandbox import canary
-from talaria.workspace.sandbox.port import NetworkAccess, ProcessLimits, Sandbox, SandboxCommand, SandboxError
+from talaria.workspace.sandbox.port import (
+    NetworkAccess,
+    ProcessLimits,
+    Sandbox,
+    SandboxCommand,
+    SandboxError,
+    hand_over,
+)
 from talaria.workspace.sandbox.process import run
-from talaria.workspace.sandbox.users import hand_over
 
 _LIMITS = ProcessLimits(seconds=60.0)  # a loaded machine takes its time, and doctor waits for the answer
 _SHOWN = 3

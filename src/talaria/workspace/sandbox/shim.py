@@ -1,4 +1,4 @@
-"""A copy of the spawner: keeps one background command, its input, its output and its end, without the gateway.
+"""A copy of the spawner: keeps one background command with its input, output and end, without the gateway.
 
 It is in a session of its own, so that it outlives the gateway. The command runs only if the gateway lives
 when the record is on the disk. From then on everything is in the process's folder:
