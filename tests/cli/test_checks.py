@@ -12,13 +12,13 @@ from talaria.cli.machine_checks import _owed, check_gateway, check_home, check_i
 from talaria.cli.model_checks import _check_running
 from talaria.config.home import Home
 from talaria.config.settings import Settings
-from talaria.core.findings import Finding
+from talaria.core.problems import Problem
 from talaria.core.version import this_version
 from talaria.models.catalog import ModelChoice
 
 
 def told(findings: Any) -> list[tuple[str, str, str]]:
-    return [(found.name, str(found.level), found.text) for found in findings]
+    return [(found.subject, str(found.severity), found.text) for found in findings]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_home_is_looked_at_as_a_folder(home: Home, tmp_path: Path) -> None:
     assert found.command == ""
     below = Home(file.path / "home")
     (found,) = check_home(below, {})
-    assert (str(found.level), found.text) == (
+    assert (str(found.severity), found.text) == (
         "problem",
         f"{below.path} cannot be made: {file.path} cannot be written.",
     )
@@ -50,7 +50,7 @@ def test_a_home_is_looked_at_as_a_folder(home: Home, tmp_path: Path) -> None:
 def test_an_open_home_is_closed_only_if_it_is_one(home: Home) -> None:
     home.path.chmod(0o755)
     (found,) = check_home(home, {})
-    assert (str(found.level), found.command) == ("warn", "")
+    assert (str(found.severity), found.command) == ("warn", "")
     assert found.text == f"{home.path} is open to other users (mode 0755)."
     home.config.touch()
     (found,) = check_home(home, {})
@@ -61,7 +61,7 @@ def test_an_open_home_is_closed_only_if_it_is_one(home: Home) -> None:
 def test_a_file_in_the_place_of_a_folder_is_told(home: Home) -> None:
     home.logs.write_text("")
     _, found = check_home(home, {})
-    assert (str(found.level), found.text) == (
+    assert (str(found.severity), found.text) == (
         "problem",
         f"{home.logs} is a file, and a folder is needed there.",
     )
@@ -75,8 +75,8 @@ def status(**more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def found(name: str, **more: Any) -> list[Finding]:
-    return [each for each in check_gateway("http://h", status(**more)) if each.name == name]
+def found(name: str, **more: Any) -> list[Problem]:
+    return [each for each in check_gateway("http://h", status(**more)) if each.subject == name]
 
 
 def test_a_gateway_that_is_well_has_three_lines() -> None:
@@ -91,12 +91,12 @@ def test_a_gateway_that_is_well_has_three_lines() -> None:
 
 def test_what_is_wrong_with_a_gateway_is_told() -> None:
     old, _ = found("gateway", version="0.0.1")
-    assert (str(old.level), old.text) == (
+    assert (str(old.severity), old.text) == (
         "warn",
         f"The running gateway is version 0.0.1, this program is {this_version()}.",
     )
     (closed,) = found("gateway", ready=False, reasons=["the disk is full.", "it starts"])
-    assert (str(closed.level), closed.text) == (
+    assert (str(closed.severity), closed.text) == (
         "problem",
         f"Running at http://h (pid {os.getpid()}), but not accepting: the disk is full; it starts.",
     )
@@ -104,7 +104,7 @@ def test_what_is_wrong_with_a_gateway_is_told() -> None:
     _, pending = found("gateway", config={"pending": ["http.port", "log.format"]})
     assert pending.text == "http.port, log.format in config.toml will count from the gateway's next start on."
     (store,) = found("store", store={"trouble": "No room."})
-    assert (str(store.level), store.text) == ("problem", "No room.")
+    assert (str(store.severity), store.text) == ("problem", "No room.")
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_a_channel_that_is_not_ready_is_told(state: str, fix: str | None) -> Non
         return
     (channel,) = channels
     assert channel.text == f"The gateway's channel is {state.rstrip('.')}."
-    assert channel.fix.startswith(fix)
-    assert bool(channel.fix) is bool(fix)
+    assert channel.hint.startswith(fix)
+    assert bool(channel.hint) is bool(fix)
 
 
 def test_what_is_owed_is_counted_with_the_age_of_the_oldest() -> None:
@@ -161,13 +161,13 @@ def test_the_model_of_a_running_gateway_is_told() -> None:
         ("model", "ok", "The running gateway answers with local/tiny.")
     ]
     (none,) = _check_running(running(""), same)
-    assert (str(none.level), none.text, none.command) == (
+    assert (str(none.severity), none.text, none.command) == (
         "problem", "The running gateway has no model.", "talaria setup",
     )  # fmt: skip
     _, differs = _check_running(running("openai/other"), same)
-    assert str(differs.level) == "warn"
+    assert str(differs.severity) == "warn"
     assert "they name openai/gpt, and the running gateway answers with openai/other." in differs.text
     (used,) = _check_running(running("openai/gpt", {"openai": "OPENAI_API_KEY"}), same)
-    assert (str(used.level), "OPENAI_API_KEY is not among its variables" in used.text) == ("problem", True)
+    assert (str(used.severity), "OPENAI_API_KEY is not among its variables" in used.text) == ("problem", True)
     spare, answers = _check_running(running("openai/gpt", {"other": "OTHER_KEY"}), same)
-    assert (str(spare.level), str(answers.level)) == ("warn", "ok")
+    assert (str(spare.severity), str(answers.severity)) == ("warn", "ok")

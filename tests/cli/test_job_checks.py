@@ -11,7 +11,6 @@ from talaria.cli.job_checks import check_jobs, find_jobs
 from talaria.config.home import Home
 from talaria.config.settings import settings_type
 from talaria.core.clock import SystemClock
-from talaria.core.findings import Level
 from talaria.core.ids import ChatKey, JobId, OwnerId
 from talaria.core.jobs import (
     MAX_FAILURES,
@@ -25,6 +24,7 @@ from talaria.core.jobs import (
     SlotState,
 )
 from talaria.core.people import OWNER
+from talaria.core.problems import Severity
 from talaria.core.turns import Sender
 from talaria.parts import PARTS
 from talaria.store.engines import open_store
@@ -37,10 +37,10 @@ async def test_jobs_that_cannot_run_or_be_heard_are_told(tmp_path: Path) -> None
     home.prepare()
     assert await find_jobs(home, settings, None) == ()
 
-    async def told(*, is_running: bool = False) -> list[tuple[Level, str, str]]:
+    async def told(*, is_running: bool = False) -> list[tuple[Severity, str, str]]:
         jobs = await find_jobs(home, settings, None)
         found = check_jobs(jobs, home, settings, PARTS, is_running=is_running)
-        return [(finding.level, finding.text, finding.command) async for finding in found]
+        return [(finding.severity, finding.text, finding.command) async for finding in found]
 
     async def save(**plans: JobPlan) -> None:
         origin = JobOrigin(OWNER, CHAT, Sender("me"))
@@ -51,7 +51,7 @@ async def test_jobs_that_cannot_run_or_be_heard_are_told(tmp_path: Path) -> None
 
     hourly = JobPlan("look", Every(3600, 0.0), "")
     await save(fine=hourly)
-    assert await told() == [(Level.OK, "1 job active.", "")]
+    assert await told() == [(Severity.OK, "1 job active.", "")]
 
     await save(
         lost=msgspec.structs.replace(hourly, zone="Mars/Olympus"),
@@ -70,7 +70,7 @@ async def test_jobs_that_cannot_run_or_be_heard_are_told(tmp_path: Path) -> None
         order = EditJob(late.id, late.version, late.plan, late.state, time.time() - 3600)
         await store.jobs.edit(order)
     found = await told()
-    assert {level for level, *_ in found} == {Level.WARN}
+    assert {level for level, *_ in found} == {Severity.WARN}
     texts = "\n".join(text for _, text, _ in found)
     assert "“failing” is paused: it failed 10 times in a row" in texts
     assert "“lost” has a time zone that this machine does not know: Mars/Olympus" in texts

@@ -35,7 +35,6 @@ from talaria.config.home import DEFAULT_HOME, Home
 from talaria.config.issues import Issue
 from talaria.core.entries import Entry, EntryBody, Hidden, ReasoningSet, TitleSet
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Finding, Level
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.messages import (
     AssistantMessage,
@@ -49,6 +48,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
+from talaria.core.problems import ok, warn
 from talaria.models.discovery import DetectedProvider
 from talaria.models.local.runtime import _describe_exit
 from talaria.models.local.weights import FetchProgress, FetchStage
@@ -253,15 +253,15 @@ def test_the_doctor_tells_how_much_room_there_is(tmp_path: Path, monkeypatch: py
         (NO_SPACE - 1, "problem"),
     ):
         monkeypatch.setattr(shutil, "disk_usage", lambda folder, free=free: usage(0, 0, free))
-        assert _check_disk(tmp_path).level == level, free
+        assert _check_disk(tmp_path).severity == level, free
 
 
 def test_a_clock_before_the_installation_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    levels = [(each.name, each.level) for each in check_machine(Home(tmp_path))]
+    levels = [(each.subject, each.severity) for each in check_machine(Home(tmp_path))]
     assert [name for name, _ in levels] == ["talaria", "clock", "disk"]
     assert ("clock", "ok") in levels
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert ("clock", "problem") in [(each.name, each.level) for each in check_machine(Home(tmp_path))]
+    assert ("clock", "problem") in [(each.subject, each.severity) for each in check_machine(Home(tmp_path))]
 
 
 def progress(stage: FetchStage, done: int, total: int = 100) -> FetchProgress:
@@ -348,8 +348,8 @@ def test_sessions_are_a_table() -> None:
 def test_findings_are_printed_with_their_fix_and_their_command(capsys: pytest.CaptureFixture[str]) -> None:
     _print(
         [
-            Finding("disk", Level.OK, "All good."),
-            Finding("model", Level.WARN, "Two\nlines.", "Do\x1b this.", "talaria setup"),
+            ok("disk", "All good."),
+            warn("model", "Two\nlines.", "Do\x1b this.", "talaria setup"),
         ]
     )
     margin = " " * (len("problem") + 2 + _NAME_WIDTH + 2)

@@ -13,7 +13,7 @@ from talaria.cli.doctor import examine
 from talaria.cli.main import main
 from talaria.config.home import Home
 from talaria.config.plugin_sources import find_plugins
-from talaria.core.findings import Level
+from talaria.core.problems import Severity
 from talaria.plugins.records import Quarantined, quarantine
 
 Plugins = Callable[..., tuple[int, str, str]]
@@ -56,8 +56,8 @@ def test_plugins_are_listed_checked_and_released(tmp_path: Path, run: Plugins) -
     (good,) = [each for each in find_plugins(Home(tmp_path), {}) if each.name == "good"]
     quarantine(tmp_path, "good", Quarantined(good.digest(), "It held the event loop.", 0.0))
     findings = asyncio.run(examine(Home(tmp_path), {}))
-    told = [(each.level, each.text, each.command) for each in findings if each.name == "plug-ins"]
-    assert [level for level, _, _ in told] == [Level.WARN, Level.PROBLEM]
+    told = [(each.severity, each.text, each.command) for each in findings if each.subject == "plug-ins"]
+    assert [level for level, _, _ in told] == [Severity.WARN, Severity.PROBLEM]
     assert "[plugins.gone], but there is no plug-in gone" in told[0][1]
     assert told[1][1:] == (
         "good (plugins/good.py) is quarantined. It held the event loop.",

@@ -27,8 +27,8 @@ from talaria.config.load import load
 from talaria.core.clock import SystemClock
 from talaria.core.cluster import Member, MemberFigures
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Level
 from talaria.core.ids import OwnerId, PlaceId
+from talaria.core.problems import Severity
 from talaria.gateway import Gateway
 from talaria.parts import PARTS
 from talaria.store.postgres.store import PostgresStore
@@ -125,7 +125,7 @@ async def test_a_gateway_that_cannot_serve_beside_another_is_refused(
             pass
     await join(postgres_database, msgspec.structs.replace(FAR, owner=OwnerId("own_far")))
     found = [each async for each in check_cluster(load(tmp_path, environ, PARTS).settings, environ, None)]
-    assert [each.level for each in found] == [Level.OK, Level.OK, Level.PROBLEM]
+    assert [each.severity for each in found] == [Severity.OK, Severity.OK, Severity.PROBLEM]
     assert "cannot reach this gateway at http://127.0.0.1" in found[-1].text
     good = {**environ, **TOKEN, "TALARIA_CLUSTER__ADVERTISE_URL": "http://10.0.0.1:8765"}
     async with serving(tmp_path, good) as gateway:

@@ -7,8 +7,8 @@ import pytest
 from talaria.cluster.member_checks import ClusterToken, check_members, find_trouble, is_loopback, read_boot
 from talaria.core.cluster import Member, MemberFigures
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Level
 from talaria.core.ids import OwnerId, PlaceId
+from talaria.core.problems import Severity
 
 
 def member(
@@ -123,28 +123,28 @@ def test_processes_of_one_machine_have_the_same_boot() -> None:
     ("members", "has_token", "levels"),
     [
         ([], True, []),
-        ([member("a")], False, [Level.OK, Level.OK]),
-        ([member("a", shared=True), member("b", shared=True)], True, [Level.OK]),
-        ([member("a", shared=True), member("b", shared=True)], False, [Level.OK, Level.PROBLEM]),
-        ([member("a"), member("b")], True, [Level.OK, Level.WARN]),
-        ([member("a", shared=True), member("b")], True, [Level.OK, Level.PROBLEM]),
-        ([member("a", files="x"), member("b", files="y")], True, [Level.OK, Level.PROBLEM]),
-        ([member("a", files="x"), member("b", shared=True)], True, [Level.OK]),
+        ([member("a")], False, [Severity.OK, Severity.OK]),
+        ([member("a", shared=True), member("b", shared=True)], True, [Severity.OK]),
+        ([member("a", shared=True), member("b", shared=True)], False, [Severity.OK, Severity.PROBLEM]),
+        ([member("a"), member("b")], True, [Severity.OK, Severity.WARN]),
+        ([member("a", shared=True), member("b")], True, [Severity.OK, Severity.PROBLEM]),
+        ([member("a", files="x"), member("b", files="y")], True, [Severity.OK, Severity.PROBLEM]),
+        ([member("a", files="x"), member("b", shared=True)], True, [Severity.OK]),
         (
             [member("a", shared=True), member("b", shared=True, version="1.1")],
             True,
-            [Level.OK, Level.WARN],
+            [Severity.OK, Severity.WARN],
         ),
         (
             [member("a", shared=True, url="http://127.0.0.1:1"), member("b", boot="two", shared=True)],
             True,
-            [Level.OK, Level.PROBLEM],
+            [Severity.OK, Severity.PROBLEM],
         ),
     ],
 )
 def test_doctor_judges_the_living_members(
-    members: list[Member], has_token: bool, levels: list[Level]
+    members: list[Member], has_token: bool, levels: list[Severity]
 ) -> None:
     found = list(check_members(members, ClusterToken("A_TOKEN", is_set=has_token)))
-    assert [finding.level for finding in found] == levels
-    assert all(finding.fix for finding in found if finding.level is not Level.OK)
+    assert [finding.severity for finding in found] == levels
+    assert all(finding.hint for finding in found if finding.severity is not Severity.OK)

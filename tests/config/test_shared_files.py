@@ -9,7 +9,7 @@ import pytest
 from talaria.config.home import Home
 from talaria.config.shared_files import MARK, check_shared_files, examine_shared_files
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Level
+from talaria.core.problems import Severity
 from talaria.store.settings import StoreSettings
 
 
@@ -31,7 +31,7 @@ def refusal(home: Home, shared: Path) -> str:
     with pytest.raises(ConfigError) as caught:
         check_shared_files(home, shared)
     (finding,) = examine_shared_files(home, StoreSettings(files=str(shared)))
-    assert finding.level is Level.PROBLEM
+    assert finding.severity is Severity.PROBLEM
     assert caught.value.hint
     return caught.value.user_text
 
@@ -43,7 +43,7 @@ def test_all_homes_find_one_id_in_a_folder(home: Home, shared: Path, tmp_path: P
     assert len(found) == 1
     assert [each.name for each in shared.iterdir()] == [MARK]
     (finding,) = examine_shared_files(home, StoreSettings(files=str(shared)))
-    assert (finding.level, str(shared) in finding.text) == (Level.OK, True)
+    assert (finding.severity, str(shared) in finding.text) == (Severity.OK, True)
 
 
 def test_a_folder_that_is_not_mounted_is_refused(home: Home, shared: Path, tmp_path: Path) -> None:

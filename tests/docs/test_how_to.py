@@ -19,7 +19,7 @@ from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Level, ok
+from talaria.core.problems import Severity, ok
 from talaria.models.catalog import Catalog
 from talaria.models.known import Abilities, Prices
 from talaria.models.providers import Providers
@@ -91,7 +91,7 @@ async def test_a_channel_is_one_line_more_in_the_list(tmp_path: Path) -> None:
             assert network.acknowledged == ["1", "1", "2", "3"]
             found = await examine(Home(tmp_path), environ, parts=parts)
             assert ok("pager", "The network test is there.") in found
-            assert not [each for each in found if each.level is Level.PROBLEM]
+            assert not [each for each in found if each.severity is Severity.PROBLEM]
 
 
 def test_the_settings_of_a_channel_are_checked_like_all_others(tmp_path: Path) -> None:

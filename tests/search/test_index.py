@@ -12,12 +12,12 @@ import pytest
 from contracts.store_orders import START
 from support.search_world import AWAY, HOME, SearchWorld, said
 from talaria.core.errors import BadRequest
-from talaria.core.findings import Level
 from talaria.core.gateway_part import Examination, NoSettings
 from talaria.core.ids import SessionId
 from talaria.core.ledger import BranchPoint
 from talaria.core.messages import AssistantMessage, ToolCall, ToolResult, ToolResults
 from talaria.core.people import EVERYTHING, Reach
+from talaria.core.problems import Severity
 from talaria.search.hits import IndexReading
 from talaria.search.index import LogIndex
 from talaria.search.side_file import VERSION, open_side_file
@@ -232,16 +232,16 @@ async def test_an_index_that_an_earlier_version_left_almost_empty_is_filled(worl
 
 @pytest.mark.parametrize(
     ("reading", "level"),
-    [(None, None), (IndexReading(3, 0), Level.OK), (IndexReading(3, 2), Level.WARN)],
+    [(None, None), (IndexReading(3, 0), Severity.OK), (IndexReading(3, 2), Severity.WARN)],
     ids=["unused", "whole", "behind"],
 )
 async def test_doctor_compares_the_index_with_the_log(
-    tmp_path: Path, reading: IndexReading | None, level: Level | None
+    tmp_path: Path, reading: IndexReading | None, level: Severity | None
 ) -> None:
     assert SEARCH_INDEX.findings is not None
     examination = Examination(tmp_path, NoSettings(), {}, {"search": msgspec.to_builtins(reading)})
     found = [finding async for finding in SEARCH_INDEX.findings(examination)]
-    assert [finding.level for finding in found] == [level] * (level is not None)
+    assert [finding.severity for finding in found] == [level] * (level is not None)
 
 
 async def test_a_file_that_is_gone_or_of_another_version_is_made_anew(world: SearchWorld) -> None:

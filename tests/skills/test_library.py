@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skills.skill_makers import add_skill, make_skill
-from talaria.core.findings import Level
+from talaria.core.problems import Severity
 from talaria.skills.checks import examine_skills
 from talaria.skills.diffs import count_hidden, show_changes
 from talaria.skills.front_matter import SkillError
@@ -179,7 +179,7 @@ def test_a_folder_that_is_no_skill_says_why(library: SkillLibrary, change, said:
     assert standing.state is SkillState.BROKEN
     assert said in standing.trouble and standing.hint
     assert counting(library) == []
-    assert [finding.level for finding in examine_skills(library.root.parent)] == [Level.WARN]
+    assert [finding.severity for finding in examine_skills(library.root.parent)] == [Severity.WARN]
 
 
 def test_files_of_version_control_are_no_part_of_a_skill(library: SkillLibrary) -> None:

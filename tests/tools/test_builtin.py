@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from talaria.core.findings import Level
 from talaria.core.gateway_part import Examination
+from talaria.core.problems import Severity
 from talaria.core.tools import Risk
 from talaria.net.settings import NetworkSettings
 from talaria.tools.builtin import NETWORK, builtin_sources, builtin_tools, describe_reach
@@ -105,5 +105,5 @@ async def test_doctor_says_that_commands_have_a_localhost_of_their_own(tmp_path:
     found = [finding async for finding in NETWORK.findings(Examination(tmp_path, named, {}))]
     if any("without a network" in finding.text for finding in found):
         pytest.skip("no network namespace can be made here")
-    assert [finding.level for finding in found] == [Level.WARN, Level.OK]
+    assert [finding.severity for finding in found] == [Severity.WARN, Severity.OK]
     assert "names 127.0.0.1:8080" in found[0].text

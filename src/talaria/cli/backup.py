@@ -22,7 +22,7 @@ from talaria.config.load import held_secrets, load
 from talaria.config.secrets_file import SECRETS_FILE
 from talaria.config.shared_files import KNOWN, examine_shared_files
 from talaria.core.errors import BadRequest, ConfigError, NotFound, TalariaError
-from talaria.core.findings import Level
+from talaria.core.problems import Severity
 from talaria.core.text import clean_line, list_some
 from talaria.core.units import format_size
 from talaria.core.version import this_version
@@ -163,8 +163,8 @@ def _find_shared(home: Home) -> Path | None:
             raise
         return None
     for finding in examine_shared_files(home, store):
-        if finding.level is Level.PROBLEM:
-            raise ConfigError(finding.text, finding.fix)
+        if finding.severity is Severity.PROBLEM:
+            raise ConfigError(finding.text, finding.hint)
     return store.shared
 
 

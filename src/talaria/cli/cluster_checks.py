@@ -9,8 +9,8 @@ from talaria.channels.http.part import HTTP
 from talaria.cluster.member_checks import ClusterToken, check_members, find_far_trouble, read_boot
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Finding, problem, warn
 from talaria.core.gateway_part import Status
+from talaria.core.problems import Problem, problem, warn
 from talaria.store.part import find_members
 from talaria.store.settings import is_file
 
@@ -19,7 +19,7 @@ _NAME = "cluster"
 
 async def check_cluster(
     settings: Settings, environ: Mapping[str, str], status: Status | None
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[Problem]:
     """Yield nothing for a database that one gateway serves. A running gateway has variables of its own, so
     it knows better whether it has the token."""
     url, cluster = settings.store.url, settings.cluster

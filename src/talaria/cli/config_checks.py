@@ -16,21 +16,21 @@ from talaria.config.load import Loaded, secret_files
 from talaria.config.secrets_file import SECRETS_FILE
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Finding, close_command, failed, ok, problem, shell, type_key, warn
 from talaria.core.gateway_part import Parts
+from talaria.core.problems import Problem, close_command, ok, problem, shell, type_key, warn
 from talaria.core.setting_marks import SECRET_MARKS, KeyPath
 
 
-def check_broken_config(home: Home, error: ConfigError, parts: Parts) -> Iterator[Finding]:
+def check_broken_config(home: Home, error: ConfigError, parts: Parts) -> Iterator[Problem]:
     """Yield a finding for each problem, so that each has its own remedy."""
     if isinstance(error, BadConfig):
         for issue in error.issues:
             yield problem("config", issue.text, "", _remedy(issue, home, parts))
     else:
-        yield failed("config", error, "talaria config edit" if home.config.is_file() else "")
+        yield error.problem("config", "talaria config edit" if home.config.is_file() else "")
 
 
-def check_config(home: Home, loaded: Loaded, parts: Parts, *, is_running: bool) -> Iterator[Finding]:
+def check_config(home: Home, loaded: Loaded, parts: Parts, *, is_running: bool) -> Iterator[Problem]:
     """A running gateway has variables of its own and is asked for them; those of this shell do not matter
     then."""
     issues = [each for each in loaded.issues if not (is_running and each.kind is IssueKind.UNSET_VARIABLE)]
@@ -41,7 +41,7 @@ def check_config(home: Home, loaded: Loaded, parts: Parts, *, is_running: bool) 
         yield ok("config", f"{home.config} {there}.")
 
 
-def check_secret_files(home: Home, settings: Settings) -> Iterator[Finding]:
+def check_secret_files(home: Home, settings: Settings) -> Iterator[Problem]:
     """Warn of files with secrets or conversations that other users can read."""
     for name in (*secret_files(settings), ENVIRONMENT, SECRETS_FILE, home.database.name):
         path = home.path / name
@@ -54,7 +54,7 @@ def check_secret_files(home: Home, settings: Settings) -> Iterator[Finding]:
 
 
 def _remedy(issue: Issue, home: Home, parts: Parts) -> str:
-    """Return a command for a shell, as in `Finding.command`."""
+    """Return a command for a shell, as in `Problem.command`."""
     if issue.variable:
         return shell("unset", issue.variable)
     change = ("talaria", "config", "set", dotted(issue.path))

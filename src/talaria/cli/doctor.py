@@ -30,14 +30,14 @@ from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings, settings_type
 from talaria.config.shared_files import examine_shared_files
 from talaria.core.errors import ConfigError, TalariaError
-from talaria.core.findings import Finding, Level, failed, problem
 from talaria.core.gateway_part import Examination, Parts, Status
+from talaria.core.problems import Problem, Severity, problem, run
 from talaria.core.text import clean, visible_json
 from talaria.jobs.views import JobView
 from talaria.parts import PARTS
 from talaria.store.engines import find_rescue
 
-_COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.PROBLEM: "red"}
+_COLOURS = {Severity.OK: "green", Severity.WARN: "yellow", Severity.PROBLEM: "red"}
 _NAME_WIDTH = 8
 _ANSWER_SECONDS = 10.0
 _PROGRAM = re.compile(r"(^|&& |`)talaria (\w+)")
@@ -59,37 +59,49 @@ def command(invocation: Invocation, as_json: bool, calls: bool) -> int:
     """
     found = run_loop(examine(invocation.find_home(), os.environ, calls=calls))
     findings = [_typable(finding, invocation) for finding in found]
-    problems = sum(finding.level is Level.PROBLEM for finding in findings)
+    problems = sum(finding.severity is Severity.PROBLEM for finding in findings)
     if as_json:
-        report = {"ok": not problems, "findings": findings}
+        report = {"ok": not problems, "findings": [*map(_as_json, findings)]}
         click.echo(visible_json(msgspec.json.format(msgspec.json.encode(report))))
     else:
         _print(findings)
-        warnings = sum(finding.level is Level.WARN for finding in findings)
+        warnings = sum(finding.severity is Severity.WARN for finding in findings)
         counts = f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}."
         click.echo(f"\n{counts if problems or warnings else 'Everything is fine.'}")
-        if not problems and not calls and any(each.name == "endpoint" for each in findings):
+        if not problems and not calls and any(each.subject == "endpoint" for each in findings):
             click.echo(invocation.spoken("The model was not called; `talaria doctor --call` calls it once."))
     return 1 if problems else 0
 
 
-def _typable(finding: Finding, invocation: Invocation) -> Finding:
-    """Return the finding with each `talaria` command as the user has to type it (program, `--home`)."""
-    texts = (finding.text, finding.fix, finding.command)
-    typed = (_PROGRAM.sub(lambda match: match[1] + invocation.command_line(match[2]), text) for text in texts)
-    return Finding(finding.name, finding.level, *typed)
+def _typable(found: Problem, invocation: Invocation) -> Problem:
+    """Return the problem with each `talaria` command as the user has to type it (program, `--home`)."""
+    texts = (found.text, found.hint, found.command)
+    text, hint, command = (
+        _PROGRAM.sub(lambda match: match[1] + invocation.command_line(match[2]), text) for text in texts
+    )
+    return msgspec.structs.replace(found, text=text, hint=hint, action=run(command))
 
 
-def _print(findings: Sequence[Finding]) -> None:
-    margin = " " * (len(Level.PROBLEM) + _NAME_WIDTH + 4)
-    for finding in findings:
-        level = click.style(finding.level.ljust(len(Level.PROBLEM)), fg=_COLOURS[finding.level])
-        text = clean(finding.text).replace("\n", "\n" + margin)
-        click.echo(f"{level}  {finding.name.ljust(_NAME_WIDTH)}  {text}")
-        if finding.fix:
-            click.echo(f"{margin}→ {clean(finding.fix)}")
-        if finding.command:
-            click.echo(f"{margin}$ {clean(finding.command)}")
+def _as_json(found: Problem) -> dict[str, str]:
+    return {
+        "name": found.subject,
+        "level": found.severity,
+        "text": found.text,
+        "fix": found.hint,
+        "command": found.command,
+    }
+
+
+def _print(problems: Sequence[Problem]) -> None:
+    margin = " " * (len(Severity.PROBLEM) + _NAME_WIDTH + 4)
+    for found in problems:
+        level = click.style(found.severity.ljust(len(Severity.PROBLEM)), fg=_COLOURS[found.severity])
+        text = clean(found.text).replace("\n", "\n" + margin)
+        click.echo(f"{level}  {found.subject.ljust(_NAME_WIDTH)}  {text}")
+        if found.hint:
+            click.echo(f"{margin}→ {clean(found.hint)}")
+        if found.command:
+            click.echo(f"{margin}$ {clean(found.command)}")
 
 
 def _count(number: int, noun: str) -> str:
@@ -101,7 +113,7 @@ def _count(number: int, noun: str) -> str:
 
 async def examine(
     home: Home, environ: Mapping[str, str], *, calls: bool = False, parts: Parts = PARTS
-) -> list[Finding]:
+) -> list[Problem]:
     """Return the findings of all checks. With `calls`, the model is called once."""
     findings = [*check_machine(home)]
     if untrusted := [*check_trust(home)]:  # another user may have written it, so nothing of it is read
@@ -127,8 +139,8 @@ async def examine(
             known = home_environ(home.path, environ)
             examination = Examination(home.path, settings.of(part), known, status, settings.store.shared)
             found = [finding async for finding in part.findings(examination)]
-            broken = {each.name for each in found if each.level is Level.PROBLEM}
-            findings = [each for each in findings if each.name not in broken]  # one fault, reported once
+            broken = {each.subject for each in found if each.severity is Severity.PROBLEM}
+            findings = [each for each in findings if each.subject not in broken]  # one fault, reported once
             findings += found
     if loaded is not None:
         known = home_environ(home.path, environ)
@@ -141,7 +153,7 @@ async def examine(
 
 async def _look_at_gateway(
     home: Home, settings: Settings, environ: Mapping[str, str]
-) -> tuple[Status | None, list[Finding], Sequence[JobView]]:
+) -> tuple[Status | None, list[Problem], Sequence[JobView]]:
     """Return the status of the running gateway, if one runs and answers, what there is to say of it, and the
     jobs that can be read."""
     try:
@@ -159,6 +171,6 @@ async def _look_at_gateway(
         text = f"{where} runs, but does not answer within {_ANSWER_SECONDS:g} seconds."
         return None, [problem("gateway", text, "Restart it; what it has accepted is not lost.")], ()
     except ConfigError as error:  # its token cannot be read
-        return None, [failed("token", error)], ()
+        return None, [error.problem("token")], ()
     except TalariaError as error:
-        return None, [failed("gateway", error)], ()
+        return None, [error.problem("gateway")], ()

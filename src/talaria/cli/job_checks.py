@@ -13,10 +13,10 @@ from talaria.cli.text import count
 from talaria.config.home import Home
 from talaria.config.settings import Settings
 from talaria.core.errors import TalariaError
-from talaria.core.findings import Finding, ok, shell, warn
 from talaria.core.gateway_part import Parts
 from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.jobs import MAX_FAILURES, NOWHERE, JobState
+from talaria.core.problems import Problem, ok, shell, warn
 from talaria.core.text import clean_line
 from talaria.jobs.views import JobView
 from talaria.jobs.zones import agent_zone, is_zone, zone_name
@@ -53,7 +53,7 @@ async def find_jobs(home: Home, settings: Settings, client: GatewayClient | None
 
 async def check_jobs(
     jobs: Sequence[JobView], home: Home, settings: Settings, parts: Parts, *, is_running: bool
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[Problem]:
     """Yield what keeps jobs from running, and results from arriving. Nothing if there are no jobs."""
     if not jobs:
         return
@@ -80,21 +80,21 @@ async def check_jobs(
         yield finding
 
 
-def _paused(jobs: Iterable[JobView]) -> Iterator[Finding]:
+def _paused(jobs: Iterable[JobView]) -> Iterator[Problem]:
     for job in _first(job for job in jobs if job.state == JobState.PAUSED and job.failures >= MAX_FAILURES):
         text = f"The job {_names([job])} is paused: {job.reason}."
         fix = f"`talaria jobs history {shell(job.id)}` tells why. When it is mended:"
         yield warn("jobs", text, fix, f"talaria jobs resume {shell(job.id)}")
 
 
-def _unknown_zones(jobs: Iterable[JobView], settings: Settings) -> Iterator[Finding]:
+def _unknown_zones(jobs: Iterable[JobView], settings: Settings) -> Iterator[Problem]:
     usual = zone_name(agent_zone(settings.agent.timezone))
     for job in _first(job for job in jobs if job.timezone != usual and not is_zone(job.timezone)):
         text = f"The job {_names([job])} has a time zone that this machine does not know: {job.timezone}."
         yield warn("jobs", text, "Give it another one:", f"talaria jobs edit {job.id} --timezone UTC")
 
 
-def _unreachable(jobs: Iterable[JobView], settings: Settings, parts: Parts) -> Iterator[Finding]:
+def _unreachable(jobs: Iterable[JobView], settings: Settings, parts: Parts) -> Iterator[Problem]:
     find = partial(find_address, parts, settings.of, settings.agent.name)
     told: set[str] = set()
     for job in jobs:

@@ -17,8 +17,8 @@ from talaria.config.home import Home, open_mode
 from talaria.config.settings import Settings
 from talaria.config.trust import find_distrust
 from talaria.core.errors import ForeignDatabase, TalariaError
-from talaria.core.findings import Finding, end_command, failed, install_command, ok, problem, shell, warn
 from talaria.core.gateway_part import Status
+from talaria.core.problems import Problem, end_command, install_command, ok, problem, shell, warn
 from talaria.core.units import format_age, format_size
 from talaria.core.version import this_version
 from talaria.store.engines import (
@@ -34,7 +34,7 @@ from talaria.store.home_lock import HomeLock
 LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
 
 
-def check_machine(home: Home) -> Iterator[Finding]:
+def check_machine(home: Home) -> Iterator[Problem]:
     python = f"Python {platform.python_version()} ({sys.executable})"
     yield ok("talaria", f"Talaria {this_version()} on {python}, {platform.system()}.")
     if time.time() < Path(__file__).stat().st_mtime - 86_400:
@@ -50,12 +50,12 @@ def check_machine(home: Home) -> Iterator[Finding]:
     yield _check_disk(_existing(home.path))
 
 
-def _check_disk(folder: Path) -> Finding:
+def _check_disk(folder: Path) -> Problem:
     try:
         check_filesystem(folder)
         free = shutil.disk_usage(folder).free
     except TalariaError as error:
-        return failed("disk", error)
+        return error.problem("disk")
     except OSError as error:
         return warn("disk", f"The disk of {folder} cannot be looked at: {error.strerror}.")
     if free >= LITTLE_SPACE:
@@ -64,13 +64,13 @@ def _check_disk(folder: Path) -> Finding:
     return level("disk", f"{format_size(free)} free.", f"Make room on the disk that holds {folder}.")
 
 
-def check_trust(home: Home) -> Iterator[Finding]:
+def check_trust(home: Home) -> Iterator[Problem]:
     """Yield what lets other users control the home."""
     for reason in find_distrust(home):
         yield problem("home", reason.text, f"{reason.hint[:1].upper()}{reason.hint[1:]}.", reason.command)
 
 
-def check_home(home: Home, environ: Mapping[str, str]) -> Iterator[Finding]:
+def check_home(home: Home, environ: Mapping[str, str]) -> Iterator[Problem]:
     """Check the folder. It may be mistyped, so no command here touches files that Talaria did not make."""
     path, elsewhere = home.path, "Name a folder that you can write with --home or TALARIA_HOME."
     if not path.exists():
@@ -108,7 +108,7 @@ def _is_ours(path: Path) -> bool:
     return is_home and path.stat().st_uid == os.getuid()
 
 
-def check_gateway(url: str, status: Status, rescue: RescuedDatabase | None = None) -> Iterator[Finding]:
+def check_gateway(url: str, status: Status, rescue: RescuedDatabase | None = None) -> Iterator[Problem]:
     """Yield what the status of a running gateway says about it, its channels and its store. `rescue` is the
     newest saved content of the database."""
     version, pid = status.get("version"), status.get("pid")
@@ -152,7 +152,7 @@ def check_gateway(url: str, status: Status, rescue: RescuedDatabase | None = Non
             )
 
 
-def _check_trouble(trouble: str, pid: object, rescue: RescuedDatabase | None) -> Finding:
+def _check_trouble(trouble: str, pid: object, rescue: RescuedDatabase | None) -> Problem:
     """Tell why the store of the running gateway cannot be written, and what ends that."""
     end = end_command(pid)
     wait = f"{end} && while kill -0 {pid} 2>/dev/null; do sleep 0.2; done && " if end else ""
@@ -177,7 +177,7 @@ def _owed(turns: Mapping[str, int], owed: Mapping[str, float]) -> str:
     return f"{', '.join(waiting)}; the oldest for {format_age(owed.get('oldest_seconds', 0.0))}."
 
 
-def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
+def check_idle(home: Home, settings: Settings) -> Iterator[Problem]:
     """Look at the store, which is free while no gateway runs."""
     if home.is_locked():
         yield problem(
@@ -197,7 +197,7 @@ def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
         fix = f"Another one is there now. Delete the saved one, or restore it with `{rescue.command}`."
         yield warn("store", text, fix)
     if (loss := home.find_loss(settings.store.url)) is not None:
-        yield failed("store", loss)
+        yield loss.problem("store")
     elif settings.store.url:
         yield ok("store", "store.url names a database elsewhere; it is not looked at.")
     elif not home.database.exists():
@@ -206,7 +206,7 @@ def check_idle(home: Home, settings: Settings) -> Iterator[Finding]:
         yield _check_database(home)
 
 
-def _check_database(home: Home) -> Finding:
+def _check_database(home: Home) -> Problem:
     """Look at the database, under the home's lock, so that no gateway starts meanwhile.
 
     A home that cannot be locked, on a disk that is full or read-only, says nothing about its database.
@@ -215,11 +215,11 @@ def _check_database(home: Home) -> Finding:
     try:
         lock.acquire()
     except TalariaError as error:
-        return failed("store", error)
+        return error.problem("store")
     try:
         return ok("store", _describe_database(home.database))
     except ForeignDatabase as error:
-        return failed("store", error)
+        return error.problem("store")
     except TalariaError as error:
         fix = f"{error.hint} Without a backup, this begins anew and keeps the old:".strip()
         return problem("store", error.user_text, fix, _move_aside(home))

@@ -14,7 +14,7 @@ from talaria.config.issues import dotted
 from talaria.config.settings import Settings
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ModelRefused, TalariaError
-from talaria.core.findings import Finding, Level, end_command, failed, ok, problem, shell, type_key, warn
+from talaria.core.problems import Problem, Severity, end_command, ok, problem, shell, type_key, warn
 from talaria.core.spending import FREE, NANO, from_usd, most, price_command, show_usd
 from talaria.models.catalog import Catalog, ModelChoice, fallback_chain
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
@@ -37,7 +37,7 @@ async def check_agent(
     *,
     calls: bool,
     running: Mapping[str, Any] | None = None,
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[Problem]:
     """Check that the model has its key and that its server accepts connections. With `calls`, also call it.
 
     `running` is the status of a running gateway. It may have other variables than this shell, so the model
@@ -63,7 +63,7 @@ async def check_agent(
                 providers.get(choice.provider)
         except TalariaError as error:
             if not told:
-                yield failed("model", error, "talaria setup")
+                yield error.problem("model", "talaria setup")
             choice = None
         if running and told:
             for finding in _check_running(running, choice):
@@ -85,7 +85,7 @@ async def check_agent(
     yield _check_tools(settings)
 
 
-def _check_running(running: Mapping[str, Any], choice: ModelChoice | None) -> Iterator[Finding]:
+def _check_running(running: Mapping[str, Any], choice: ModelChoice | None) -> Iterator[Problem]:
     told = running["model"]
     used, missing = str(told["default"]), told["missing_keys"]
     stop = end_command(running.get("pid")) or "where it runs"
@@ -106,7 +106,7 @@ def _check_running(running: Mapping[str, Any], choice: ModelChoice | None) -> It
         yield warn("model", text, "It was started with other variables; if these are meant, restart it here.")
 
 
-def _check_price(choice: ModelChoice, settings: Settings) -> Finding:
+def _check_price(choice: ModelChoice, settings: Settings) -> Problem:
     price = Prices(settings.prices).find(choice.provider, choice.model)
     if price is None:
         return ok("price", f"That of {choice} is not known; {price_command(str(choice))} sets it.")
@@ -118,7 +118,7 @@ def _check_price(choice: ModelChoice, settings: Settings) -> Finding:
     return ok("price", f"{choice}: {paid}, for a million tokens.")
 
 
-def _check_caps(choice: ModelChoice | None, settings: Settings) -> Iterator[Finding]:
+def _check_caps(choice: ModelChoice | None, settings: Settings) -> Iterator[Problem]:
     for text, command in find_tight_caps(choice, settings) if choice is not None else ():
         yield warn("budget", text, "", command)
 
@@ -144,21 +144,21 @@ def _is_fetching(running: Mapping[str, Any]) -> bool:
     return weights.get("stage") in (FetchStage.WAITING, FetchStage.FETCHING, FetchStage.VERIFYING)
 
 
-def _check_built_in(local: LocalEndpoint, choice: ModelChoice) -> Finding:
+def _check_built_in(local: LocalEndpoint, choice: ModelChoice) -> Problem:
     if (refusal := local.refusal(choice.model)) is None:
         return ok("model", f"{choice}, built in; its weights are here. It is {describe_model(choice.model)}.")
     is_fetchable = missing_requirement() is None
     command = shell("talaria", "model", "pull", choice.model, "--yes") if is_fetchable else "talaria setup"
-    return failed("model", refusal, command)
+    return refusal.problem("model", command)
 
 
 async def _check_servers(
     providers: Providers, choice: ModelChoice, settings: Settings, *, calls: bool
-) -> AsyncIterator[Finding]:
+) -> AsyncIterator[Problem]:
     is_reached = True
     for provider in dict.fromkeys((choice.provider, *_fallbacks(settings, providers))):
         finding = await _check_server(provider, providers.base_url(provider), settings)
-        is_reached &= finding.level is Level.OK or provider != choice.provider
+        is_reached &= finding.severity is Severity.OK or provider != choice.provider
         yield finding
     if not is_reached:
         return
@@ -168,7 +168,7 @@ async def _check_servers(
         yield _check_context(loaded, choice)
 
 
-def _check_context(loaded: LoadedModels, choice: ModelChoice) -> Finding:
+def _check_context(loaded: LoadedModels, choice: ModelChoice) -> Problem:
     if (shortage := loaded.shortage(choice.model)) is not None:
         text, command = shortage
         return warn("context", text, "", command)
@@ -181,7 +181,7 @@ def _fallbacks(settings: Settings, providers: Providers) -> list[str]:
     return [each.provider for each in fallback_chain(settings.model) if each.provider in providers.known]
 
 
-async def _check_server(provider: str, base_url: str, settings: Settings) -> Finding:
+async def _check_server(provider: str, base_url: str, settings: Settings) -> Problem:
     """Check that the server accepts a connection. Nothing is sent."""
     url = urlsplit(base_url)
     host, port = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
@@ -207,16 +207,16 @@ def _reason(error: OSError | TimeoutError) -> str:
     return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
 
 
-async def _call(providers: Providers, choice: ModelChoice, settings: Settings) -> Finding:
+async def _call(providers: Providers, choice: ModelChoice, settings: Settings) -> Problem:
     try:
         return ok("call", await try_model(providers, choice, Prices(settings.prices)))
     except ModelRefused as error:
-        return failed("call", error, shell("talaria", "setup", "--provider", choice.provider))
+        return error.problem("call", shell("talaria", "setup", "--provider", choice.provider))
     except TalariaError as error:
-        return failed("call", error)
+        return error.problem("call")
 
 
-def _check_aliases(catalog: Catalog, settings: Settings) -> Iterator[Finding]:
+def _check_aliases(catalog: Catalog, settings: Settings) -> Iterator[Problem]:
     for alias in settings.aliases:
         try:
             catalog.resolve(alias)
@@ -225,9 +225,9 @@ def _check_aliases(catalog: Catalog, settings: Settings) -> Iterator[Finding]:
             yield warn("alias", error.user_text, error.hint, command)
 
 
-def _check_tools(settings: Settings) -> Finding:
+def _check_tools(settings: Settings) -> Problem:
     try:
         tools = builtin_tools(settings.tools)
     except TalariaError as error:
-        return failed("tools", error, "talaria config unset tools.enabled")
+        return error.problem("tools", "talaria config unset tools.enabled")
     return ok("tools", f"{', '.join(tools.names) or 'none'}.")

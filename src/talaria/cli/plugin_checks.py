@@ -12,15 +12,15 @@ from talaria.config.plugin_sources import FOLDER, find_plugins
 from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings
 from talaria.core.extensions import PluginReport, PluginState
-from talaria.core.findings import Finding, ok, problem, shell, warn
 from talaria.core.gateway_part import Status
+from talaria.core.problems import Problem, ok, problem, shell, warn
 
 _NAME = "plug-ins"
 
 
 def check_plugins(
     home: Home, settings: Settings, environ: Mapping[str, str], status: Status | None
-) -> list[Finding]:
+) -> list[Problem]:
     """Return a finding for each plug-in with a problem, and one for the rest. Blocks: a plug-in that was not
     checked yet is checked, in a process of its own."""
     running = [msgspec.convert(each, PluginReport) for each in (status or {}).get("plugins", ())]
@@ -48,7 +48,7 @@ def check_plugins(
     return findings
 
 
-def _faulty(report: PluginReport) -> Finding:
+def _faulty(report: PluginReport) -> Problem:
     command = ""
     if report.state is PluginState.QUARANTINED:
         command = shell("talaria", "plugins", "check", report.name)
@@ -60,7 +60,7 @@ def _faulty(report: PluginReport) -> Finding:
     )
 
 
-def _gone(report: PluginReport) -> Finding:
+def _gone(report: PluginReport) -> Problem:
     return warn(
         _NAME,
         f"The plug-in {report.name} is in use, but {Path(report.source).name} is gone.",
@@ -68,7 +68,7 @@ def _gone(report: PluginReport) -> Finding:
     )
 
 
-def _unknown_tables(home: Home, settings: Settings) -> list[Finding]:
+def _unknown_tables(home: Home, settings: Settings) -> list[Problem]:
     """Warn of tables that no plug-in reads."""
     if not settings.plugins:
         return []

@@ -24,7 +24,7 @@ from talaria.config.issues import IssueKind
 from talaria.config.load import load, named_variables
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
-from talaria.core.findings import end_command, shell, type_key
+from talaria.core.problems import end_command, shell, type_key
 from talaria.models.catalog import providers_in_use
 from talaria.models.providers import Providers
 from talaria.parts import PARTS

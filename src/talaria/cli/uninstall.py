@@ -16,8 +16,8 @@ from talaria.cli.text import columns, count
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
-from talaria.core.findings import end_command
 from talaria.core.installation import own_script, remove_command
+from talaria.core.problems import end_command
 from talaria.core.text import clean_line
 from talaria.core.units import format_size
 from talaria.models.local.weights import MANIFEST, WeightsCache

@@ -13,7 +13,7 @@ import msgspec
 
 from talaria.core.cluster import Member
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Finding, ok, problem, warn
+from talaria.core.problems import Problem, ok, problem, warn
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
@@ -125,7 +125,7 @@ def describe(member: Member) -> str:
     return f"The gateway on {member.host} ({member.url or 'without an address yet'})"
 
 
-def check_members(members: Sequence[Member], token: ClusterToken) -> Iterator[Finding]:
+def check_members(members: Sequence[Member], token: ClusterToken) -> Iterator[Problem]:
     """Yield what `talaria doctor` says of the members that are alive."""
     if not members:
         return
@@ -146,7 +146,7 @@ def check_members(members: Sequence[Member], token: ClusterToken) -> Iterator[Fi
     yield from _check_files(members)
 
 
-def _check_versions(members: Sequence[Member]) -> Iterator[Finding]:
+def _check_versions(members: Sequence[Member]) -> Iterator[Problem]:
     versions = sorted({member.version for member in members})
     if len(versions) > 1:
         text = f"The gateways run different versions: {', '.join(versions)}."
@@ -157,7 +157,7 @@ def _check_versions(members: Sequence[Member]) -> Iterator[Finding]:
         yield warn(_NAME, text, "One step apart is fine during an upgrade. Then restart the older.")
 
 
-def _check_files(members: Sequence[Member]) -> Iterator[Finding]:
+def _check_files(members: Sequence[Member]) -> Iterator[Problem]:
     places = {member.place for member in members}
     shared = [member for member in members if member.has_shared_files]
     if len({member.figures.files for member in shared} - {""}) > 1:

@@ -16,7 +16,7 @@ from pathlib import Path
 from talaria.config.home import Home
 from talaria.config.trust import find_distrust
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Finding, ok, problem
+from talaria.core.problems import Problem, ok, problem
 from talaria.core.whole_files import replace_file, write_new
 from talaria.store.settings import StoreSettings, is_postgres
 
@@ -51,7 +51,7 @@ def read_mark(shared: Path) -> str:
     return _read(shared / MARK)
 
 
-def examine_shared_files(home: Home, settings: StoreSettings) -> Iterator[Finding]:
+def examine_shared_files(home: Home, settings: StoreSettings) -> Iterator[Problem]:
     """Yield what `talaria doctor` says of the folder. Nothing is changed."""
     if (shared := settings.shared) is None:
         if is_postgres(settings.url):

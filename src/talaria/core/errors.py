@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from talaria.core.problems import Action, Problem, Severity, run
 from talaria.core.program import spoken_afar
 
 
@@ -40,6 +41,10 @@ class TalariaError(Exception):
         self.hint = hint
         self.api_code = code
         self.param = param
+
+    def problem(self, subject: str, action: Action | str = "") -> Problem:
+        """Return the error as a value, with this action or command line."""
+        return Problem(self.user_text, self.hint, run(action), Severity.PROBLEM, subject)
 
     def info(self) -> ErrorInfo:
         """Return the error with commands as the user of this program types them."""

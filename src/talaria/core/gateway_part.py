@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from talaria.core.findings import Finding
+from talaria.core.problems import Problem
 from talaria.core.setting_marks import KeyPath
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -45,7 +45,7 @@ class GatewayPart(Generic[S]):
     table: KeyPath = ()
     settings: type[S]
     is_required: bool = False
-    findings: Callable[[Examination[S]], AsyncIterator[Finding]] | None = None
+    findings: Callable[[Examination[S]], AsyncIterator[Problem]] | None = None
 
 
 class NoSettings(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from talaria.core.errors import ConfigError
-from talaria.core.findings import install_command, shell
+from talaria.core.problems import install_command, shell
 from talaria.core.program import clone_script, is_here
 
 _MODULES = {"local": "xllamacpp", "mcp": "mcp", "postgres": "psycopg", "web": "trafilatura"}

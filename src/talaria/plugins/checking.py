@@ -27,7 +27,7 @@ import msgspec
 from talaria.config.plugin_sources import PluginSource
 from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.errors import TalariaError
-from talaria.core.findings import install_command
+from talaria.core.problems import install_command
 from talaria.core.version import this_version
 from talaria.observe.lines import log_plugin
 from talaria.plugins.api import Plugin

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
-from talaria.core.findings import Finding, ok, warn
 from talaria.core.gateway_part import Examination, NoSettings
+from talaria.core.problems import Problem, ok, warn
 from talaria.core.tasks import run_loops
 from talaria.gateway import Gateway, ServicePart
 
@@ -22,7 +22,7 @@ async def _open(gateway: Gateway, settings: NoSettings) -> AsyncIterator[None]:
         yield
 
 
-async def _examine(examination: Examination[NoSettings]) -> AsyncIterator[Finding]:
+async def _examine(examination: Examination[NoSettings]) -> AsyncIterator[Problem]:
     reading = (examination.status or {}).get("search")
     if reading is None:
         return

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from talaria.core.errors import TalariaError
-from talaria.core.findings import Finding, ok, warn
+from talaria.core.problems import Problem, ok, warn
 from talaria.skills.library import SkillLibrary, SkillState
 from talaria.skills.listing import list_skills
 from talaria.skills.pins import FOLDER, SkillsInUse
 from talaria.skills.skill_folder import read_skill
 
 
-def examine_skills(home: Path, *, is_enabled: bool = True) -> Iterator[Finding]:
+def examine_skills(home: Path, *, is_enabled: bool = True) -> Iterator[Problem]:
     """Yield what is to be said about the skills of a home. Reads every file. Nothing without skills."""
     library, in_use = SkillLibrary(home / FOLDER), SkillsInUse(home / FOLDER)
     standings = library.survey()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from talaria.core.clock import Clock
 from talaria.core.errors import ConfigError, StoreError
-from talaria.core.findings import Finding, install_command, ok, problem, warn
 from talaria.core.gateway_part import Examination, GatewayPart, Parts, S
 from talaria.core.installation import check_extra, has_extra, install_extra
+from talaria.core.problems import Problem, install_command, ok, problem, warn
 from talaria.store.settings import UNFINISHED_COPY, StoreSettings, find_database, is_file, is_postgres
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def _check_whole(store: Store) -> None:
         )
 
 
-async def _examine(examination: Examination[StoreSettings]) -> AsyncIterator[Finding]:
+async def _examine(examination: Examination[StoreSettings]) -> AsyncIterator[Problem]:
     from talaria.store.engines import describe_engine  # noqa: PLC0415
 
     if not is_file(examination.settings.url):
@@ -102,7 +102,7 @@ async def _open_postgres(scope: StoreScope, settings: StoreSettings) -> AsyncIte
         yield store
 
 
-async def _examine_postgres(examination: Examination[StoreSettings]) -> AsyncIterator[Finding]:
+async def _examine_postgres(examination: Examination[StoreSettings]) -> AsyncIterator[Problem]:
     settings = examination.settings
     if not is_postgres(settings.url):
         return

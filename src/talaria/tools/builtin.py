@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from talaria.core.clock import SystemClock
-from talaria.core.findings import Finding, ok, warn
 from talaria.core.gateway_part import Examination, GatewayPart
+from talaria.core.problems import Problem, ok, warn
 from talaria.jobs.settings import JobSettings
 from talaria.net.settings import NetworkSettings
 from talaria.tools.part import ToolPart, ToolScope
@@ -111,14 +111,14 @@ def _recall(scope: ToolScope, settings: ToolSettings) -> ToolSource:
     return Family("recall", (*recall_tools(scope, settings.max_result), session_search_tool(scope)))
 
 
-async def _examine_web(examination: Examination[SearchSettings]) -> AsyncIterator[Finding]:
+async def _examine_web(examination: Examination[SearchSettings]) -> AsyncIterator[Problem]:
     from talaria.tools.web_checks import examine_web  # noqa: PLC0415
 
     for finding in examine_web(examination):
         yield finding
 
 
-async def _examine_memory(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
+async def _examine_memory(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
     from talaria.memory.memory_files import MemoryFiles  # noqa: PLC0415
 
     if "memory" not in examination.settings.enabled:
@@ -131,14 +131,14 @@ async def _examine_memory(examination: Examination[ToolSettings]) -> AsyncIterat
         yield ok("memory", f"What agents remember is in {root}.")
 
 
-async def _examine_skills(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
+async def _examine_skills(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
     from talaria.skills.checks import examine_skills  # noqa: PLC0415
 
     for finding in examine_skills(examination.home, is_enabled="skills" in examination.settings.enabled):
         yield finding
 
 
-async def _examine_sandbox(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
+async def _examine_sandbox(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
     from talaria.workspace.sandbox.choice import choose  # noqa: PLC0415
 
     choice = await choose(examination.settings.sandbox, examination.home)
@@ -148,14 +148,14 @@ async def _examine_sandbox(examination: Examination[ToolSettings]) -> AsyncItera
         yield warn("sandbox", choice.reason, choice.hint, choice.command)
 
 
-async def _examine_environment(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
+async def _examine_environment(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
     from talaria.tools.environment import examine_environment  # noqa: PLC0415
 
     async for finding in examine_environment(examination):
         yield finding
 
 
-async def _examine_network(examination: Examination[NetworkSettings]) -> AsyncIterator[Finding]:
+async def _examine_network(examination: Examination[NetworkSettings]) -> AsyncIterator[Problem]:
     settings = examination.settings
     status = examination.status or {}
     if trouble := status.get("network", {}).get("trouble"):

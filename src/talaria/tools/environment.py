@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 
-from talaria.core.findings import Finding, shell, warn
 from talaria.core.gateway_part import Examination
+from talaria.core.problems import Problem, shell, warn
 from talaria.core.setting_marks import Mark, holds_secret, referenced_variable
 from talaria.tools.settings import ToolSettings
 
@@ -25,7 +25,7 @@ def command_environ(settings: ToolSettings, environ: Mapping[str, str]) -> dict[
     return found
 
 
-async def examine_environment(examination: Examination[ToolSettings]) -> AsyncIterator[Finding]:
+async def examine_environment(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
     """Warn of values that stand in config.toml. The check of the configuration reports unset variables."""
     for name, value in examination.settings.env.items():
         if holds_secret(value, (Mark.COMMAND_VALUE,)):

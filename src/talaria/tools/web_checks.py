@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from talaria.core.findings import Finding, Level, ok, shell, type_key, warn
 from talaria.core.gateway_part import Examination
 from talaria.core.installation import has_extra, install_extra
+from talaria.core.problems import Problem, ok, shell, type_key, warn
 from talaria.tools.search_providers import open_search
 from talaria.tools.settings import SearchSettings
 
 _EXAMPLE = '{provider = "searxng", base_url = "http://127.0.0.1:8888"}'
 
 
-def examine_web(examination: Examination[SearchSettings]) -> Iterator[Finding]:
+def examine_web(examination: Examination[SearchSettings]) -> Iterator[Problem]:
     settings = examination.settings
     if not has_extra("web"):
         text = (
             "web_fetch shows all text of a page, with its menus: a library is missing that leaves these out."
         )
-        yield Finding("web", Level.OK, text, "Install it:", install_extra("web"))
+        yield ok("web", text, "Install it:", install_extra("web"))
     if not settings.provider:
         text = "web_search is not offered: no search provider is set."
         fix = "SearXNG, which you run yourself, Brave and Tavily are known (docs/tools.md). For SearXNG:"
-        yield Finding("search", Level.OK, text, fix, shell("talaria", "config", "set", "search", _EXAMPLE))
+        yield ok("search", text, fix, shell("talaria", "config", "set", "search", _EXAMPLE))
     elif open_search(settings, examination.environ) is not None:
         yield ok("search", f"web_search asks {settings.provider} at {settings.address}.")
     elif examination.status is None:  # a running gateway has variables of its own

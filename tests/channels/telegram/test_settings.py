@@ -12,8 +12,8 @@ from talaria.channels.telegram.settings import TelegramSettings, find_token
 from talaria.cli.machine_checks import check_gateway
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Finding
 from talaria.core.gateway_part import Examination
+from talaria.core.problems import Problem
 from talaria.parts import PARTS
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer, WebhookState
 
@@ -64,7 +64,7 @@ def test_keys_come_from_the_environment_too(tmp_path: Path) -> None:
 
 async def found(tmp_path: Path, settings: TelegramSettings) -> list[tuple[str, str]]:
     examination = Examination(tmp_path, settings, {})
-    return [(each.level, each.text) async for each in examine_bot(examination)]
+    return [(each.severity, each.text) async for each in examine_bot(examination)]
 
 
 async def test_the_doctor_knows_a_good_bot_from_a_bad_one(tmp_path: Path, server: TelegramServer) -> None:
@@ -103,16 +103,16 @@ async def test_the_doctor_sees_who_else_uses_the_bot(tmp_path: Path, server: Tel
 
 
 def test_the_running_gateways_channels_are_looked_at() -> None:
-    def findings(state: str) -> list[Finding]:
+    def findings(state: str) -> list[Problem]:
         found = check_gateway("", {"ready": True, "channels": {"http": "draining", "telegram": state}})
-        return [each for each in found if each.name == "telegram"]
+        return [each for each in found if each.subject == "telegram"]
 
     def levels(state: str) -> list[str]:
-        return [each.level for each in findings(state)]
+        return [each.severity for each in findings(state)]
 
     assert levels("ready") == levels("starting") == []
     assert levels("stopped: Telegram does not accept the token") == ["problem"]
     (disputed,) = findings("waiting: another process polls with this bot's token; only one can")
-    assert disputed.level == "problem"
+    assert disputed.severity == "problem"
     fix = "Stop the other one, or give this one a bot of its own: `talaria connect telegram`."
-    assert disputed.fix == fix
+    assert disputed.hint == fix

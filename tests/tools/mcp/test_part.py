@@ -14,8 +14,8 @@ from talaria.access.people import People
 from talaria.config.load import load_text
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError
-from talaria.core.findings import Finding, Level
 from talaria.core.gateway_part import Examination
+from talaria.core.problems import Problem, Severity
 from talaria.parts import PARTS
 from talaria.tools.mcp import pins
 from talaria.tools.mcp.part import MCP, McpSource
@@ -90,19 +90,19 @@ async def test_doctor_tells_of_each_server(tmp_path: Path) -> None:
     pins.note_listing(tmp_path, "good", GOOD.identity, {})
     pins.note_listing(tmp_path, "good", GOOD.identity, {"new": PinnedTool("New.", '{"type":"object"}')})
     found = await examine(tmp_path, servers, None)
-    assert [(finding.level, finding.text.split()[0]) for finding in found] == [
-        (Level.WARN, "good"),
-        (Level.OK, "good"),
-        (Level.OK, "off"),
-        (Level.PROBLEM, "gone:"),
+    assert [(finding.severity, finding.text.split()[0]) for finding in found] == [
+        (Severity.WARN, "good"),
+        (Severity.OK, "good"),
+        (Severity.OK, "off"),
+        (Severity.PROBLEM, "gone:"),
     ]
     assert "(new)" in found[0].text
     running = {"good": {"state": "resting", "trouble": "It ended with exit code 7."}}
     (_, down, *_) = await examine(tmp_path, servers, {"mcp_servers": running})
-    assert (down.level, down.text) == (Level.PROBLEM, "good is resting. It ended with exit code 7.")
+    assert (down.severity, down.text) == (Severity.PROBLEM, "good is resting. It ended with exit code 7.")
 
 
-async def examine(home: Path, servers: dict[str, McpServer], status: Any) -> list[Finding]:
+async def examine(home: Path, servers: dict[str, McpServer], status: Any) -> list[Problem]:
     assert MCP.findings is not None
     examination = Examination(home, McpSettings(servers), {"PATH": "/usr/bin"}, status)
     return [finding async for finding in MCP.findings(examination)]

@@ -11,11 +11,11 @@ from talaria.config.home import Home, open_mode
 from talaria.config.issues import dotted
 from talaria.config.origins import read_overrides
 from talaria.core.errors import TalariaError
-from talaria.core.findings import Finding, close_command, failed, ok, shell, warn
 from talaria.core.gateway_part import Examination
+from talaria.core.problems import Problem, close_command, ok, shell, warn
 
 
-async def examine_http(examination: Examination[HttpSettings]) -> AsyncIterator[Finding]:
+async def examine_http(examination: Examination[HttpSettings]) -> AsyncIterator[Problem]:
     home = Home(examination.home)
     for finding in _examine_token(home, examination):
         yield finding
@@ -23,7 +23,7 @@ async def examine_http(examination: Examination[HttpSettings]) -> AsyncIterator[
         yield _examine_port(examination)
 
 
-def _examine_token(home: Home, examination: Examination[HttpSettings]) -> Iterator[Finding]:
+def _examine_token(home: Home, examination: Examination[HttpSettings]) -> Iterator[Problem]:
     file, variable, environ = home.token_file, examination.settings.token_env, examination.environ
     if variable and variable in environ:
         fine, anew = f"The HTTP token comes from {variable}.", shell("unset", variable)
@@ -44,10 +44,10 @@ def _examine_token(home: Home, examination: Examination[HttpSettings]) -> Iterat
         find_http_token(home, environ, variable)
         yield ok("token", fine)
     except TalariaError as error:
-        yield failed("token", error, anew)
+        yield error.problem("token", anew)
 
 
-def _examine_port(examination: Examination[HttpSettings]) -> Finding:
+def _examine_port(examination: Examination[HttpSettings]) -> Problem:
     settings = examination.settings
     try:
         bound = bind(settings)
@@ -56,7 +56,7 @@ def _examine_port(examination: Examination[HttpSettings]) -> Finding:
         key = ("http", "host") if is_host else ("http", "port")
         override = read_overrides(examination.environ, {}).get(key)
         free = shell("unset", override.variable) if override else f"talaria config unset {dotted(key)}"
-        return failed("port", error, free)
+        return error.problem("port", free)
     bound.socket.close()
     if bound.notice:
         text = f"Port {DEFAULT_PORT} is in use by another program; a start would take {bound.port} instead."

@@ -8,8 +8,8 @@ from typing import Final
 
 from talaria.channels.descriptor import Channel
 from talaria.channels.http.settings import HttpSettings
-from talaria.core.findings import Finding
 from talaria.core.gateway_part import Examination
+from talaria.core.problems import Problem
 from talaria.gateway import Gateway, OpenChannel
 
 
@@ -19,7 +19,7 @@ def _open(gateway: Gateway, settings: HttpSettings) -> AbstractAsyncContextManag
     return open_http(gateway, settings)
 
 
-def _examine(examination: Examination[HttpSettings]) -> AsyncIterator[Finding]:
+def _examine(examination: Examination[HttpSettings]) -> AsyncIterator[Problem]:
     from talaria.channels.http.checks import examine_http  # noqa: PLC0415
 
     return examine_http(examination)

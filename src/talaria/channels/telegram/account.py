@@ -22,8 +22,8 @@ from talaria.channels.telegram.parse import IncomingMessage, decode, parse
 from talaria.channels.telegram.settings import TelegramSettings, find_token
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ConfigError, TalariaError
-from talaria.core.findings import Finding, failed, ok, problem, warn
 from talaria.core.gateway_part import Examination
+from talaria.core.problems import Problem, ok, problem, warn
 
 _ANSWER_SECONDS = 10.0
 _CONNECT = "talaria connect telegram --wait 0"
@@ -33,7 +33,7 @@ _MAX_UPDATES = 100  # that can be looked at without confirming any
 # -- talaria doctor
 
 
-async def examine_bot(examination: Examination[TelegramSettings]) -> AsyncIterator[Finding]:
+async def examine_bot(examination: Examination[TelegramSettings]) -> AsyncIterator[Problem]:
     settings = examination.settings
     if not settings.is_on:
         return
@@ -56,14 +56,14 @@ async def examine_bot(examination: Examination[TelegramSettings]) -> AsyncIterat
         if str(running).startswith(("ready", "elsewhere")):
             yield ok("telegram", f"The gateway's channel is {str(running).rstrip('.')}.")
         else:
-            yield failed("telegram", error, _CONNECT)
+            yield error.problem("telegram", _CONNECT)
     else:
         yield ok("telegram", f"@{bot.username} answers; updates come by {settings.mode}.")
         for finding in _examine_webhook(settings, hook):
             yield finding
 
 
-def _examine_webhook(settings: TelegramSettings, hook: WebhookInfo) -> Iterator[Finding]:
+def _examine_webhook(settings: TelegramSettings, hook: WebhookInfo) -> Iterator[Problem]:
     if settings.mode == "polling" and hook.url:
         text = "A webhook is set for the bot, so it cannot be polled; another program may use its token."
         yield warn("telegram", text, "The gateway takes the webhook away when it starts.")

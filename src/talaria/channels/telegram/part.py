@@ -9,9 +9,9 @@ from typing import Final
 
 from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion
 from talaria.channels.telegram.settings import TelegramSettings
-from talaria.core.findings import Finding
 from talaria.core.gateway_part import Examination
 from talaria.core.ids import ChatAddress
+from talaria.core.problems import Problem
 from talaria.gateway import Gateway, OpenChannel
 
 
@@ -21,7 +21,7 @@ def _open(gateway: Gateway, settings: TelegramSettings) -> AbstractAsyncContextM
     return open_telegram(gateway, settings)
 
 
-def _examine(examination: Examination[TelegramSettings]) -> AsyncIterator[Finding]:
+def _examine(examination: Examination[TelegramSettings]) -> AsyncIterator[Problem]:
     from talaria.channels.telegram.account import examine_bot  # noqa: PLC0415
 
     return examine_bot(examination)

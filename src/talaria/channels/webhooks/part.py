@@ -9,8 +9,8 @@ from typing import Final
 from talaria.access.settings import WebhookSettings
 from talaria.channels.descriptor import Channel
 from talaria.config.settings import Settings
-from talaria.core.findings import Finding, ok, problem, warn
 from talaria.core.gateway_part import Examination, Parts
+from talaria.core.problems import Problem, ok, problem, warn
 from talaria.gateway import Gateway, ServicePart
 
 _SHORTEST: Final = 16
@@ -36,13 +36,13 @@ def _start(gateway: Gateway, settings: Settings) -> None:
     open_webhooks(gateway, settings.webhooks)
 
 
-async def _examine(examination: Examination[Settings]) -> AsyncIterator[Finding]:
+async def _examine(examination: Examination[Settings]) -> AsyncIterator[Problem]:
     for name, hook in examination.settings.webhooks.items():
         for finding in examine_hook(name, hook, examination.environ):
             yield finding
 
 
-def examine_hook(name: str, hook: WebhookSettings, environ: Mapping[str, str]) -> Iterator[Finding]:
+def examine_hook(name: str, hook: WebhookSettings, environ: Mapping[str, str]) -> Iterator[Problem]:
     from talaria.channels.webhooks.signatures import key_of  # noqa: PLC0415
 
     title, secret = f"webhook {name}", find_secret(hook, environ)

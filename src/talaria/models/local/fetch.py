@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import TalariaError
-from talaria.core.findings import install_command
+from talaria.core.problems import install_command
 from talaria.core.tasks import stop
 from talaria.models.local.weights import (
     CHUNK_BYTES,

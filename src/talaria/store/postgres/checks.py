@@ -10,7 +10,7 @@ import psycopg
 
 from talaria.core.cluster import Member
 from talaria.core.errors import StoreError
-from talaria.core.findings import Finding, failed, ok, problem, warn
+from talaria.core.problems import Problem, ok, problem, warn
 from talaria.store.postgres.connections import connect, version_of
 from talaria.store.postgres.faults import unprepared, unreachable
 from talaria.store.postgres.pipeline import ConnectionCut
@@ -40,14 +40,14 @@ SELECT current_setting('max_connections')::int, current_setting('fsync'),
 """
 
 
-def check_postgres(url: str, connections: int) -> Iterator[Finding]:
+def check_postgres(url: str, connections: int) -> Iterator[Problem]:
     try:
         connection = connect(url)
     except StoreError as error:
-        yield failed(_NAME, error)
+        yield error.problem(_NAME)
         return
     except ConnectionCut as cut:
-        yield failed(_NAME, unreachable(cut))
+        yield unreachable(cut).problem(_NAME)
         return
     with connection:
         try:
@@ -58,9 +58,9 @@ def check_postgres(url: str, connections: int) -> Iterator[Finding]:
             yield from _check_clock(connection)
             yield from _check_settings(connection, connections)
         except StoreError as error:
-            yield failed(_NAME, error)
+            yield error.problem(_NAME)
         except psycopg.Error as error:
-            yield failed(_NAME, unprepared(error))
+            yield unprepared(error).problem(_NAME)
 
 
 def _describe_schema(connection: psycopg.Connection[Any]) -> str:
@@ -72,14 +72,14 @@ def _describe_schema(connection: psycopg.Connection[Any]) -> str:
     return f"schema {current}" + ("" if current == latest else f", upgraded to {latest} at the next start")
 
 
-def _check_pooler(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+def _check_pooler(connection: psycopg.Connection[Any]) -> Iterator[Problem]:
     """A pooler gives its clients other numbers than those of the server's processes."""
     if _row(connection, "SELECT pg_backend_pid()")[0] != connection.info.backend_pid:
         text = "A pooler such as pgbouncer stands before the database; Talaria needs its session mode."
         yield warn(_NAME, text, "Set pool_mode = session for this database, or name the server itself.")
 
 
-def _check_rights(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+def _check_rights(connection: psycopg.Connection[Any]) -> Iterator[Problem]:
     if not _row(connection, _RIGHTS)[0]:
         user = connection.info.user
         text = f"The user {user} may not make tables in the database, which a start and an upgrade do."
@@ -93,7 +93,7 @@ def _check_rights(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
         yield warn(_NAME, text, "Let their owner start the next version once, or make this user their owner.")
 
 
-def _check_isolation(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+def _check_isolation(connection: psycopg.Connection[Any]) -> Iterator[Problem]:
     """Sessions of a gateway choose their isolation. Something between may not let them."""
     connection.execute(_ISOLATION)
     (isolation,) = _row(connection, _ISOLATION_NOW)
@@ -102,14 +102,14 @@ def _check_isolation(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
         yield problem(_NAME, text, "Look for a pooler or a proxy that keeps settings of sessions back.")
 
 
-def _check_clock(connection: psycopg.Connection[Any]) -> Iterator[Finding]:
+def _check_clock(connection: psycopg.Connection[Any]) -> Iterator[Problem]:
     ahead = _row(connection, TIME)[0] - time.time()
     if abs(ahead) > _MOST_SKEW:
         text = f"The clocks of this machine and the database differ by {abs(ahead):.0f} s."
         yield warn(_NAME, text, "Let both follow a time server; leases go by the database's clock.")
 
 
-def _check_settings(connection: psycopg.Connection[Any], connections: int) -> Iterator[Finding]:
+def _check_settings(connection: psycopg.Connection[Any], connections: int) -> Iterator[Problem]:
     most, fsync, commit = _row(connection, _SETTINGS)
     used = connections + max(2, connections // 2) + _BESIDE
     living = _row(connection, _LIVING)[0] if read_version(connection) >= _CLUSTER_SCHEMA else 0

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from talaria.core.errors import TalariaError
-from talaria.core.findings import Finding, ok, problem, shell, warn
 from talaria.core.gateway_part import Examination
+from talaria.core.problems import Problem, ok, problem, shell, warn
 from talaria.tools.mcp import pins
 from talaria.tools.mcp.launch import find_program, variables
 from talaria.tools.mcp.probe import check_package
@@ -16,7 +16,7 @@ from talaria.tools.mcp.settings import McpServer, McpSettings
 _UP = ("ready", "starting")
 
 
-async def examine_servers(examination: Examination[McpSettings]) -> AsyncIterator[Finding]:
+async def examine_servers(examination: Examination[McpSettings]) -> AsyncIterator[Problem]:
     """Yield a finding for each server, from the running gateway or else from the settings alone. Starts no
     server: `talaria mcp test` does."""
     home, settings = examination.home, examination.settings
@@ -44,7 +44,7 @@ async def examine_servers(examination: Examination[McpSettings]) -> AsyncIterato
             yield _of_settings(name, server, examination.environ)
 
 
-def _of_running(name: str, reading: Mapping[str, Any]) -> Finding:
+def _of_running(name: str, reading: Mapping[str, Any]) -> Problem:
     state, trouble = reading.get("state", ""), reading.get("trouble", "")
     if state not in _UP:
         hint = reading.get("hint", "") or "Try it alone:"
@@ -54,7 +54,7 @@ def _of_running(name: str, reading: Mapping[str, Any]) -> Finding:
     return ok("mcp", f"{name} is {state}, with {reading.get('tools', 0)} tools.")
 
 
-def _of_settings(name: str, server: McpServer, environ: Mapping[str, str]) -> Finding:
+def _of_settings(name: str, server: McpServer, environ: Mapping[str, str]) -> Problem:
     """Try what can be tried without starting the server."""
     try:
         check_package()

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from talaria.core.findings import Finding
 from talaria.core.gateway_part import Examination
+from talaria.core.problems import Problem
 from talaria.tools.mcp.settings import McpSettings
 from talaria.tools.part import ToolPart, ToolScope
 from talaria.tools.tool import ToolSource
@@ -77,7 +77,7 @@ async def _open(scope: ToolScope, settings: McpSettings) -> AsyncIterator[ToolSo
             await source.close()
 
 
-async def _examine(examination: Examination[McpSettings]) -> AsyncIterator[Finding]:
+async def _examine(examination: Examination[McpSettings]) -> AsyncIterator[Problem]:
     if not examination.settings.servers:
         return
     from talaria.tools.mcp.checks import examine_servers  # noqa: PLC0415

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from talaria.core.errors import ConfigError
-from talaria.core.findings import (
-    Finding,
-    Level,
+from talaria.core.problems import (
+    Action,
+    Do,
+    Problem,
+    Severity,
     close_command,
     end_command,
-    failed,
     install_command,
     ok,
     problem,
@@ -63,11 +64,14 @@ def test_a_package_is_installed_the_way_this_program_was(
 
 def test_findings_have_their_level_and_their_texts() -> None:
     error = ConfigError("Wrong.", "Mend it.")
-    assert failed("a", error, "mend") == Finding("a", Level.PROBLEM, "Wrong.", "Mend it.", "mend")
-    assert (ok("a", "t").level, warn("a", "t").level, problem("a", "t").level) == (
-        Level.OK,
-        Level.WARN,
-        Level.PROBLEM,
+    told = error.problem("a", "mend")
+    assert (told.subject, told.severity, told.text, told.hint, told.command) == (
+        "a", Severity.PROBLEM, "Wrong.", "Mend it.", "mend",
+    )  # fmt: skip
+    assert (ok("a", "t").severity, warn("a", "t").severity, problem("a", "t").severity) == (
+        Severity.OK,
+        Severity.WARN,
+        Severity.PROBLEM,
     )
-    assert warn("a", "t", "f", "c") == Finding("a", Level.WARN, "t", "f", "c")
-    assert problem("a", "t", "f", "c") == Finding("a", Level.PROBLEM, "t", "f", "c")
+    assert warn("a", "t", "f", "c") == Problem("t", "f", Action(Do.RUN, "c"), Severity.WARN, "a")
+    assert problem("a", "t", "f", "c") == Problem("t", "f", Action(Do.RUN, "c"), subject="a")
