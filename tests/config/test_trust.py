@@ -50,7 +50,7 @@ def test_what_others_can_write_is_refused_and_the_command_mends_it(home: Home, n
     told = f"{kind} {path} can be written by other users (mode 0777), who could send keys elsewhere."
     assert error.user_text == told
     assert error.hint.endswith("or name a home of your own with --home or TALARIA_HOME.")
-    command = error.reason.command
+    command = error.command
     assert command == f"chmod go-w {shlex.quote(str(path))}"
     assert command in error.hint
     subprocess.run(shlex.split(command), check=True)
@@ -70,7 +70,7 @@ def test_what_another_user_owns_is_refused(home: Home, name: str) -> None:
     error = refusal(home)
     assert f"{path} belongs to another user (uid {OTHER})" in error.user_text
     assert "sudo -u" in error.hint
-    subprocess.run(shlex.split(error.reason.command), check=True)
+    subprocess.run(shlex.split(error.command), check=True)
     check_trusted(home)
 
 
@@ -101,7 +101,7 @@ def test_a_user_may_run_on_a_volume_of_its_own() -> None:
         "from talaria.config.trust import find_distrust\n"
         "os.setgroups([]); os.setgid(10001); os.setuid(10001)\n"
         "home = Home(Path(sys.argv[1])); home.config.lstat()\n"
-        "print([reason.text for reason in find_distrust(home)])"
+        "print([reason.user_text for reason in find_distrust(home)])"
     )
     with TemporaryDirectory() as folder:
         volume = Path(folder)
@@ -125,7 +125,7 @@ def test_a_container_that_runs_as_any_user_may_write_by_the_group_of_root() -> N
         "import os, sys; from pathlib import Path; from talaria.config.home import Home\n"
         "from talaria.config.trust import find_distrust\n"
         "os.setgroups([]); os.setgid(0); os.setuid(int(sys.argv[2]))\n"
-        "print([reason.text for reason in find_distrust(Home(Path(sys.argv[1])))])"
+        "print([reason.user_text for reason in find_distrust(Home(Path(sys.argv[1])))])"
     )
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o775)

@@ -67,7 +67,8 @@ def _check_disk(folder: Path) -> Problem:
 def check_trust(home: Home) -> Iterator[Problem]:
     """Yield what lets other users control the home."""
     for reason in find_distrust(home):
-        yield problem("home", reason.text, f"{reason.hint[:1].upper()}{reason.hint[1:]}.", reason.command)
+        otherwise = f"{reason.otherwise[:1].upper()}{reason.otherwise[1:]}."
+        yield problem("home", reason.user_text, otherwise, reason.command)
 
 
 def check_home(home: Home, environ: Mapping[str, str]) -> Iterator[Problem]:

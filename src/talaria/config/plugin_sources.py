@@ -102,7 +102,7 @@ def _refused(source: PluginSource, home: Home) -> PluginSource | None:
         )
     for reason in find_distrust(home, path):
         hint = f"Mend it with: {reason.command}" if reason.command else "Make it a file of your own."
-        problem = f"{source.label} is not used: {reason.text.split(', who')[0]}."
+        problem = f"{source.label} is not used: {reason.fact}."
         return msgspec.structs.replace(source, problem=problem, hint=hint)
     return None
 

@@ -16,40 +16,33 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from talaria.config.home import Home
 from talaria.core.errors import ConfigError
 
 _ELSEWHERE = "or name a home of your own with --home or TALARIA_HOME"
 
 
-class Distrust(msgspec.Struct, frozen=True):
-    """A path that another user controls. `command` mends it; it is empty if this user cannot mend it."""
-
-    path: Path
-    text: str
-    hint: str
-    command: str = ""
-
-
 class UntrustedHome(ConfigError):
-    """Another user controls the home, or a file in it."""
+    """Another user controls the home, or a file in it: `path`. `fact` says how, without what it may lead to.
+    `command` fixes it; it is empty if this user cannot. `otherwise` is another way out."""
 
-    def __init__(self, reason: Distrust) -> None:
-        mend = f"Mend it with: {reason.command}" if reason.command else ""
-        super().__init__(reason.text, ", ".join(filter(None, (mend, reason.hint))) + ".")
-        self.reason = reason
+    def __init__(self, path: Path, fact: str, risk: str, otherwise: str, command: str = "") -> None:
+        mend = f"Mend it with: {command}" if command else ""
+        super().__init__(f"{fact}, who could {risk}.", ", ".join(filter(None, (mend, otherwise))) + ".")
+        self.path = path
+        self.fact = fact
+        self.otherwise = otherwise
+        self.command = command
 
 
 def check_trusted(home: Home, *more: Path) -> None:
     """Raises `UntrustedHome` if another user controls the home, its files or one of the paths `more`."""
     for reason in find_distrust(home, *more):
-        raise UntrustedHome(reason)
+        raise reason
 
 
-def find_distrust(home: Home, *more: Path) -> Iterator[Distrust]:
-    """Yield each path that another user controls. What does not exist is trusted."""
+def find_distrust(home: Home, *more: Path) -> Iterator[UntrustedHome]:
+    """Yield an error for each path that another user controls. What does not exist is trusted."""
     seen: set[Path] = set()
     for path in (home.path, home.config, home.token_file, home.database, *more):
         for each in _way_to(path):
@@ -68,7 +61,7 @@ def _way_to(path: Path) -> Iterator[Path]:
     yield from (real, *real.parents)
 
 
-def _examine(path: Path, home: Home) -> Iterator[Distrust]:
+def _examine(path: Path, home: Home) -> Iterator[UntrustedHome]:
     try:
         found = path.lstat()
     except OSError:
@@ -77,19 +70,18 @@ def _examine(path: Path, home: Home) -> Iterator[Distrust]:
     where = shlex.quote(str(path))
     if found.st_uid not in (os.geteuid(), 0):
         owner = _user_name(found.st_uid)
-        text = (
-            f"{name} {path} belongs to another user ({owner}), who could read keys and send them elsewhere."
-        )
+        fact, risk = f"{name} {path} belongs to another user ({owner})", "read keys and send them elsewhere"
         if os.geteuid() == 0:
-            hint = f"run as that user (sudo -u {owner} talaria …), {_ELSEWHERE}"
-            yield Distrust(path, text, hint, f"chown {'-R ' if path == home.path else ''}root {where}")
+            otherwise = f"run as that user (sudo -u {owner} talaria …), {_ELSEWHERE}"
+            command = f"chown {'-R ' if path == home.path else ''}root {where}"
+            yield UntrustedHome(path, fact, risk, otherwise, command)
         else:
-            yield Distrust(path, text, _ELSEWHERE.removeprefix("or ").capitalize())
+            yield UntrustedHome(path, fact, risk, _ELSEWHERE.removeprefix("or ").capitalize())
     elif not stat.S_ISLNK(found.st_mode) and _others_write(found):
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        text = f"{name} {path} can be written by other users (mode {mode}), who could send keys elsewhere."
+        fact = f"{name} {path} can be written by other users (mode {mode})"
         sudo = "" if found.st_uid == os.geteuid() else "sudo "
-        yield Distrust(path, text, _ELSEWHERE, f"{sudo}chmod go-w {where}")
+        yield UntrustedHome(path, fact, "send keys elsewhere", _ELSEWHERE, f"{sudo}chmod go-w {where}")
 
 
 def _others_write(found: os.stat_result) -> bool:
