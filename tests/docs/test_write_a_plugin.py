@@ -99,5 +99,5 @@ def test_the_package_of_the_page_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     (source,) = find_plugins(Home(tmp_path), {})
     assert (source.name, source.label) == ("weather", "talaria_weather 1.0")
     (examined,) = examine_plugins(Home(tmp_path), {}, ENVIRON)
-    assert examined.result.problem == ""
+    assert examined.result.problem is None
     assert examined.result.brings == ("tool forecast", "command /weather", "hook before_tool")

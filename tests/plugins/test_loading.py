@@ -234,7 +234,8 @@ def test_names_of_files_are_checked_and_hidden_files_are_no_plugins(home: Home) 
     write(home, "_shared", "raise ValueError")
     write(home, "Big Name", "raise ValueError")
     (found,) = find_plugins(home, {})
-    assert found.problem == "plugins/Big Name.py has no name for a plug-in." and found.hint
+    assert found.problem is not None and found.problem.hint
+    assert found.problem.text == "plugins/Big Name.py has no name for a plug-in."
 
 
 PACKAGE = """\

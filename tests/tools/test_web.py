@@ -276,8 +276,8 @@ def test_without_a_provider_or_its_key_there_is_no_search_and_doctor_says_how() 
     def found(settings: SearchSettings, **environ: str) -> str:
         assert open_search(settings, environ) is None
         findings = examine_web(Examination(Path("/home"), settings, environ))
-        (finding,) = (each for each in findings if each.name == "search")
-        return f"{finding.text} {finding.fix} {finding.command}"
+        (finding,) = (each for each in findings if each.subject == "search")
+        return f"{finding.text} {finding.hint} {finding.command}"
 
     assert "no search provider is set" in found(SearchSettings())
     assert "config set search " in found(SearchSettings())

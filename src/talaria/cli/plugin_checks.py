@@ -13,7 +13,7 @@ from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings
 from talaria.core.extensions import PluginReport, PluginState
 from talaria.core.gateway_part import Status
-from talaria.core.problems import Problem, ok, problem, shell, warn
+from talaria.core.problems import Problem, ok, problem, run, shell, warn
 
 _NAME = "plug-ins"
 
@@ -30,12 +30,13 @@ def check_plugins(
     from talaria.plugins.loading import describe, examine_plugins
 
     variables = home_environ(home.path, environ)
-    next_start = [describe(each) for each in examine_plugins(home, settings.plugins, variables)]
+    examined = examine_plugins(home, settings.plugins, variables)
+    next_start = [describe(each) for each in examined]
     told = {each.name: each for each in running}
-    for report in next_start:
+    for each, report in zip(examined, next_start, strict=True):
         now = told.pop(report.name, None)
-        if report.problem:
-            findings.append(_faulty(report))
+        if each.result.problem is not None:
+            findings.append(_faulty(report, each.result.problem))
         elif now is not None and now.problem:
             findings.append(problem(_NAME, f"{now.name}: {now.problem}", now.hint))
         elif now is None and status is not None:
@@ -48,16 +49,14 @@ def check_plugins(
     return findings
 
 
-def _faulty(report: PluginReport) -> Problem:
-    command = ""
+def _faulty(report: PluginReport, found: Problem) -> Problem:
+    text, hint = f"{report.name} ({report.source}) is {report.state}. {found.text}", found.hint
+    action = found.action
     if report.state is PluginState.QUARANTINED:
-        command = shell("talaria", "plugins", "check", report.name)
-    elif report.hint.startswith("Mend it with: "):
-        command = report.hint.removeprefix("Mend it with: ")
-    fix = "" if command and report.state is PluginState.LEFT_OUT else report.hint
-    return problem(
-        _NAME, f"{report.name} ({report.source}) is {report.state}. {report.problem}", fix, command
-    )
+        action = run(shell("talaria", "plugins", "check", report.name))
+    elif action is not None:
+        hint = ""  # it has the same command
+    return problem(_NAME, text, hint, action)
 
 
 def _gone(report: PluginReport) -> Problem:

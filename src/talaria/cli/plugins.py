@@ -91,7 +91,7 @@ def _check_again(home: Home, name: str) -> PluginReport:
             since = when(entry.at)
             click.echo(f"{source.name} was in quarantine since {since}, and is released. {entry.why}")
     state = PluginState.LEFT_OUT if result.problem else PluginState.LOADED
-    return PluginReport(source.name, source.label, state, result.brings, result.problem, result.hint)
+    return PluginReport.of(source.name, source.label, state, result.brings, result.problem)
 
 
 def _examine(home: Home) -> list[PluginReport]:
@@ -122,7 +122,7 @@ def _run(home: Home, source: PluginSource) -> CheckResult:
     from talaria.plugins.checking import CheckOrder, CheckResult, run_checks
 
     if source.problem:
-        return CheckResult(problem=source.problem, hint=source.hint)
+        return CheckResult(problem=source.problem)
     table = dict(load(home.path, os.environ, PARTS).settings.plugins.get(source.name, {}))
     order = CheckOrder(source, str(home.path), table)
     return run_checks([order], home_environ(home.path, os.environ), shows_output=True)[0]

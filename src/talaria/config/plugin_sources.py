@@ -19,10 +19,12 @@ import msgspec
 from talaria.config.home import Home
 from talaria.config.plugin_tables import ENABLED, PLUGIN_NAME
 from talaria.config.trust import find_distrust
+from talaria.core.problems import Problem, run
 
 GROUP: Final = "talaria.plugins"
 FOLDER: Final = "plugins"
 REGISTER: Final = "register"  # the function of a single file
+_GOOD_NAME: Final = "Use 1 to 40 small letters, digits, underscores or dashes, first a letter."
 _MOST_READ: Final = 500  # files of a package
 _HEADING: Final = f"[{GROUP}]".encode()
 _ENTRY: Final = re.compile(r"\s*([^=#\s]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)")
@@ -32,7 +34,7 @@ class PluginSource(msgspec.Struct, frozen=True):
     """A plug-in that was found, whose code was not touched yet.
 
     `paths` are its files or folders. `module` is empty for a single file. `label` is for people. With a
-    `problem` it cannot be used; `hint` says what to do.
+    `problem` it cannot be used.
     """
 
     name: str
@@ -40,8 +42,7 @@ class PluginSource(msgspec.Struct, frozen=True):
     paths: tuple[str, ...]
     module: str = ""
     function: str = REGISTER
-    problem: str = ""
-    hint: str = ""
+    problem: Problem | None = None
 
     def digest(self) -> str:
         """Return a hash of all its code. Reads every file of it; of a large package, only sizes and times."""
@@ -86,24 +87,19 @@ def _files(home: Home) -> Iterator[PluginSource]:
             continue
         name, path = file.removesuffix(".py"), folder / file
         source = PluginSource(name, f"{FOLDER}/{file}", (str(path),))
-        yield _refused(source, home) or source
+        yield msgspec.structs.replace(source, problem=_refusal(source, home))
 
 
-def _refused(source: PluginSource, home: Home) -> PluginSource | None:
-    """Return the source with the reason why its file is not used; None if it is."""
+def _refusal(source: PluginSource, home: Home) -> Problem | None:
+    """Return the reason why the file of the plug-in is not used; None if it is."""
     path = Path(source.paths[0])
     if not re.fullmatch(PLUGIN_NAME, source.name):
-        problem = f"{source.label} has no name for a plug-in."
-        hint = "Use 1 to 40 small letters, digits, underscores or dashes, first a letter."
-        return msgspec.structs.replace(source, problem=problem, hint=hint)
+        return Problem(f"{source.label} has no name for a plug-in.", _GOOD_NAME)
     if not path.is_file():
-        return msgspec.structs.replace(
-            source, problem=f"{source.label} is no file.", hint="Move it elsewhere."
-        )
+        return Problem(f"{source.label} is no file.", "Move it elsewhere.")
     for reason in find_distrust(home, path):
         hint = f"Mend it with: {reason.command}" if reason.command else "Make it a file of your own."
-        problem = f"{source.label} is not used: {reason.fact}."
-        return msgspec.structs.replace(source, problem=problem, hint=hint)
+        return Problem(f"{source.label} is not used: {reason.fact}.", hint, run(reason.command))
     return None
 
 
@@ -143,17 +139,15 @@ def _package(name: str, label: str, module: str, function: str) -> PluginSource:
 
     source = PluginSource(name, label, (), module, function)
     if not re.fullmatch(PLUGIN_NAME, name):
-        problem = f"The entry point {name!r} of {label} is no name for a plug-in."
-        hint = "Use 1 to 40 small letters, digits, underscores or dashes, first a letter."
-        return msgspec.structs.replace(source, problem=problem, hint=hint)
+        text = f"The entry point {name!r} of {label} is no name for a plug-in."
+        return msgspec.structs.replace(source, problem=Problem(text, _GOOD_NAME))
     try:
         spec = find_spec(module.partition(".")[0])  # of the outermost package, so nothing is imported
     except (ImportError, ValueError):
         spec = None
     if spec is None:
-        problem = f"The entry point {name} of {label} names the module {module}, which is not installed."
-        return msgspec.structs.replace(
-            source, problem=problem, hint=f"Install {label.partition(' ')[0]} again."
-        )
+        text = f"The entry point {name} of {label} names the module {module}, which is not installed."
+        problem = Problem(text, f"Install {label.partition(' ')[0]} again.")
+        return msgspec.structs.replace(source, problem=problem)
     places = tuple(spec.submodule_search_locations or ()) or ((spec.origin,) if spec.origin else ())
     return msgspec.structs.replace(source, paths=places)

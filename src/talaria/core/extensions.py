@@ -6,6 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
+from talaria.core.problems import Problem
+
 
 class PluginState(StrEnum):
     LOADED = "loaded"
@@ -24,6 +26,13 @@ class PluginReport(msgspec.Struct, frozen=True):
     brings: tuple[str, ...] = ()
     problem: str = ""
     hint: str = ""
+
+    @classmethod
+    def of(
+        cls, name: str, source: str, state: PluginState, brings: tuple[str, ...], problem: Problem | None
+    ) -> PluginReport:
+        text, hint = ("", "") if problem is None else (problem.text, problem.hint)
+        return cls(name, source, state, brings, text, hint)
 
     def sentence(self) -> str:
         return f"{self.problem} {self.hint}".strip()

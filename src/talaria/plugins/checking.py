@@ -27,7 +27,7 @@ import msgspec
 from talaria.config.plugin_sources import PluginSource
 from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.errors import TalariaError
-from talaria.core.problems import install_command
+from talaria.core.problems import Problem, install_command
 from talaria.core.version import this_version
 from talaria.observe.lines import log_plugin
 from talaria.plugins.api import Plugin
@@ -43,9 +43,12 @@ class CheckResult(msgspec.Struct, frozen=True):
     """The result of a check. With `is_hung` the plug-in did not come to an end."""
 
     brings: tuple[str, ...] = ()
-    problem: str = ""
-    hint: str = ""
+    problem: Problem | None = None
     is_hung: bool = False
+
+    @classmethod
+    def failed(cls, text: str, hint: str = "", *, is_hung: bool = False) -> CheckResult:
+        return cls(problem=Problem(text, hint), is_hung=is_hung)
 
 
 class CheckOrder(msgspec.Struct, frozen=True):
@@ -87,8 +90,8 @@ def run_checks(
     try:
         return msgspec.json.decode(done.stdout, type=list[CheckResult])
     except msgspec.DecodeError:
-        problem = f"It could not be checked: the process for it left with status {done.returncode}."
-        return [CheckResult(problem=problem, hint="Run `talaria doctor`.") for _ in orders]
+        text = f"It could not be checked: the process for it left with status {done.returncode}."
+        return [CheckResult.failed(text, "Run `talaria doctor`.") for _ in orders]
 
 
 # -- in both processes ------------------------------------------------------------------------------------
@@ -141,25 +144,23 @@ def register(source: PluginSource, plugin: Plugin) -> CheckResult:
 
 def _describe(error: BaseException, source: PluginSource) -> CheckResult:
     if isinstance(error, TalariaError):
-        return CheckResult(problem=error.user_text, hint=error.hint or "Correct it.")
+        return CheckResult.failed(error.user_text, error.hint or "Correct it.")
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
-        return CheckResult(
-            problem=f"It needs the module {error.name}, which is not installed.",
-            hint=f"Install it, for example with: {install_command(package)}",
+        return CheckResult.failed(
+            f"It needs the module {error.name}, which is not installed.",
+            f"Install it, for example with: {install_command(package)}",
         )
     if isinstance(error, SyntaxError):
-        return CheckResult(
-            problem=f"{source.label} line {error.lineno}: {error.msg}.", hint="Correct the line."
-        )
+        return CheckResult.failed(f"{source.label} line {error.lineno}: {error.msg}.", "Correct the line.")
     where = ""
     for frame in traceback.extract_tb(error.__traceback__):
         if CODE_OWNERS.find(frame.filename) == source.name:
             where = f" in {Path(frame.filename).name} line {frame.lineno}"
     text = str(error)[:_LONGEST] or "no details"
-    return CheckResult(
-        problem=f"It raised {type(error).__name__}{where}: {text.removesuffix('.')}.",
-        hint=f"Correct it; `talaria plugins check {source.name}` tries it again.",
+    return CheckResult.failed(
+        f"It raised {type(error).__name__}{where}: {text.removesuffix('.')}.",
+        f"Correct it; `talaria plugins check {source.name}` tries it again.",
     )
 
 
@@ -180,11 +181,11 @@ def find_taken(brings: Sequence[str]) -> CheckResult | None:
     taken |= {f"channel {part.name}" for part in PARTS}
     for name in brings:
         if name in taken or name.startswith("tool mcp_"):
-            return CheckResult(
-                problem=f"It asks for the {name}, which is a name of the gateway's own.", hint="Rename it."
+            return CheckResult.failed(
+                f"It asks for the {name}, which is a name of the gateway's own.", "Rename it."
             )
         if brings.count(name) > 1:
-            return CheckResult(problem=f"It asks for the {name} twice.", hint="Rename one.")
+            return CheckResult.failed(f"It asks for the {name} twice.", "Rename one.")
     return None
 
 
@@ -197,7 +198,7 @@ def _check_order(order: CheckOrder) -> CheckResult:
     try:
         ToolSet([*brought.tools, *(tool for source in brought.sources for tool in source.tools())])
     except TalariaError as error:
-        return CheckResult(problem=error.user_text, hint=error.hint or "Correct it.")
+        return CheckResult.failed(error.user_text, error.hint or "Correct it.")
     return find_taken(result.brings) or result
 
 
@@ -242,9 +243,9 @@ class _Child:
         if is_late:
             if not ended:
                 os.waitpid(self.pid, 0)
-            return CheckResult(
-                problem=f"It did not come to an end within {seconds:g} seconds when it was checked.",
-                hint="Let it wait for nothing while it is imported and registers.",
+            return CheckResult.failed(
+                f"It did not come to an end within {seconds:g} seconds when it was checked.",
+                "Let it wait for nothing while it is imported and registers.",
                 is_hung=True,
             )
         try:
@@ -252,9 +253,9 @@ class _Child:
         except msgspec.DecodeError:
             code = os.waitstatus_to_exitcode(status)
             how = f"was killed by signal {-code}" if code < 0 else f"left with status {code}"
-            return CheckResult(
-                problem=f"The process that checked it {how}, without a word.",
-                hint=f"`talaria plugins check {self.order.source.name}` shows what it prints.",
+            return CheckResult.failed(
+                f"The process that checked it {how}, without a word.",
+                f"`talaria plugins check {self.order.source.name}` shows what it prints.",
             )
 
 

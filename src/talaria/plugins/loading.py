@@ -77,17 +77,17 @@ def examine_plugins(
     for source in find_plugins(home, tables):
         table = dict(tables.get(source.name, {}))
         if source.problem:
-            found.append(Examined(source, "", CheckResult(problem=source.problem, hint=source.hint)))
+            found.append(Examined(source, "", CheckResult(problem=source.problem)))
             continue
         try:
             digest = source.digest()
         except OSError as error:
-            result = CheckResult(problem=f"It cannot be read: {error}.", hint="Make it readable.")
+            result = CheckResult.failed(f"It cannot be read: {error}.", "Make it readable.")
             found.append(Examined(source, "", result))
             continue
         kept = records.checks.get(source.name)
         if (entry := records.quarantined(source.name, digest)) is not None:
-            result = CheckResult(problem=entry.why, hint=RELEASE.format(source.name))
+            result = CheckResult.failed(entry.why, RELEASE.format(source.name))
             found.append(Examined(source, digest, result, entry))
         elif kept is not None and kept.key == check_key(digest, table):
             found.append(Examined(source, digest, CheckResult(kept.brings)))
@@ -109,14 +109,14 @@ def _without_doubles(found: Sequence[Examined]) -> list[Examined]:
         name, brings = each.source.name, each.result.brings
         result = each.result
         if name in names:
-            result = CheckResult(
-                problem=f"Another plug-in is called {name} already.", hint="Rename one of the two."
+            result = CheckResult.failed(
+                f"Another plug-in is called {name} already.", "Rename one of the two."
             )
         elif not result.problem:
             for thing in brings:
                 if not thing.startswith("hook ") and (owner := owners.get(thing)) is not None:
-                    problem = f"It asks for the {thing}, which the plug-in {owner} has."
-                    result = CheckResult(problem=problem, hint="Rename it, or leave one of the two out.")
+                    text = f"It asks for the {thing}, which the plug-in {owner} has."
+                    result = CheckResult.failed(text, "Rename it, or leave one of the two out.")
                     break
         names.add(name)
         if not result.problem:
@@ -131,8 +131,9 @@ def describe(each: Examined) -> PluginReport:
     if each.result.problem:
         is_held = each.quarantined is not None or each.result.is_hung
         state = PluginState.QUARANTINED if is_held else PluginState.LEFT_OUT
-    source, result = each.source, each.result
-    return PluginReport(source.name, source.label, state, result.brings, result.problem, result.hint)
+    return PluginReport.of(
+        each.source.name, each.source.label, state, each.result.brings, each.result.problem
+    )
 
 
 def describe_disabled(home: Home, tables: Mapping[str, Mapping[str, Any]]) -> list[PluginReport]:
@@ -160,8 +161,8 @@ def keep_results(home: Path, examined: Sequence[Examined], tables: Mapping[str, 
     try:
         keep_checks(home, checks)
         for each in examined:
-            if each.result.is_hung:
-                entry = Quarantined(each.digest, each.result.problem, time.time())
+            if each.result.is_hung and each.result.problem is not None:
+                entry = Quarantined(each.digest, each.result.problem.text, time.time())
                 quarantine(home, each.source.name, entry)
     except OSError as error:
         _log.warning("the checks of plug-ins were not kept: %s", error)
@@ -242,11 +243,11 @@ def _load(
     thread.start()
     thread.join(seconds)
     if not done:
-        result = CheckResult(problem=f"It did not come to an end within {seconds:g} seconds at the start.")
+        result = CheckResult.failed(f"It did not come to an end within {seconds:g} seconds at the start.")
     elif not done[0].problem and done[0].brings != each.result.brings:
-        result = CheckResult(
-            problem="It registers something else than when it was checked.",
-            hint=f"Let it not depend on the moment, then: `talaria plugins check {name}`.",
+        result = CheckResult.failed(
+            "It registers something else than when it was checked.",
+            f"Let it not depend on the moment, then: `talaria plugins check {name}`.",
         )
     else:
         result = done[0]
