@@ -373,7 +373,7 @@ def test_findings_are_printed_with_their_fix_and_their_command(capsys: pytest.Ca
     ],
 )
 def test_a_wrong_key_of_a_channel_is_mended_by_connecting_it(path: tuple[str, ...], command: str) -> None:
-    assert _connect(Issue(1, "text", path), PARTS) == command
+    assert _connect(Issue("text", path=path), PARTS) == command
 
 
 @pytest.mark.parametrize(

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping
-from typing import Any, assert_never
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
 
 from talaria.channels.descriptor import Channel
 from talaria.cli.service import ENVIRONMENT
 from talaria.config.decoder import is_marked
 from talaria.config.edit import write_value
 from talaria.config.home import Home, open_mode
-from talaria.config.issues import BadConfig, Issue, IssueKind, dotted
+from talaria.config.issues import BadConfig, Issue, dotted
 from talaria.config.load import Loaded, secret_files
 from talaria.config.secrets_file import SECRETS_FILE
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts
-from talaria.core.problems import Problem, close_command, ok, problem, shell, type_key, warn
+from talaria.core.problems import Action, Do, Problem, close_command, ok, run, shell, type_key, warn
 from talaria.core.setting_marks import SECRET_MARKS, KeyPath
 
 
 def check_broken_config(home: Home, error: ConfigError, parts: Parts) -> Iterator[Problem]:
-    """Yield a finding for each problem, so that each has its own remedy."""
+    """Yield each problem by itself, so that each has its own command."""
     if isinstance(error, BadConfig):
         for issue in error.issues:
-            yield problem("config", issue.text, "", _remedy(issue, home, parts))
+            yield structs.replace(issue, action=run(_command(issue, home, parts)))
     else:
         yield error.problem("config", "talaria config edit" if home.config.is_file() else "")
 
@@ -33,9 +36,9 @@ def check_broken_config(home: Home, error: ConfigError, parts: Parts) -> Iterato
 def check_config(home: Home, loaded: Loaded, parts: Parts, *, is_running: bool) -> Iterator[Problem]:
     """A running gateway has variables of its own and is asked for them; those of this shell do not matter
     then."""
-    issues = [each for each in loaded.issues if not (is_running and each.kind is IssueKind.UNSET_VARIABLE)]
+    issues = [issue for issue in loaded.issues if not (is_running and issue.unset)]
     for issue in issues:
-        yield warn("config", issue.text, "", _remedy(issue, home, parts))
+        yield structs.replace(issue, action=run(_command(issue, home, parts)))
     if not issues:
         there = "is fine" if loaded.path else "is not there; everything runs on defaults"
         yield ok("config", f"{home.config} {there}.")
@@ -53,32 +56,25 @@ def check_secret_files(home: Home, settings: Settings) -> Iterator[Problem]:
             yield warn("secrets", text, fix, command)
 
 
-def _remedy(issue: Issue, home: Home, parts: Parts) -> str:
-    """Return a command for a shell, as in `Problem.command`."""
+def _command(issue: Issue, home: Home, parts: Parts) -> str:
+    """Return the command line for the action of an issue."""
     if issue.variable:
         return shell("unset", issue.variable)
-    change = ("talaria", "config", "set", dotted(issue.path))
-    match issue.kind:
-        case IssueKind.OPEN_FILE:
-            command = close_command(home.config, home.path)
-        case IssueKind.UNKNOWN:
-            command = _rename(issue, home, parts)
-        case IssueKind.MISSING:
-            provider = issue.instead if issue.path == ("model",) else issue.path[-1]
-            is_model = issue.path[0] in ("model", "providers")
-            command = shell("talaria", "setup", "--provider", provider) if is_model else shell(*change)
-        case IssueKind.UNSET_VARIABLE:
-            command = _connect(issue, parts) or type_key(issue.instead)
-        case IssueKind.NO_PRICE:
-            command = shell("talaria", "config", "set", issue.instead)
-        case IssueKind.WRONG if issue.instead:
-            command = shell(*change, issue.instead)
-        case IssueKind.WRONG if issue.path[-1] == "base_url":  # nothing works without
-            command = shell(*change)
-        case IssueKind.WRONG:
-            command = shell("talaria", "config", "unset", dotted(issue.path))
+    match issue.action:
+        case Action(Do.SET_KEY, key, value):
+            command = shell("talaria", "config", "set", key, *filter(None, (value,)))
+        case Action(Do.UNSET_KEY, key):
+            command = shell("talaria", "config", "unset", key)
+        case Action(Do.MOVE_KEY, _, meant):
+            command = _rename(issue.path, tuple(meant.split(".")), home, parts)
+        case Action(Do.SET_VARIABLE, name):
+            command = _connect(issue, parts) or type_key(name)
+        case Action(Do.SET_UP, provider):
+            command = shell("talaria", "setup", "--provider", provider)
+        case Action(Do.CLOSE_FILE, path):
+            command = close_command(Path(path), home.path)
         case _:
-            assert_never(issue.kind)
+            command = issue.command
     return command
 
 
@@ -90,14 +86,13 @@ def _connect(issue: Issue, parts: Parts) -> str:
     return ""
 
 
-def _rename(issue: Issue, home: Home, parts: Parts) -> str:
+def _rename(old: KeyPath, meant: KeyPath, home: Home, parts: Parts) -> str:
     """Return a command that moves the value or the table to the key that was probably meant, if that key is
     free, and removes the unknown key. A table that cannot be moved, and one with a secret, which must not be
     shown, is edited by hand."""
-    remove = shell("talaria", "config", "unset", dotted(issue.path))
+    remove = shell("talaria", "config", "unset", dotted(old))
     tree = tomllib.loads(home.config.read_text(encoding="utf-8-sig"))
-    value, meant = _at(tree, issue.path), tuple(issue.instead.split("."))
-    if not issue.instead or not value:
+    if not (value := _at(tree, old)):
         return remove
     is_table = isinstance(value, Mapping)
     inside = value.items() if isinstance(value, Mapping) else ()

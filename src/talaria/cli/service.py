@@ -20,7 +20,6 @@ import msgspec
 from talaria.cli.options import Invocation, group
 from talaria.config.edit import write_secret
 from talaria.config.home import DEFAULT_HOME, Home
-from talaria.config.issues import IssueKind
 from talaria.config.load import load, named_variables
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError
@@ -128,8 +127,8 @@ def _missing_keys(home: Home, names: Iterable[str], invocation: Invocation) -> I
     missing = _missing(loaded.settings, given)
     for issue in loaded.issues:
         for part in PARTS:
-            if issue.kind is IssueKind.UNSET_VARIABLE and issue.path[:-1] == part.table:
-                missing[part.name] = issue.instead
+            if issue.unset and issue.path[:-1] == part.table:
+                missing[part.name] = issue.unset
     for name, variable in missing.items():
         again = f"{type_key(variable)} && {invocation.command_line('service install')}"
         yield f"The service has no key for {name}: {variable} is not set here.\n  To give it one: {again}"

@@ -62,10 +62,13 @@ class Hint(NamedTuple):
         """The hint of the values of a dict or the members of a tuple."""
         return read_hint(get_args(self.kind)[1 if get_origin(self.kind) is dict else 0])
 
-    def objection(self, value: object) -> str | None:
-        """Return what the checks on the field expected instead of this value; None if it passes them."""
-        found = (note.rule(value) for note in self.notes if isinstance(note, Check))
-        return next((expected for expected in found if expected), None)
+    def objection(self, value: object) -> tuple[str, str | None] | None:
+        """Return what the checks on the field expected instead of this value, and the value that was probably
+        meant; None if it passes them."""
+        for check in self.notes:
+            if isinstance(check, Check) and (expected := check.rule(value)):
+                return expected, check.suggest(value) if check.suggest else None
+        return None
 
 
 def read_hint(annotation: Any) -> Hint:
@@ -132,13 +135,13 @@ class SettingsDecoder:
     def _value(self, hint: Hint, raw: Any, path: KeyPath) -> Any:
         try:
             value = self._convert(hint, raw, path)
-            expected = hint.objection(value)
+            objection = hint.objection(value)
         except _Mismatch as mismatch:
-            expected = str(mismatch)
-        if expected is None:
+            objection = str(mismatch), None
+        if objection is None:
             return value
         is_secret = not hint.marks.isdisjoint(_SECRETS)
-        self._issues.wrong_value(path, raw, expected, is_secret=is_secret)
+        self._issues.wrong_value(path, raw, *objection, is_secret=is_secret)
         return _MISSING
 
     def _convert(self, hint: Hint, raw: Any, path: KeyPath) -> Any:
@@ -156,8 +159,8 @@ class SettingsDecoder:
         names, decoded = read_hint(get_args(hint.kind)[0]), {}
         for name, value in _table(raw, hint.items).items():
             here = (*path, name)
-            if expected := names.objection(name):
-                text = f"{dotted(path)} has the name {quoted(name)}: expected {expected}."
+            if objection := names.objection(name):
+                text = f"{dotted(path)} has the name {quoted(name)}: expected {objection[0]}."
                 self._issues.problem(here, text)
             elif (item := self._value(hint.items, value, here)) is not _MISSING:
                 decoded[name] = item

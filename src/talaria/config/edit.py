@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from talaria.config.decoder import find_hint, known_keys, read_text, values_of
-from talaria.config.issues import BadConfig, dotted
+from talaria.config.issues import BadConfig, Issue, dotted
 from talaria.config.load import FILE_NAME, Loaded, load_text, read_config
 from talaria.config.origins import key_lines, read_overrides
 from talaria.config.settings import Settings, settings_type
@@ -50,29 +51,24 @@ def change_key(
     after = edited(file, before, path[:-1], {path[-1]: value})
     try:
         change = check_change(home, (path,), (before, after), environ, parts)
-    except ConfigError as error:
-        raise ConfigError(error.user_text, error.hint + _whole(path, value, error)) from None
+    except BadConfig as error:
+        raise ConfigError(error.user_text, error.hint + _whole(path, value, error.issues)) from None
     hint = find_hint(settings_type(parts), path)
     is_secret = hint is not None and holds_secret(value, hint.marks)
     replace_config(home, after, is_secret=is_secret)
     return change
 
 
-def _whole(path: KeyPath, value: object | None, error: ConfigError) -> str:
-    """Return how to set a table whole, if one of its two keys was refused because the other is missing."""
+def _whole(path: KeyPath, value: object | None, issues: Sequence[Issue]) -> str:
+    """Return how to set a table whole, if one of its two keys was refused because the other is missing, which
+    is an issue of the table."""
     table, key = path[:-1], path[-1]
-    keys = (
-        ("provider", "name")
-        if table == ("model",)
-        else ("input", "output")
-        if table[:1] == ("prices",)
-        else ()
-    )
-    missing = [each for each in keys if f"{dotted((*table, each))} is missing" in error.user_text]
-    if key not in keys or value is None or not missing:
+    is_price = table[:1] == ("prices",)
+    keys = ("input", "output") if is_price else ("provider", "name") if table == ("model",) else ()
+    if key not in keys or value is None or not any(issue.path == table for issue in issues):
         return ""
-    blank = write_value(value) if table[0] == "prices" else write_value(missing[0].upper())
-    whole = ", ".join(f"{each} = {write_value(value) if each == key else blank}" for each in keys)
+    given = {each: value if each == key or is_price else each.upper() for each in keys}
+    whole = ", ".join(f"{each} = {write_value(given[each])}" for each in keys)
     words = ("talaria", "config", "set", dotted(table), f"{{{whole}}}")
     return f" Set both at once: `{shlex.join(words)}`."
 
@@ -199,7 +195,7 @@ def check_change(
     home: Path, touched: Sequence[KeyPath], texts: tuple[str, str], environ: Mapping[str, str], parts: Parts
 ) -> Change:
     """Check the texts of the file before and after a change, without the variables that override keys. Raises
-    `ConfigError` if the change breaks something, or leaves a key that it touches broken."""
+    `BadConfig` if the change breaks something, or leaves a key that it touches broken."""
 
     def problems(text: str) -> BadConfig | Loaded:
         try:
@@ -216,9 +212,9 @@ def check_change(
         if not any(issue.path[: len(path)] == path for path in touched)
     }
     # Without their lines, which are those of a file that is never written.
-    new = [issue.text.partition(": ")[2] for issue in result.issues if issue.path not in known]
+    new = [structs.replace(issue, text=issue.bare) for issue in result.issues if issue.path not in known]
     if new:
-        raise ConfigError("\n".join(new), "Nothing was written.")
+        raise BadConfig(tuple(new), "Nothing was written.", None)
     return Change(None, result.user_text)
 
 

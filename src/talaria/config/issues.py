@@ -6,15 +6,13 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
-from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from talaria.config.origins import Override, key_lines
 from talaria.core.errors import ConfigError
+from talaria.core.problems import Action, Do, Problem, Severity
 from talaria.core.setting_marks import KeyPath
 from talaria.core.suggest import nearest
 from talaria.core.text import cut, list_some
@@ -29,30 +27,21 @@ _MOST_SHOWN = 8
 _PASSWORD = re.compile(r"^((?:[\w+.-]+:)?//)?.+@", re.DOTALL)
 _PORT = re.compile(r"(://[^/?#:@\[]*:)(?!\d*(?:[/?#]|$))[^/?#]+")
 _QUERY = re.compile(r"(:/[^?#]*[?#]).+", re.DOTALL)
-_SUGGESTION = re.compile(r"\(did you mean (\S+)\?\)")
 
 
-class IssueKind(StrEnum):
-    """The kind of an issue; `talaria doctor` knows a remedy for each."""
+class Issue(Problem, frozen=True):
+    """A problem with the key `path`, and its place: the line of the file, or the environment `variable` that
+    sets the key. `text` begins with the place, `bare` is the text without it. `action` is for the key."""
 
-    WRONG = "wrong"  # the value is not allowed, or has no effect
-    UNKNOWN = "unknown"  # nothing reads this key
-    MISSING = "missing"  # the table needs a key that is not set
-    UNSET_VARIABLE = "unset variable"  # the environment variable that the value names is not set
-    NO_PRICE = "no price"  # `instead` names the model whose price is needed
-    OPEN_FILE = "open file"  # other users can read the file
-
-
-class Issue(msgspec.Struct, frozen=True):
-    """`text` begins with the place. `variable` is set if the value came from the environment. `instead` is a
-    value, or for an unknown key another key, that was probably meant."""
-
-    line: int
-    text: str
-    path: KeyPath
+    path: KeyPath = ()
+    bare: str = ""
+    line: int = 0
     variable: str = ""
-    instead: str = ""
-    kind: IssueKind = IssueKind.WRONG
+
+    @property
+    def unset(self) -> str:
+        """The environment variable that the value names and that is not set."""
+        return self.action.what if self.action is not None and self.action.do is Do.SET_VARIABLE else ""
 
 
 class BadConfig(ConfigError):
@@ -74,28 +63,34 @@ class IssueCollector:
         self._problems: list[Issue] = []
         self._warnings: list[Issue] = []
 
-    def wrong_value(self, path: KeyPath, raw: object, expected: str, *, is_secret: bool = False) -> None:
-        """Report a problem: the value at `path` is not what is expected there."""
-        suggestion = _SUGGESTION.search(expected)
+    def wrong_value(
+        self, path: KeyPath, raw: object, expected: str, near: str | None = None, *, is_secret: bool = False
+    ) -> None:
+        """Report a problem: the value at `path` is not what is expected there. `near` was probably meant."""
         found = "has a wrong value (not shown)" if is_secret else f"is {_shown(raw)}"
-        text = f"{dotted(path)} {found}: expected {expected}."
-        self.problem(path, text, suggestion[1] if suggestion else "")
+        meant = f" (did you mean {near}?)" if near else ""
+        self.problem(path, f"{dotted(path)} {found}: expected {expected}{meant}.", near or "")
 
-    def missing(self, table: KeyPath, key: str, expected: str, instead: str = "") -> None:
-        """Report a problem: the table needs the key. Does nothing if a value of the key was refused."""
+    def missing(self, table: KeyPath, key: str, expected: str, provider: str = "") -> None:
+        """Report a problem: the table needs the key. Does nothing if a value of the key was refused.
+
+        `provider` is the one to set up, if that gives the table its key.
+        """
         if not any(issue.path == (*table, key) for issue in self._problems):
+            action = Action(Do.SET_UP, provider) if provider else Action(Do.SET_KEY, dotted(table))
             text = f"{dotted((*table, key))} is missing: expected {expected}."
-            self.problem(table, text, instead, IssueKind.MISSING)
+            self._problems.append(self._placed(table, text, action))
 
-    def problem(self, path: KeyPath, text: str, instead: str = "", kind: IssueKind = IssueKind.WRONG) -> None:
-        self._problems.append(self._placed(path, text, instead, kind))
+    def problem(self, path: KeyPath, text: str, instead: str = "") -> None:
+        """Report a wrong value. `instead` is the right one, if that is known."""
+        self._problems.append(self._placed(path, text, _correct(path, instead)))
 
-    def warn(self, path: KeyPath, text: str, instead: str = "", kind: IssueKind = IssueKind.WRONG) -> None:
-        self._warnings.append(self._placed(path, text, instead, kind))
+    def warn(self, path: KeyPath, text: str, instead: str = "", action: Action | None = None) -> None:
+        self._warnings.append(self._placed(path, text, action or _correct(path, instead), Severity.WARN))
 
     def unset_variable(self, path: KeyPath, variable: str) -> None:
         text = f"{dotted(path)} names {variable}, which is not set."
-        self.warn(path, text, variable, IssueKind.UNSET_VARIABLE)
+        self.warn(path, text, action=Action(Do.SET_VARIABLE, variable))
 
     def unknown(self, path: KeyPath, siblings: Iterable[str], elsewhere: Iterable[KeyPath] = ()) -> None:
         """Warn that nothing reads the key, and name the key that was probably meant: one of the same name in
@@ -106,11 +101,13 @@ class IssueCollector:
         if near := moved or sibling:
             text += f" Did you mean {near}?"
         key = moved or (dotted((*path[:-1], sibling)) if sibling else "")
-        self.warn(path, text, key, IssueKind.UNKNOWN)
+        action = Action(Do.MOVE_KEY, dotted(path), key) if key else Action(Do.UNSET_KEY, dotted(path))
+        self.warn(path, text, action=action)
 
     def is_misspelt(self, path: KeyPath) -> bool:
         """Return whether an unknown key was probably meant to be this one, or the table of this one."""
-        meant = {issue.instead for issue in self._warnings if issue.kind is IssueKind.UNKNOWN}
+        actions = (issue.action for issue in self._warnings)
+        meant = {action.value for action in actions if action is not None and action.do is Do.MOVE_KEY}
         return any(dotted(path[:end]) in meant for end in range(1, len(path) + 1))
 
     @property
@@ -128,12 +125,14 @@ class IssueCollector:
         issues = tuple(sorted(self._problems, key=_by_place))
         raise BadConfig(issues, f"Correct {this} in {' and '.join(where)}.", settings)
 
-    def _placed(self, path: KeyPath, text: str, instead: str, kind: IssueKind) -> Issue:
-        variable = self._variable(path)
-        if variable is not None:
-            return Issue(0, f"{variable}: {text}", path, variable, instead, kind)
+    def _placed(
+        self, path: KeyPath, text: str, action: Action, severity: Severity = Severity.PROBLEM
+    ) -> Issue:
+        if variable := self._variable(path):
+            return Issue(f"{variable}: {text}", "", action, severity, "config", path, text, variable=variable)
         line = self._line(path)
-        return Issue(line, f"{self._file.name} line {line}: {text}", path, "", instead, kind)
+        place = f"{self._file.name} line {line}"
+        return Issue(f"{place}: {text}", "", action, severity, "config", path, text, line)
 
     def _variable(self, path: KeyPath) -> str | None:
         """Return the variable that set `path`, or that made the table `path` which the file does not have."""
@@ -154,6 +153,12 @@ class IssueCollector:
         return next(
             (self._lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self._lines), 1
         )
+
+
+def _correct(path: KeyPath, instead: str) -> Action:
+    """Return the action for a wrong value. Nothing works without an address, so that is not removed."""
+    is_needed = bool(instead) or path[-1] == "base_url"
+    return Action(Do.SET_KEY if is_needed else Do.UNSET_KEY, dotted(path), instead)
 
 
 def dotted(path: KeyPath) -> str:

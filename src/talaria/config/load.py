@@ -14,7 +14,7 @@ import msgspec
 
 from talaria.config.decoder import SettingsDecoder, SettingValue, values_of
 from talaria.config.home import Home, open_mode
-from talaria.config.issues import Issue, IssueCollector, IssueKind, dotted, quoted
+from talaria.config.issues import Issue, IssueCollector, dotted, quoted
 from talaria.config.origins import Override, apply_overrides, read_overrides
 from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings, settings_type
@@ -22,6 +22,7 @@ from talaria.config.trust import check_trusted
 from talaria.core.api_address import ApiAddress, password_of
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts
+from talaria.core.problems import Action, Do, Severity
 from talaria.core.redaction import Secret
 from talaria.core.setting_marks import KeyPath, Mark, holds_secret, template_variables
 from talaria.core.suggest import did_you_mean, nearest
@@ -129,8 +130,7 @@ def _check_model(settings: Settings, tree: Mapping[str, Any], issues: IssueColle
         near = nearest(model.provider, known)
         names = ", ".join(quoted(name) for name in known)
         expected = f"a table under [providers] or a known provider ({names})"
-        hint = f" (did you mean {near}?)" if near else ""
-        issues.wrong_value(("model", "provider"), model.provider, expected + hint)
+        issues.wrong_value(("model", "provider"), model.provider, expected, near)
     for fallback in model.fallback:
         if fallback.provider not in known:
             hint = did_you_mean(fallback.provider, known, f"Add [providers.{fallback.provider}].")
@@ -153,7 +153,7 @@ def _check_providers(settings: Settings, issues: IssueCollector) -> None:
     for name, provider in settings.providers.items():
         if not provider.base_url and name not in PRESETS:
             expected = 'an address such as "https://openrouter.ai/api/v1"'
-            issues.missing(("providers", name), "base_url", expected)
+            issues.missing(("providers", name), "base_url", expected, name)
 
 
 def _check_prices(settings: Settings, issues: IssueCollector) -> None:
@@ -165,7 +165,7 @@ def _check_prices(settings: Settings, issues: IssueCollector) -> None:
     if budgets.caps and model.name and Prices(settings.prices).find(model.provider, model.name) is None:
         table = dotted(("prices", f"{model.provider}/{model.name}"))
         text = f"budgets caps spending, so the model is refused until [{table}] is set."
-        issues.warn(("budgets",), text, table, IssueKind.NO_PRICE)
+        issues.warn(("budgets",), text, action=Action(Do.SET_KEY, table))
 
 
 def _check_references(settings: Settings, issues: IssueCollector) -> None:
@@ -184,7 +184,8 @@ def _open_secrets(path: Path, settings: Settings, overrides: Mapping[KeyPath, Ov
     """Warn if the file holds a secret and other users can read it."""
     if any(each not in overrides for each in held_secrets(settings)) and (mode := open_mode(path)):
         text = f"{path.name} holds a secret and is open to other users (mode {mode})."
-        yield Issue(0, f"{text} Close it with: chmod 600 {path}", (), kind=IssueKind.OPEN_FILE)
+        text += f" Close it with: chmod 600 {path}"
+        yield Issue(text, "", Action(Do.CLOSE_FILE, str(path)), Severity.WARN, "config", bare=text)
 
 
 def read_secrets(settings: msgspec.Struct, home: Path, environ: Mapping[str, str]) -> frozenset[Secret]:

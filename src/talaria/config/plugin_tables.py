@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from talaria.config.decoder import SettingsDecoder
-from talaria.config.issues import BadConfig, Issue, IssueCollector, dotted
+from talaria.config.issues import BadConfig, IssueCollector, dotted
 from talaria.core.errors import ConfigError
 from talaria.core.setting_marks import Check, KeyPath, matching
 
@@ -52,16 +52,11 @@ def check_table(
     try:
         issues.raise_problems()
     except BadConfig as error:
-        texts = " ".join(map(_unplaced, error.issues))
+        texts = " ".join(issue.bare for issue in error.issues)  # the line is not known here
         raise ConfigError(texts, f"Correct [{dotted(path)}] in config.toml.") from None
     for issue in issues.warnings:
-        warn(_unplaced(issue))
+        warn(issue.bare)
     return settings
-
-
-def _unplaced(issue: Issue) -> str:
-    """Return the text without the line, which is not known here."""
-    return issue.text.partition(": ")[2]
 
 
 def _decode(

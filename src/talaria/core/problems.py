@@ -27,7 +27,6 @@ class Do(StrEnum):
     UNSET_KEY = "unset_key"  # a setting
     MOVE_KEY = "move_key"  # an unknown setting, whose value belongs to the setting `value`
     SET_VARIABLE = "set_variable"  # an environment variable of the gateway
-    UNSET_VARIABLE = "unset_variable"
     SET_UP = "set_up"  # the provider of the model
     CLOSE_FILE = "close_file"  # a file that other users can read
 

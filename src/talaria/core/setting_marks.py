@@ -37,9 +37,10 @@ class Mark(Enum):
 @dataclass(frozen=True, slots=True)
 class Check:
     """The value must pass `rule`, which returns None if it is good, else what was expected instead. On the
-    key type of a dict it checks the names."""
+    key type of a dict it checks the names. `suggest` returns the value that a wrong one probably means."""
 
     rule: Rule
+    suggest: Rule | None = None
 
 
 @dataclass(frozen=True, slots=True)
