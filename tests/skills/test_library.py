@@ -114,7 +114,7 @@ def test_the_name_of_an_accepted_skill_cannot_be_taken(tmp_path: Path, library: 
     found = {each.folder.name: each for each in library.survey()}
     assert found["greet"].state is SkillState.IN_USE
     assert found["again"].state is SkillState.BROKEN
-    assert found["again"].trouble == "Its name greet is taken by greet."
+    assert found["again"].problem.text == "Its name greet is taken by greet."
     with pytest.raises(SkillError):
         library.accept(found["again"])
 
@@ -177,7 +177,7 @@ def test_a_folder_that_is_no_skill_says_why(library: SkillLibrary, change, said:
     change(make_skill(library.root))
     (standing,) = library.survey()
     assert standing.state is SkillState.BROKEN
-    assert said in standing.trouble and standing.hint
+    assert said in standing.problem.text and standing.problem.hint
     assert counting(library) == []
     assert [finding.severity for finding in examine_skills(library.root.parent)] == [Severity.WARN]
 

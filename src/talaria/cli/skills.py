@@ -201,7 +201,7 @@ def _list(invocation: Invocation) -> None:
         return
     rows = [("NAME", "STATE", "FILES", "ABOUT")]
     for each in standings:
-        about = each.trouble or (each.content.head.description if each.content else "")
+        about = each.problem.text or (each.content.head.description if each.content else "")
         files = str(len(each.content.files)) if each.content else "-"
         rows.append((each.name, each.state.value, files, clean_line(about, _LISTED)))
     click.echo(columns(rows))
@@ -257,7 +257,7 @@ def _accept(invocation: Invocation, names: tuple[str, ...], yes: bool) -> None:
     for each in chosen:
         _show_standing(invocation, library, each)
         if each.content is None:
-            raise SkillError(f"{each.name} cannot be accepted. {each.trouble}", each.hint)
+            raise SkillError(f"{each.name} cannot be accepted. {each.problem.text}", each.problem.hint)
         if confirm(f"Let {each.name} count?", yes=yes, abort=False):
             library.accept(each)
             accepted.append(each.name)
@@ -283,7 +283,7 @@ def _library(invocation: Invocation) -> SkillLibrary:
 
 def _show_standing(invocation: Invocation, library: SkillLibrary, each: Standing) -> None:
     if each.content is None:
-        click.echo(f"{each.name}: {each.state}. {invocation.spoken(f'{each.trouble} {each.hint}')}")
+        click.echo(f"{each.name}: {each.state}. {invocation.spoken(each.problem.sentence())}")
         return
     _show(each.folder, each.content)
     match each.state:

@@ -23,7 +23,7 @@ def examine_skills(home: Path, *, is_enabled: bool = True) -> Iterator[Problem]:
     for each in standings:
         match each.state:
             case SkillState.BROKEN:
-                yield warn("skills", f"{each.folder.name}: {each.trouble}", each.hint)
+                yield warn("skills", f"{each.folder.name}: {each.problem.text}", each.problem.hint)
             case SkillState.NEW:
                 yield warn(
                     "skills",

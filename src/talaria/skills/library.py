@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from talaria.core.errors import TalariaError
+from talaria.core.problems import Problem
 from talaria.core.whole_files import lock_file, replace_file
 from talaria.skills.front_matter import SkillError
 from talaria.skills.pins import ACCEPTED, PINS, SkillPin, SkillPins, read_pins
@@ -38,7 +39,7 @@ class SkillState(StrEnum):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """A folder in `skills` and what it stands for. `content` is None if it is broken, and `trouble` says why.
+    """A folder in `skills` and what it stands for. `content` is None if it is broken, and `problem` says why.
     `pin` is what was accepted of it."""
 
     folder: Path
@@ -46,8 +47,7 @@ class Standing(msgspec.Struct, frozen=True):
     state: SkillState
     content: SkillContent | None = None
     pin: SkillPin | None = None
-    trouble: str = ""
-    hint: str = ""
+    problem: Problem = Problem("")
 
 
 class SkillLibrary:
@@ -68,8 +68,8 @@ class SkillLibrary:
             standing = self._judge(folder, owners.get(folder.name), pins)
             if standing.name in found:
                 text = f"Its name {standing.name} is taken by {found[standing.name].folder.name}."
-                state, hint = SkillState.BROKEN, "Give it another name in its SKILL.md."
-                standing = Standing(folder, standing.name, state, trouble=text, hint=hint)
+                taken = Problem(text, "Give it another name in its SKILL.md.")
+                standing = Standing(folder, standing.name, SkillState.BROKEN, problem=taken)
             if standing.state is SkillState.BROKEN and standing.pin is None:
                 broken.append(standing)
             else:
@@ -92,7 +92,8 @@ class SkillLibrary:
         Raises `SkillError` if the folder has changed since, and `OSError`.
         """
         if standing.content is None:
-            raise SkillError(f"{standing.folder.name} cannot be accepted. {standing.trouble}", standing.hint)
+            found = standing.problem
+            raise SkillError(f"{standing.folder.name} cannot be accepted. {found.text}", found.hint)
         with self._lock():
             pins = self._prune(read_pins(self.root))
             if len(pins) >= MAX_SKILLS and standing.name not in pins:
@@ -163,14 +164,14 @@ class SkillLibrary:
                 text = f"It is a folder with {len(inner)} skills in it, such as {inner[0]}."
                 hint = f"Use `talaria skills add {folder} --all`, then delete this folder."
             state = SkillState.BROKEN
-            return Standing(folder, owner or folder.name, state, pin=pin, trouble=text, hint=hint)
+            return Standing(folder, owner or folder.name, state, pin=pin, problem=Problem(text, hint))
         name = content.head.name
         if pin is None:
             return Standing(folder, name, SkillState.NEW, content)
         if name != owner:
             text = f"It was accepted as {owner} and is called {name} now."
             hint = f"Use `talaria skills add {folder}`, and remove {owner}."
-            return Standing(folder, owner or name, SkillState.BROKEN, None, pin, text, hint)
+            return Standing(folder, owner or name, SkillState.BROKEN, None, pin, Problem(text, hint))
         state = SkillState.IN_USE if content.digest == pin.digest else SkillState.CHANGED
         return Standing(folder, name, state, content, pin)
 
