@@ -19,6 +19,7 @@ from talaria.core.ids import SessionId, asking_chat, channel_of
 from talaria.core.ledger import UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.models import Completion
+from talaria.core.problems import Action, Do
 from talaria.core.spending import (
     MILLION,
     MOST_COUNTED,
@@ -223,14 +224,16 @@ class Budgets:
             f"{show_usd(usage.spent)} is spent{reserved}, and this call could cost up to "
             f"{show_usd(amount)}."
         )
+        action = Action(Do.NEW_BUDGET) if cap.scope is Scope.SESSION else None
         match cap.scope:
             case Scope.SESSION:
-                way_out = "Send /new for a session with a budget of its own"
+                way_out = str(action)
             case Scope.RUN:
                 way_out = "Give the job less to do or a cheaper model"
             case _:
                 way_out = f"Wait until {self._moment(until)}"
-        return OverBudget(text, f"{way_out}, or have the operator raise {KEYS[cap.scope]} in config.toml.")
+        hint = f"{way_out}, or have the operator raise {KEYS[cap.scope]} in config.toml."
+        return OverBudget(text, hint, action=action)
 
     def _moment(self, at: float) -> str:
         moment = datetime.fromtimestamp(at, self._zone)

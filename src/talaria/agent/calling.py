@@ -31,6 +31,7 @@ from talaria.core.models import (
     TextDelta,
     ThoughtDelta,
 )
+from talaria.core.problems import Action, Do
 from talaria.core.specs import PinnedSpec, pin
 from talaria.core.spending import PlannedCall
 from talaria.models.catalog import ModelChoice
@@ -40,7 +41,7 @@ from talaria.models.model import Models
 from talaria.models.wire import Wire
 
 _log = logging.getLogger("talaria.agent")
-_HAS_TEXT = "Ask to go on from there, or send /retry to have it answered anew."
+_ANSWER_AGAIN = Action(Do.ANSWER_AGAIN)
 _HAS_NO_TEXT = "Send your message again."
 
 
@@ -293,22 +294,24 @@ class Caller:
         """Return the error for the user: with all models that failed, or that the answer broke off."""
         if self._has_spoken:
             what = "The answer broke off" if self.said else "The model broke off while it was thinking"
-            hint = _HAS_TEXT if self.said else _HAS_NO_TEXT
+            told = f"{what}: {error.user_text}"
             if isinstance(error, AnswerTooLarge):
-                hint = error.hint
-            return _reworded(error, f"{what}: {error.user_text}", hint)
+                return _reworded(error, told, error.hint, error.action)
+            if self.said:
+                return _reworded(error, told, f"{_ANSWER_AGAIN}.", _ANSWER_AGAIN)
+            return _reworded(error, told, _HAS_NO_TEXT, None)
         if not self._failures:
             return error
         first = self._failures[0][1]
         others = [choice for choice, _ in self._failures[1:]] + [self.choice]
         told = f"{first.user_text.removesuffix('.')}, and {', '.join(map(str, others))} failed too."
-        return _reworded(first, told, first.hint)
+        return _reworded(first, told, first.hint, first.action)
 
 
-def _reworded(error: ModelError, user_text: str, hint: str) -> ModelError:
+def _reworded(error: ModelError, user_text: str, hint: str, action: Action | None) -> ModelError:
     """Return the same error with another text."""
     told = copy.copy(error)
-    told.user_text, told.hint = user_text, hint
+    told.user_text, told.hint, told.action = user_text, hint, action
     told.args = (f"{user_text} {hint}".strip(),)
     return told
 

@@ -13,6 +13,7 @@ from talaria.core.entries import Entry, ReasoningSet, Revision, Summary, tells_o
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, SessionId, SpecId
 from talaria.core.messages import is_untrusted
+from talaria.core.problems import Action, Do
 from talaria.core.shown import ShownLog
 from talaria.core.specs import AgentSpec, PinnedSpec
 from talaria.models.model import Models
@@ -159,7 +160,8 @@ class AgentBuilder:
             return known
         pinned = await self._store.spec(spec_id)
         if pinned is None:
-            raise StoreError(f"The stored spec {spec_id} is missing.", "Start a new session with /new.")
+            action = Action(Do.NEW_SESSION, "Start a new session")
+            raise StoreError(f"The stored spec {spec_id} is missing.", f"{action}.", action=action)
         self._specs[spec_id] = pinned
         return pinned
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from talaria.core.problems import Action, Problem, Severity, run
+from talaria.core.problems import Action, Do, Problem, Severity, run
 from talaria.core.program import spoken_afar
 
 
@@ -13,8 +15,8 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     """An error as it is stored and sent: `{"type", "message", "hint"}`, and what else is known.
 
     `code` is a word that programs of other systems look for, `param` the field that is wrong. `status` and
-    `retry_after` (in seconds) are what the provider of a model answered. A member that is not known is left
-    out.
+    `retry_after` (in seconds) are what the provider of a model answered. `action` is what the hint tells
+    people in a chat to do. A member that is not known is left out.
     """
 
     type: str
@@ -24,6 +26,13 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     param: str | UnsetType = UNSET
     status: int | UnsetType = UNSET
     retry_after: float | UnsetType = UNSET
+    action: Action | UnsetType = UNSET
+
+    def hint_in(self, words: Mapping[Do, str]) -> str:
+        """Return the hint with the action in the words of a surface that is no chat."""
+        if self.action is UNSET:
+            return self.hint
+        return self.hint.replace(str(self.action), self.action.worded(words))
 
     def sentence(self) -> str:
         return f"{self.message} {self.hint}".strip()
@@ -34,17 +43,27 @@ class TalariaError(Exception):
 
     type = "internal"
 
-    def __init__(self, user_text: str, hint: str = "", *, code: str = "", param: str = "") -> None:
-        """`code` is a word that programs of other systems look for, `param` the field that is wrong."""
+    def __init__(
+        self,
+        user_text: str,
+        hint: str = "",
+        *,
+        code: str = "",
+        param: str = "",
+        action: Action | None = None,
+    ) -> None:
+        """`code` is a word that programs of other systems look for, `param` the field that is wrong. The hint
+        contains the words of the `action`."""
         super().__init__(f"{user_text} {hint}".strip())
         self.user_text = user_text
         self.hint = hint
+        self.action = action
         self.api_code = code
         self.param = param
 
     def problem(self, subject: str, action: Action | str = "") -> Problem:
         """Return the error as a value, with this action or command line."""
-        return Problem(self.user_text, self.hint, run(action), Severity.PROBLEM, subject)
+        return Problem(self.user_text, self.hint, run(action) or self.action, Severity.PROBLEM, subject)
 
     def info(self) -> ErrorInfo:
         """Return the error with commands as the user of this program types them."""
@@ -54,6 +73,7 @@ class TalariaError(Exception):
             spoken_afar(self.hint),
             self.api_code or UNSET,
             self.param or UNSET,
+            action=self.action or UNSET,
         )
 
 
@@ -76,8 +96,8 @@ class Refused(TalariaError):
 
     type = "refused"
 
-    def __init__(self, kind: str, user_text: str, hint: str) -> None:
-        super().__init__(user_text, hint)
+    def __init__(self, kind: str, user_text: str, hint: str, *, action: Action | None = None) -> None:
+        super().__init__(user_text, hint, action=action)
         self.type = kind
 
 
@@ -166,9 +186,16 @@ class ModelError(TalariaError):
     type = "model"
 
     def __init__(
-        self, user_text: str, hint: str = "", *, status: int | None = None, code: str = "", param: str = ""
+        self,
+        user_text: str,
+        hint: str = "",
+        *,
+        status: int | None = None,
+        code: str = "",
+        param: str = "",
+        action: Action | None = None,
     ) -> None:
-        super().__init__(user_text, hint, code=code, param=param)
+        super().__init__(user_text, hint, code=code, param=param, action=action)
         self.status = status
         self.retry_after: float | None = None
 
@@ -193,8 +220,9 @@ class ModelUnavailable(ModelError):
         status: int | None = None,
         retry_after: float | None = None,
         code: str = "",
+        action: Action | None = None,
     ) -> None:
-        super().__init__(user_text, hint, status=status, code=code)
+        super().__init__(user_text, hint, status=status, code=code, action=action)
         self.retry_after = retry_after
 
 

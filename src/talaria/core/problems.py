@@ -33,7 +33,8 @@ class Do(StrEnum):
     # In a chat.
     USE_MODEL = "use_model"  # which one in words, such as "choose another model"
     USE_LOCAL_MODEL = "use_local_model"
-    NEW_SESSION = "new_session"  # in words, such as "Start a new conversation"
+    NEW_SESSION = "new_session"  # in words, such as "Start a new one"
+    SHORTER = "shorter"  # a conversation that is too long
     NEW_BUDGET = "new_budget"  # of a new session
     ANSWER_AGAIN = "answer_again"
     STOP_TURN = "stop_turn"
@@ -51,6 +52,7 @@ _IN_CHAT: Mapping[Do, str] = {
     Do.USE_MODEL: "{} with /model",
     Do.USE_LOCAL_MODEL: "Send `/model local`",
     Do.NEW_SESSION: "{} with /new",
+    Do.SHORTER: "Start a new conversation with /new",
     Do.NEW_BUDGET: "Send /new for a session with a budget of its own",
     Do.ANSWER_AGAIN: "Ask to go on from there, or send /retry to have it answered anew",
     Do.STOP_TURN: "send /stop",
@@ -69,6 +71,13 @@ class Action(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __str__(self) -> str:
         return _IN_CHAT.get(self.do, "{}").format(self.what)
+
+    def worded(self, words: Mapping[Do, str]) -> str:
+        """Return the action in the words of another surface, in which `{}` stands for `what`. Like the words
+        for a chat, which an action has that the surface does not know, they may begin a sentence or not."""
+        chat = str(self)
+        text = words.get(self.do, chat).format(self.what)
+        return text[:1].lower() + text[1:] if chat[:1].islower() else text
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 from talaria.core.errors import AnswerMemoryFull, AnswerTooLarge, ModelError
 from talaria.core.limits import Limits
 from talaria.core.loop_share import LoopShare
+from talaria.core.problems import Action, Do
 from talaria.core.units import write_size
 from talaria.models.failures import ProviderErrors
 
@@ -220,5 +221,6 @@ class AnswerBudget:
 
     def refused(self, what: str) -> ModelError:
         """Return the error for an answer over a bound that is not configurable."""
-        hint = "Choose another model with /model, and if it stays so, tell the operator of this provider."
-        return AnswerTooLarge(self._errors.say(f"was cut off: its answer {what}"), hint)
+        action = Action(Do.USE_MODEL, "Choose another model")
+        hint = f"{action}, and if it stays so, tell the operator of this provider."
+        return AnswerTooLarge(self._errors.say(f"was cut off: its answer {what}"), hint, action=action)

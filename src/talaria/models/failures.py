@@ -24,6 +24,7 @@ from talaria.core.errors import (
     ModelRefused,
     ModelUnavailable,
 )
+from talaria.core.problems import Action, Do
 from talaria.core.redaction import Redactor
 from talaria.core.text import cut_to_fit
 
@@ -94,22 +95,30 @@ _QUOTA = "insufficient_quota"  # the account is empty; the same call fails until
 _CODE = re.compile(r"[a-z0-9_.-]{1,64}")
 _PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,200}")
 _NO_CREDIT = "has no credit left"
-_TOP_UP = "Top up the account at the provider, or choose another model with /model."
+_USE_OTHER = Action(Do.USE_MODEL, "choose another model")
+_USE_LOCAL = Action(Do.USE_LOCAL_MODEL)
+_CHOOSE_OTHER = Action(Do.USE_MODEL, "Choose another")
+_TRY_OTHER = Action(Do.USE_MODEL, "Try another model")
+_SHORTER = Action(Do.SHORTER)
+_TOP_UP = f"Top up the account at the provider, or {_USE_OTHER}."
 _OTHER_ADDRESS = "Run `talaria setup` and give its right address."
 _SOON = "Try again in a moment."
-# The provider's action in words, and the action for a person.
-_ACTIONS: Mapping[StatusKind, tuple[str, str]] = {
+# What the provider did in words, a hint, and the action in it.
+_ACTIONS: Mapping[StatusKind, tuple[str, str, Action]] = {
     StatusKind.BAD_KEY: (
         "did not accept the key",
-        "Send `/model local`, or run `talaria setup` to set another key.",
+        f"{_USE_LOCAL}, or run `talaria setup` to set another key.",
+        _USE_LOCAL,
     ),
     StatusKind.NOT_FOUND: (
         "does not know this model or address",
-        "Choose another with /model, or run `talaria setup`.",
+        f"{_CHOOSE_OTHER}, or run `talaria setup`.",
+        _CHOOSE_OTHER,
     ),
     StatusKind.REFUSED: (
         "refused the request",
-        "Try another model with /model, or change what was asked.",
+        f"{_TRY_OTHER}, or change what was asked.",
+        _TRY_OTHER,
     ),
 }
 
@@ -299,7 +308,8 @@ class ProviderErrors:
     def unreachable(self, url: str, reason: str) -> ModelError:
         return ModelUnavailable(
             self.say(f"cannot be reached at {url}", reason),
-            "Start its server, or choose another model with /model.",
+            f"Start its server, or {_USE_OTHER}.",
+            action=_USE_OTHER,
         )
 
     def untrusted(self, url: str, reason: str) -> ModelError:
@@ -309,8 +319,9 @@ class ProviderErrors:
     def resting(self, failures: int, seconds: float) -> EndpointResting:
         return EndpointResting(
             self.say(f"has failed {failures} times in a row and is not asked for a while"),
-            f"Try again in {_format_wait(seconds)}, or choose another model with /model.",
+            f"Try again in {_format_wait(seconds)}, or {_USE_OTHER}.",
             retry_after=seconds,
+            action=_USE_OTHER,
         )
 
     def no_first_token(self, seconds: float, *, is_retry: bool = False) -> ModelError:
@@ -341,18 +352,25 @@ class ProviderErrors:
         if error.is_too_long:
             return ContextTooLong(
                 self.say("cannot take a conversation of this length", reason),
-                "Start a new conversation with /new.",
+                f"{_SHORTER}.",
                 status=status,
                 code="context_length_exceeded",
                 param="messages",
+                action=_SHORTER,
             )
         shown = f" (HTTP {status})" if status is not None else ""
         if error.type == _QUOTA or status == _PAYMENT_REQUIRED:
-            return ModelRefused(self.say(_NO_CREDIT + shown, reason), _TOP_UP, status=status, code=_QUOTA)
+            what = self.say(_NO_CREDIT + shown, reason)
+            return ModelRefused(what, _TOP_UP, status=status, code=_QUOTA, action=_USE_OTHER)
         kind = StatusKind.REFUSED if status is None else status_kind(status)
-        what, hint = _ACTIONS.get(kind, _ACTIONS[StatusKind.REFUSED])
+        what, hint, action = _ACTIONS.get(kind, _ACTIONS[StatusKind.REFUSED])
         return ModelRefused(
-            self.say(what + shown, reason), hint, status=status, code=self._code(error), param=error.param
+            self.say(what + shown, reason),
+            hint,
+            status=status,
+            code=self._code(error),
+            param=error.param,
+            action=action,
         )
 
     def _code(self, error: ErrorBody) -> str:

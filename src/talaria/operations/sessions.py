@@ -14,6 +14,7 @@ from talaria.core.files import SentPage
 from talaria.core.ids import SESSION_PREFIX, ChatAddress, ChatKey, SessionId, is_session_name
 from talaria.core.ledger import EntryPage
 from talaria.core.people import EVERYTHING, Reach
+from talaria.core.problems import Action, Do
 from talaria.core.sessions import Session
 from talaria.core.views import view_of
 from talaria.gateway import Records
@@ -173,10 +174,12 @@ class SessionLookup:
         session = await self.session(x, call)
         current = await self._store.current_session(session.chat_key)
         if current is None or current.id != session.id:
+            action = Action(Do.RESUME, x)
             raise Refused(
                 "not_current",
                 f"{x} is not the current session of its chat.",
-                f"Send `/resume {x}` to the chat first, or write to the chat by its name.",
+                f"{action} to the chat by its name.",
+                action=action,
             )
         return session.chat_key
 

@@ -25,6 +25,7 @@ from talaria.core.ids import QuestionId, SessionId, asking_chat, jobs_within
 from talaria.core.ledger import AskedQuestion, Begin, Page, TurnEnd, ended_turn
 from talaria.core.memory import EditOrigin, MemoryEdit, PageContent
 from talaria.core.messages import Image
+from talaria.core.problems import Action, Do
 from talaria.core.questions import APPROVE, DENY, QuestionKind
 from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec, PinnedSpec
@@ -244,7 +245,8 @@ class CommandRunner:
         agents, specs = self._agents, self._agents.specs
         summary = await self._store.summary(turn.session_id)
         if summary is None:
-            raise NotFound(f"The session {turn.session_id} is gone.", "Start a new one with /new.")
+            action = Action(Do.NEW_SESSION, "Start a new one")
+            raise NotFound(f"The session {turn.session_id} is gone.", f"{action}.", action=action)
         model, tools, searched = "no model yet", specs.tools.names, frozenset[str]()
         if summary.current.spec_id is not None:
             spec = (await agents.builder.pinned(summary.current.spec_id)).spec

@@ -34,6 +34,7 @@ from talaria.core.jobs import SlotClaim
 from talaria.core.ledger import Accept, Accepted, Begin, Binding, Fresh, MessageName
 from talaria.core.message_redaction import M, redact_messages, weigh_message
 from talaria.core.messages import File, Message, Text, UserMessage, is_untrusted
+from talaria.core.problems import Action, Do
 from talaria.core.questions import QuestionKind
 from talaria.core.responses import ChainPlace, NewResponse
 from talaria.core.specs import PinnedSpec
@@ -400,9 +401,11 @@ class Intake:
         known = [(live.turn.inbound.key, live.turn.inbound.sender) for live in (*lane, *steers)]
         if inbound.key is not None and (inbound.key, inbound.sender) in known:
             return
+        stop = Action(Do.STOP_TURN)
         raise LimitReached(
             f"{waiting} messages of this chat wait already, so this one was not taken.",
-            f"Wait for an answer, or send /stop. {self._limits.refuse('chat_queue')}",
+            f"Wait for an answer, or {stop}. {self._limits.refuse('chat_queue')}",
+            action=stop,
         )
 
     async def _accept(self, order: Accept, options: CallOptions, *, may_begin: bool) -> LiveTurn:

@@ -19,6 +19,7 @@ from talaria.core.errors import IdempotencyConflict, NotFound, TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import SessionId
 from talaria.core.messages import Text
+from talaria.core.problems import Action, Do
 from talaria.core.sessions import Session
 from talaria.core.tasks import Tasks, stop
 from talaria.core.text import clean_line
@@ -158,7 +159,8 @@ class ProcessNotes:
         session = await self._store.session(record.session_id)
         recent = await self._store.recent_of_session(record.session_id, _RECENT)
         if session is None or not recent or self._wake is None:
-            raise NotFound(f"The session {record.session_id} is gone.", "Start a new one with /new.")
+            action = Action(Do.NEW_SESSION, "Start a new one")
+            raise NotFound(f"The session {record.session_id} is gone.", f"{action}.", action=action)
         addresses = (turn.inbound.address for turn in recent if turn.inbound.address)
         inbound = Inbound(
             session.chat_key,

@@ -16,12 +16,15 @@ from openai import AsyncOpenAI
 
 import talaria
 from support.gateway import TOKEN, Api, in_process
-from talaria.channels.http.errors import OpenAiError, hint_for_caller, is_openai_path
+from talaria.channels.http.errors import OpenAiError, is_openai_path
 from talaria.commands.slash import ALIASES, SLASH_COMMANDS
 from talaria.core.errors import ErrorInfo
+from talaria.core.problems import Action, Do
 from talaria.testing.model_server import ModelServer
 
 COMMAND = re.compile(rf"(?:^|[\s`(])/(?:{'|'.join((*SLASH_COMMANDS, *ALIASES))})\b")
+
+ERROR = r"(Error|Refused|NotFound|BadRequest|NoModel|Overloaded|LimitReached|OverBudget|TooLong|Unavailable)$"
 
 
 @pytest.fixture
@@ -223,28 +226,59 @@ async def test_json_ends_with_a_line_end(api: Api) -> None:
 # -- hints ------------------------------------------------------------------------------------------------
 
 
-def test_no_hint_in_the_code_names_a_command_to_callers() -> None:
-    """Every text in the source that names a command, as a hint for callers."""
-    found = []
+CHAT = (
+    Action(Do.USE_MODEL, "Choose another"),
+    Action(Do.USE_MODEL, "choose another model"),
+    Action(Do.USE_LOCAL_MODEL),
+    Action(Do.NEW_SESSION, "Start a new one"),
+    Action(Do.SHORTER),
+    Action(Do.NEW_BUDGET),
+    Action(Do.ANSWER_AGAIN),
+    Action(Do.STOP_TURN),
+    Action(Do.RESUME, "ses_1"),
+    Action(Do.LIST_SESSIONS),
+)
+
+
+def hint_for_caller(hint: str, action: Action) -> str:
+    return OpenAiError.of(ErrorInfo("bad_request", "No.", hint, action=action)).hint
+
+
+@pytest.mark.parametrize("action", CHAT)
+def test_callers_are_told_no_command_of_a_chat(action: Action) -> None:
+    assert COMMAND.search(str(action))
+    assert not COMMAND.search(hint_for_caller(f"Wait, or {action}.", action))
+
+
+def test_every_hint_that_names_a_command_has_an_action() -> None:
+    """The hints of errors in the source name commands by their actions only, so that callers are told what
+    they can do. The exceptions answer the command /jobs, name another way too, or are for a model."""
+    found = set()
     for path in Path(talaria.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and COMMAND.search(node.value):
-                found.append(node.value)
-    assert len(found) > 10
-    assert [text for text in found if COMMAND.search(hint_for_caller(text))] == []
+            if isinstance(node, ast.Call) and re.search(ERROR, ast.unparse(node.func)):
+                texts = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant))
+                found |= {text for text in texts if isinstance(text, str) and COMMAND.search(text)}
+    assert found == {
+        "/jobs does not know ",
+        "Say first what is to be done: `/jobs add TEXT`.",
+        "The person can send /reload; then search for it again.",
+        "`talaria jobs list` and /jobs show the jobs.",
+    }
 
 
 @pytest.mark.parametrize(
-    ("hint", "told"),
+    ("hint", "action", "told"),
     [
-        ("Try again in 5 seconds, or choose another model with /model.", "or name another `model`."),
-        ("Send /undo. Then wait.", "Then wait."),
-        ("GET /api/status tells more.", "GET /api/status tells more."),
-        ("Send `/resume ses_1` to the chat first, or write to the chat by its name.", "Write to the chat"),
+        ("Try again in 5 seconds, or {}.", CHAT[1], "Try again in 5 seconds, or name another `model`."),
+        ("{}, or run `talaria setup`.", CHAT[0], "Name another `model`, or run `talaria setup`."),
+        ("Wait for an answer, or {}.", CHAT[7], "or cancel its turn with POST /api/turns/ID/cancel."),
+        ("{} to the chat by its name.", CHAT[8], "Write to the chat by its name."),
+        ("{}", CHAT[9], "The gateway's log may say more."),
     ],
 )
-def test_a_hint_tells_callers_what_they_can_do(hint: str, told: str) -> None:
-    assert told in hint_for_caller(hint)
+def test_a_hint_tells_callers_what_they_can_do(hint: str, action: Action, told: str) -> None:
+    assert hint_for_caller(hint.format(action), action).endswith(told)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from talaria.core.events import Compacted, Event
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.messages import Message
+from talaria.core.problems import Action, Do
 from talaria.core.shown import ShownLog
 from talaria.core.specs import AgentSpec, PinnedSpec
 from talaria.core.turns import Turn
@@ -347,10 +348,12 @@ def _with(view: WarmAgent, entries: Sequence[Entry], summary: Summary) -> list[E
 
 
 def _too_long(tokens: int, limits: WindowLimits) -> ContextTooLong:
+    action = Action(Do.USE_MODEL, "Choose a model with a larger window")
     return ContextTooLong(
         f"The prompt, the tools and the last message have about {tokens:,} tokens, too many for a model "
         f"that takes {limits.window:,} with its answer.",
-        "Choose a model with a larger window with /model.",
+        f"{action}.",
         code="context_length_exceeded",
         param="messages",
+        action=action,
     )

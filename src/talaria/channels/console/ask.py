@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import TextIO
@@ -17,24 +17,22 @@ from talaria.channels.console.plain import PlainRenderer
 from talaria.core.display import describe
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.events import Cancelled, Delta, Done, Event, Failed, QuestionAsked
+from talaria.core.problems import Do
 from talaria.core.questions import QuestionKind
 from talaria.core.text import visible_json
 from talaria.models.local.larger import LARGER_CAN
 from talaria.models.settings import LOCAL
 
 RETRY_SECONDS = 30.0
-# The words of hints for people in a chat, and those for a command line, which takes no slash commands.
-_INSTEAD = (
-    ("Send `/model local`", "Add `--model local`"),
-    ("with /model", "with --model"),
-    ("Start a new conversation with /new", "Begin another session: leave --session out"),
-    ("Start a new session with /new", "Begin another session: leave --session out"),
-    ("Start a new one with /new", "Begin another session: leave --session out"),
-    ("Send /new for a session with a budget of its own", "Begin another session, with a budget of its own"),
-    ("Ask to go on from there, or send /retry to have it answered anew", "Ask again"),
-)
-
-
+# What is done on a command line instead, which takes no slash commands.
+WORDS: Mapping[Do, str] = {
+    Do.USE_MODEL: "{} with --model",
+    Do.USE_LOCAL_MODEL: "Add `--model local`",
+    Do.NEW_SESSION: "Begin another session: leave --session out",
+    Do.SHORTER: "Begin another session: leave --session out",
+    Do.NEW_BUDGET: "Begin another session, with a budget of its own",
+    Do.ANSWER_AGAIN: "Ask again",
+}
 _OFFER_INSTEAD = (
     (r"send `/model (\S+)`\.$", r"add `--model \1`."),
     (r"send /new when it is here\.$", "ask again when it is here."),
@@ -53,13 +51,6 @@ class AskRequest(msgspec.Struct, frozen=True):
 
 class TurnFailed(GatewayRefusal):
     """The turn ended without a reply."""
-
-
-def hint_for_shell(hint: str) -> str:
-    """Return the hint with the option to use where it names a command that is typed in a chat."""
-    for typed, instead in _INSTEAD:
-        hint = hint.replace(typed, instead)
-    return hint
 
 
 def _reply_for_shell(reply: str) -> str:
@@ -142,6 +133,6 @@ async def ask(
     if json_out is not None:
         json_out.write(visible_json(await client.turn(sent.turn_id)) + "\n")
     if failure is not None:
-        hint = hint_for_shell(failure.hint)
+        hint = failure.hint_in(WORDS)
         why = f"The whole story: {command_line(f'why {sent.turn_id}')}"
         raise TurnFailed(msgspec.structs.replace(failure, hint=f"{hint}\n{why}".strip()))

@@ -8,7 +8,6 @@ for them names none.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 
 import msgspec
@@ -16,8 +15,8 @@ from msgspec import UNSET
 
 from talaria.channels.http.request import HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response
-from talaria.commands.slash import ALIASES, SLASH_COMMANDS
 from talaria.core.errors import EmptyAnswer, ErrorInfo, NotFound, Overloaded, TalariaError
+from talaria.core.problems import Do
 from talaria.core.turns import Turn, TurnState
 
 _MOST_RETRY_AFTER = 3600.0  # seconds
@@ -90,23 +89,18 @@ _RATE_LIMITED = 429
 _TOO_LONG = " (context_length_exceeded: the input is longer than the model's context length)"
 # Paths that OpenAI's clients add to a base URL. Without /v1 they are unknown, and the caller is told so.
 _PATHS = ("/chat/completions", "/responses", "/completions", "/embeddings", "/models")
-# The words of hints for people, and those for callers.
-_INSTEAD = (
-    ("Send `/model local`, or run", "Name another `model`, or run"),
-    ("Choose another with /model", "Name another `model`"),
-    ("Choose another model with /model", "Name another `model`"),
-    ("Try another model with /model", "Name another `model`"),
-    ("choose another model with /model", "name another `model`"),
-    ("Start a new conversation with /new", "Send fewer or shorter messages, or begin another session"),
-    ("Start a new session with /new", "Begin another session"),
-    ("Start a new one with /new", "Begin another session"),
-    ("Send /new for a session with a budget of its own", "Begin another session, with a budget of its own"),
-    ("Ask to go on from there, or send /retry to have it answered anew", "Send the request again"),
-    ("or send /stop", "or cancel its turn with POST /api/turns/ID/cancel"),
-)
-_RESUME = re.compile(r"Send `/resume [^`]*` to the chat first, or write")
-_COMMAND = re.compile(rf"(?<![\w/.])/(?:{'|'.join(map(re.escape, (*SLASH_COMMANDS, *ALIASES)))})\b")
-_SENTENCE_END = re.compile(r"(?<=[.!?]) ")
+# The words for callers, who cannot type commands.
+_WORDS: Mapping[Do, str] = {
+    Do.USE_MODEL: "Name another `model`",
+    Do.USE_LOCAL_MODEL: "Name another `model`",
+    Do.NEW_SESSION: "Begin another session",
+    Do.SHORTER: "Send fewer or shorter messages, or begin another session",
+    Do.NEW_BUDGET: "Begin another session, with a budget of its own",
+    Do.ANSWER_AGAIN: "Send the request again",
+    Do.STOP_TURN: "cancel its turn with POST /api/turns/ID/cancel",
+    Do.RESUME: "Write",
+    Do.LIST_SESSIONS: "",
+}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -195,7 +189,7 @@ class OpenAiError(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, info: ErrorInfo) -> OpenAiError:
-        hint = hint_for_caller(info.hint) or LOG_HINT
+        hint = info.hint_in(_WORDS) or LOG_HINT
         code = _CODES.get(info.type) if info.code is UNSET else info.code
         if code is None and info.status == _RATE_LIMITED:
             code = "rate_limit_exceeded"
@@ -209,15 +203,3 @@ class OpenAiError(msgspec.Struct, frozen=True):
 def openai_error_body(info: ErrorInfo) -> bytes:
     """Return `{"error": {…}}`, without a line end."""
     return _encode({"error": OpenAiError.of(info)})
-
-
-def hint_for_caller(hint: str) -> str:
-    """Return the hint without commands. A sentence that names one nevertheless is left out."""
-    if "/" not in hint:
-        return hint
-    for typed, instead in _INSTEAD:
-        hint = hint.replace(typed, instead)
-    hint = _RESUME.sub("Write", hint)
-    if _COMMAND.search(hint) is None:
-        return hint
-    return " ".join(part for part in _SENTENCE_END.split(hint) if _COMMAND.search(part) is None)

@@ -24,6 +24,7 @@ from talaria.core.errors import (
 from talaria.core.ids import OwnerId, QuestionId, SessionId, SpecId, TurnId, channel_of
 from talaria.core.ledger import Begin, Commit, StepWrite, TurnEnd
 from talaria.core.messages import UserMessage
+from talaria.core.problems import Action, Do
 from talaria.core.questions import Question
 from talaria.core.sessions import Session
 from talaria.core.titles import first_words
@@ -241,18 +242,22 @@ def takes_mark(row: OutboxRow, mark: DeliveryResult) -> bool:
 # -- refusals ---------------------------------------------------------------------------------------------
 
 
+_LIST, _STOP = Action(Do.LIST_SESSIONS), Action(Do.STOP_TURN)
+
+
 def no_session(session_id: SessionId | None) -> NotFound:
-    return NotFound(f"There is no session {session_id}.", "/sessions lists the sessions of a chat.")
+    return NotFound(f"There is no session {session_id}.", str(_LIST), action=_LIST)
 
 
 def no_session_here(session_id: SessionId | None) -> NotFound:
-    return NotFound(f"This chat has no session {session_id}.", "/sessions lists the sessions of a chat.")
+    return NotFound(f"This chat has no session {session_id}.", str(_LIST), action=_LIST)
 
 
 def chat_full(waiting: int) -> LimitReached:
     return LimitReached(
         f"{waiting} messages of this chat wait already, so this one was not taken.",
-        "Wait for an answer, or send /stop.",
+        f"Wait for an answer, or {_STOP}.",
+        action=_STOP,
     )
 
 
