@@ -29,8 +29,7 @@ from talaria.channels.console.gateway_client import (
 from talaria.channels.console.plain import PlainRenderer
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import EVENT_NAMES, Cancelled, Delta, Done, Event, Failed, QuestionAsked, Reset
-from talaria.core.program import program_name
-from talaria.models.local.larger import LargerModel, LargerState, offer_sentence
+from talaria.core.problems import Action, Do
 
 TOKEN = "a-token-of-sixteen-characters"
 SENT = {"turn_id": "turn_1", "session_id": "ses_1", "state": "accepted"}
@@ -262,19 +261,27 @@ async def test_a_cancelled_turn_is_no_success() -> None:
     assert failure is not None
 
 
-async def test_a_refusal_of_the_tiny_model_names_options_of_the_command_line() -> None:
-    ready = LargerModel("big", 1_100_000_000, 2_000_000_000, LargerState.READY)
-    for state, said in [
-        (LargerState.READY, "files. It is here: add `--model local/big`."),
-        (LargerState.FETCHING, "files. It is being fetched: ask again when it is here."),
-        (LargerState.ABSENT, f"First `{program_name()} model pull big`, then add `--model local/big`."),
-    ]:
-        text = f"I only talk. {offer_sentence(msgspec.structs.replace(ready, state=state))}"
-        for is_live in (False, True):
-            out, _, _ = await answer([Delta(text), Done(text)], is_live=is_live)
-            assert out.endswith(f"{said}\n") and out.count("larger") == 1
-    words = "Write: It is here: send `/model local/big`."
-    assert await answer([Delta(words), Done(words)]) == (f"{words}\n", "", None), "the model's own"
+@pytest.mark.parametrize(
+    ("hint", "action", "told"),
+    [
+        ("{}, or run X.", Action(Do.USE_LOCAL_MODEL), "Add `--model local`, or run X."),
+        (
+            "Wait, or {}.",
+            Action(Do.USE_MODEL, "choose another model"),
+            "Wait, or choose another model with --model.",
+        ),
+        ("{}.", Action(Do.NEW_SESSION, "Start a new one"), "Begin another session: leave --session out."),
+        ("{}.", Action(Do.SHORTER), "Begin another session: leave --session out."),
+        ("{}, or pay.", Action(Do.NEW_BUDGET), "Begin another session, with a budget of its own, or pay."),
+        ("{}.", Action(Do.ANSWER_AGAIN), "Ask again."),
+        ("Wait, or {}.", Action(Do.STOP_TURN), "Wait, or send /stop."),
+    ],
+)
+async def test_a_hint_names_options_of_the_command_line(hint: str, action: Action, told: str) -> None:
+    error = ErrorInfo("model", "It broke.", hint.format(action), action=action)
+    _, _, failure = await answer([Failed(error)])
+    assert failure is not None
+    assert failure.hint == f"{told}\nThe whole story: talaria why turn_1"
 
 
 async def test_json_is_the_turn_and_nothing_else() -> None:

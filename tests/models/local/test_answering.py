@@ -151,11 +151,11 @@ async def test_a_model_without_tools_refuses_and_names_the_larger_one(local: Loc
     local.cache.remove(find_weights(LARGER_MODEL))
     asked = await ask(local, "write a.txt", tools=False)
     assert asked.text.startswith("I can't do that: I only talk. I can't read, write or send files")
-    assert f"model pull {LARGER_MODEL}`, and when it is here send /new." in asked.text
+    assert f"model pull {LARGER_MODEL}`, or “Use the larger model” on the page, fetches it; new" in asked.text
     assert "(1.1 GB to fetch, 2 GB of memory)" in asked.text
     local.cache.path(find_weights(LARGER_MODEL)).write_text("serve")
     here = (await ask(local, "write a.txt", tools=False)).text
-    assert here.endswith(f"It is here: send `/model local/{LARGER_MODEL}`.")
+    assert here.endswith(f"new chats use it, and `/model local/{LARGER_MODEL}` switches this one.")
 
 
 async def test_where_it_is_not_clear_it_answers_and_says_that_nothing_was_done(local: Local) -> None:

@@ -88,7 +88,9 @@ def endpoint(
 def test_the_larger_model_is_offered_by_its_state(tmp_path: Path) -> None:
     absent = endpoint(WeightsCache(tmp_path))
     assert absent.larger().state == "absent"
-    assert f"model pull {LARGER}`, and when it is here send /new." in absent.offer(DEFAULT_MODEL)
+    assert f"model pull {LARGER}`, or “Use the larger model” on the page, fetches it; new" in absent.offer(
+        DEFAULT_MODEL
+    )
     assert absent.offer(LARGER) == "`/tools all` gives me tools for files."
     small = endpoint(WeightsCache(tmp_path), GIB)
     assert (small.larger().state, "GB of memory" in small.larger().why) == ("refused", True)
@@ -97,7 +99,7 @@ def test_the_larger_model_is_offered_by_its_state(tmp_path: Path) -> None:
     assert (broken.larger().state, broken.larger().why) == ("refused", "No runtime.")
     here = endpoint(cached(tmp_path, LARGER))
     assert (here.larger().state, here.larger().done) == ("ready", find_weights(LARGER).size)
-    assert f"send `/model local/{LARGER}`." in here.offer(DEFAULT_MODEL)
+    assert f"new chats use it, and `/model local/{LARGER}` switches this one." in here.offer(DEFAULT_MODEL)
     assert here.default_model() == LARGER
 
 

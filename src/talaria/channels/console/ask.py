@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
@@ -16,12 +15,10 @@ from talaria.channels.console.gateway_client import GatewayClient, GatewayRefusa
 from talaria.channels.console.plain import PlainRenderer
 from talaria.core.display import describe
 from talaria.core.errors import ErrorInfo, TalariaError
-from talaria.core.events import Cancelled, Delta, Done, Event, Failed, QuestionAsked
+from talaria.core.events import Cancelled, Done, Failed, QuestionAsked
 from talaria.core.problems import Do
 from talaria.core.questions import QuestionKind
 from talaria.core.text import visible_json
-from talaria.models.local.larger import LARGER_CAN
-from talaria.models.settings import LOCAL
 
 RETRY_SECONDS = 30.0
 # What is done on a command line instead, which takes no slash commands.
@@ -33,11 +30,6 @@ WORDS: Mapping[Do, str] = {
     Do.NEW_BUDGET: "Begin another session, with a budget of its own",
     Do.ANSWER_AGAIN: "Ask again",
 }
-_OFFER_INSTEAD = (
-    (r"send `/model (\S+)`\.$", r"add `--model \1`."),
-    (r"send /new when it is here\.$", "ask again when it is here."),
-    (r"( model pull (\S+)`), and when it is here send /new\.$", rf"\1, then add `--model {LOCAL}/\2`."),
-)
 
 
 class AskRequest(msgspec.Struct, frozen=True):
@@ -51,25 +43,6 @@ class AskRequest(msgspec.Struct, frozen=True):
 
 class TurnFailed(GatewayRefusal):
     """The turn ended without a reply."""
-
-
-def _reply_for_shell(reply: str) -> str:
-    """Return the reply with options in the offer of the larger model, if it ends with that offer."""
-    words, offer, how = reply.rpartition(LARGER_CAN)
-    for typed, instead in _OFFER_INSTEAD if offer else ():
-        how = re.sub(typed, instead, how)
-    return words + offer + how
-
-
-def _event_for_shell(event: Event) -> Event:
-    match event:
-        case Delta():
-            return msgspec.structs.replace(event, text=_reply_for_shell(event.text))
-        case Done():
-            return msgspec.structs.replace(event, reply=_reply_for_shell(event.reply))
-        case Cancelled():
-            return Done(event.reply)
-    return event
 
 
 def _how_to_decide(event: QuestionAsked, session: str, command_line: Callable[[str], str]) -> str:
@@ -116,7 +89,7 @@ async def ask(
                 if isinstance(event, QuestionAsked):
                     tell(_how_to_decide(event, session, command_line))
                 elif json_out is None and not isinstance(event, Failed):
-                    renderer.show(_event_for_shell(event))
+                    renderer.show(Done(event.reply) if isinstance(event, Cancelled) else event)
                 if json_out is None and isinstance(event, Done) and event.files:
                     for line in await client.describe_files(sent.turn_id, event.files):
                         renderer.attach(line)

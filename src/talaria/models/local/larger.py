@@ -24,7 +24,7 @@ from talaria.models.settings import LOCAL
 if TYPE_CHECKING:
     from talaria.models.local.downloads import WeightsDownloads
 
-LARGER_CAN = "The larger built-in model knows more, and can work with files"
+_LARGER_CAN = "The larger built-in model knows more, and can work with files"
 _SHARE = 0.8  # of a machine's memory that a model may take
 
 
@@ -81,17 +81,18 @@ def choose_built_in(cache: WeightsCache, limit: Callable[[], int | None] = memor
 
 
 def offer_sentence(larger: LargerModel) -> str:
-    """Return what the tiny model says of the larger one, for people in a chat. A channel that is no chat or
-    has a button for it words the end anew, behind `LARGER_CAN`."""
+    """Return what the tiny model says of the larger one. The words suit every channel: they are part of the
+    model's reply, which no channel changes."""
     match larger.state:
         case LargerState.READY:
-            return f"{LARGER_CAN}. It is here: send `/model {LOCAL}/{larger.name}`."
+            here = f"new chats use it, and `/model {LOCAL}/{larger.name}` switches this one"
+            return f"{_LARGER_CAN}. It is here: {here}."
         case LargerState.FETCHING:
-            return f"{LARGER_CAN}. It is being fetched: send /new when it is here."
+            return f"{_LARGER_CAN}. It is being fetched: new chats use it when it is here."
         case LargerState.ABSENT:
             needs = f"{larger.size / 1e9:.1f} GB to fetch, {larger.memory / 1e9:.0f} GB of memory"
-            get = f"First `talaria model pull {larger.name}`, and when it is here send /new."
-            return spoken_afar(f"{LARGER_CAN} ({needs}). {get}")
+            get = f"`talaria model pull {larger.name}`, or “Use the larger model” on the page, fetches it"
+            return spoken_afar(f"{_LARGER_CAN} ({needs}). {get}; new chats use it then.")
         case LargerState.REFUSED:
             return spoken_afar(f"{larger.why} `talaria setup` sets another model.")
         case _:

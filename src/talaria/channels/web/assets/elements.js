@@ -25,12 +25,6 @@ export function copier(node) {
   return copy;
 }
 
-/** Names the button of the larger model in the tiny model's refusal, whose words are for any chat. */
-export function withButton(text) {
-  const how = /(The larger built-in model knows more[^`]*\. )First `[^`]*`, and when it is here send \/new\.$/;
-  return text.replace(how, "$1“Use the larger model” below fetches it.");
-}
-
 /** Replaces `talaria VERB` in backticks by what is typed on the gateway's machine. */
 export function spoken(text) {
   return text.replaceAll("`talaria ", `\`${document.documentElement.dataset.program} `);

@@ -1,6 +1,6 @@
 /* The conversation on the page: the entries of the log, and below them the running turn. */
 
-import { copier, make, spoken, withButton } from "./elements.js";
+import { copier, make, spoken } from "./elements.js";
 import { card, size } from "./files.js";
 import { show } from "./markdown.js";
 import { decided, question } from "./questions.js";
@@ -165,7 +165,7 @@ export class Transcript {
     this.#text ??= Object.assign(this.#put(answer("")), { words: "" });
     this.#text.words += text;
     this.#tell("");
-    this.#later(this.#text, (node) => show(node.lastChild, withButton(node.words)));
+    this.#later(this.#text, (node) => show(node.lastChild, node.words));
   }
 
   #think(text) {
@@ -217,7 +217,7 @@ function message(who, name, ...children) {
 
 export function answer(text) {
   const words = make("div", { className: "words" });
-  show(words, withButton(text));
+  show(words, text);
   return message("agent", "Answer", words);
 }
 
