@@ -122,9 +122,7 @@ async def test_a_refusal_of_the_tiny_model_names_the_button(visitor: Visitor) ->
     absent = offer_sentence(LargerModel(LARGER[6:], 1_117_320_768, 2_000_000_000, LargerState.ABSENT))
     await visitor.say(f"[[reply I can't do that: I only talk. {absent}]]")
     for _ in ("as it comes", "from the log"):
-        await visitor.sees(
-            "or “Use the larger model” on the page, fetches it; new chats use it then.", ".agent"
-        )
+        await visitor.sees("or “Use the larger model” on the page, fetches it;", ".agent")
         await visitor.settled()
         await visitor.page.reload()
 

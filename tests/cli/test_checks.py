@@ -105,6 +105,9 @@ def test_what_is_wrong_with_a_gateway_is_told() -> None:
     assert pending.text == "http.port, log.format in config.toml will count from the gateway's next start on."
     (store,) = found("store", store={"trouble": "No room."})
     assert (str(store.severity), store.text) == ("problem", "No room.")
+    assert store.hint.startswith("Its log says more.")
+    (store,) = found("store", store={"trouble": "Deleted.", "trouble_type": "store_gone"})
+    assert store.hint.startswith("Stop the gateway, and start it again")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,6 @@ def test_what_is_wrong_with_a_gateway_is_told() -> None:
         ("starting", None),
         ("draining", None),
         ("stopped: no token.", "Mend that;"),
-        ("waiting: another process polls with this token", "Stop the other one,"),
         ("waiting: the network is down", ""),
     ],
 )

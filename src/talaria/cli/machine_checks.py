@@ -16,13 +16,12 @@ from talaria.cli.text import count
 from talaria.config.home import Home, open_mode
 from talaria.config.settings import Settings
 from talaria.config.trust import find_distrust
-from talaria.core.errors import ForeignDatabase, TalariaError
+from talaria.core.errors import ForeignDatabase, StoreGone, TalariaError
 from talaria.core.gateway_part import Status
 from talaria.core.problems import Problem, end_command, install_command, ok, problem, shell, warn
 from talaria.core.units import format_age, format_size
 from talaria.core.version import this_version
 from talaria.store.engines import (
-    NOT_WRITTEN,
     RescuedDatabase,
     describe_engine,
     find_rescue,
@@ -128,8 +127,6 @@ def check_gateway(url: str, status: Status, rescue: RescuedDatabase | None = Non
             fix = ""
             if str(state).startswith("stopped"):
                 fix = "Mend that; the gateway opens it again when config.toml changes, and after a restart."
-            elif "another process polls" in str(state):
-                fix = f"Stop the other one, or give this one a bot of its own: `talaria connect {name}`."
             yield problem(name, f"The gateway's channel is {str(state).rstrip('.')}.", fix)
     if pending := (status.get("config") or {}).get("pending"):
         text = f"{', '.join(pending)} in config.toml will count from the gateway's next start on."
@@ -138,7 +135,8 @@ def check_gateway(url: str, status: Status, rescue: RescuedDatabase | None = Non
     size, sessions = format_size(int(store.get("size_bytes", 0))), store.get("sessions", 0)
     noun = "session" if sessions == 1 else "sessions"
     if trouble := store.get("trouble"):
-        yield _check_trouble(str(trouble), pid, rescue)
+        is_gone = store.get("trouble_type") == StoreGone.type
+        yield _check_trouble(str(trouble), pid, rescue, is_gone=is_gone)
     else:
         state = store.get("integrity", "unknown")
         yield ok("store", f"{store.get('engine')}, {sessions} {noun}, {size}; {state}.")
@@ -153,16 +151,16 @@ def check_gateway(url: str, status: Status, rescue: RescuedDatabase | None = Non
             )
 
 
-def _check_trouble(trouble: str, pid: object, rescue: RescuedDatabase | None) -> Problem:
+def _check_trouble(trouble: str, pid: object, rescue: RescuedDatabase | None, *, is_gone: bool) -> Problem:
     """Tell why the store of the running gateway cannot be written, and what ends that."""
     end = end_command(pid)
     wait = f"{end} && while kill -0 {pid} 2>/dev/null; do sleep 0.2; done && " if end else ""
-    if rescue is not None and str(rescue.path) in trouble:
-        text = trouble.partition(" This restores it:")[0]
+    if is_gone and rescue is not None and str(rescue.path) in trouble:
+        text = f"The database vanished under the gateway. Its content is saved in {rescue.path}."
         stop = "This stops the gateway and restores it" if end else "Stop the gateway. This restores it"
         fix = f"{stop}; then start the gateway again (`talaria serve`):"
         return problem("store", text, fix, wait + rescue.command)
-    if NOT_WRITTEN in trouble:
+    if is_gone:
         fix = f"Stop the gateway, and start it again (`talaria serve`){':' if end else '.'}"
         return problem("store", trouble, fix, end)
     return problem("store", trouble, "Its log says more. If a disk is the reason, it goes on by itself.")

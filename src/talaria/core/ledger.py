@@ -403,7 +403,7 @@ class Integrity(StrEnum):
 class StoreStats(msgspec.Struct, frozen=True):
     """`turns` counts turns by state. `owed` counts unsettled turns, `outbox` unsent replies, `unsent` those
     by their channel; the oldest of both is `oldest_seconds` old. `trouble` says why the database cannot be
-    written now, '' if it can."""
+    written now, '' if it can; `trouble_type` is the type of that error."""
 
     engine: str
     schema: int
@@ -417,3 +417,4 @@ class StoreStats(msgspec.Struct, frozen=True):
     integrity: str = ""
     trouble: str = ""
     unsent: dict[str, int] = {}
+    trouble_type: str = ""

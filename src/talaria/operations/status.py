@@ -64,6 +64,7 @@ class StoreView(msgspec.Struct, frozen=True):
     sessions: int
     integrity: str
     trouble: str
+    trouble_type: str
 
 
 class OwedView(msgspec.Struct, frozen=True):

@@ -15,13 +15,12 @@ from talaria.store.sql import jobs, queries, rules
 from talaria.store.sqlite.database import checked_reader, open_writer
 from talaria.store.sqlite.driver import driver, is_single_process_only
 from talaria.store.sqlite.faults import DiskFault, find_fault, storage_failure
-from talaria.store.sqlite.rescue import NOT_WRITTEN, find_rescued, find_unrestored, restore_command
+from talaria.store.sqlite.rescue import find_rescued, find_unrestored, restore_command
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.store import Store
 
 __all__ = [
-    "NOT_WRITTEN",
     "DatabaseStatus",
     "EngineDescription",
     "RescuedDatabase",

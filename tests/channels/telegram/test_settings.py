@@ -112,7 +112,17 @@ def test_the_running_gateways_channels_are_looked_at() -> None:
 
     assert levels("ready") == levels("starting") == []
     assert levels("stopped: Telegram does not accept the token") == ["problem"]
-    (disputed,) = findings("waiting: another process polls with this bot's token; only one can")
-    assert disputed.severity == "problem"
+
+
+async def test_the_doctor_says_how_to_end_a_dispute_about_a_bot(
+    tmp_path: Path, server: TelegramServer
+) -> None:
+    settings = TelegramSettings(token=server.token, api_url=server.url)
+    state = "waiting: another process polls with this bot's token; only one can"
+    status = {"channels": {"telegram": state}}
+    _, disputed = [each async for each in examine_bot(Examination(tmp_path, settings, {}, status))]
+    assert (disputed.subject, disputed.severity, disputed.text) == (
+        "telegram", "problem", f"The gateway's channel is {state}.",
+    )  # fmt: skip
     fix = "Stop the other one, or give this one a bot of its own: `talaria connect telegram`."
     assert disputed.hint == fix

@@ -88,9 +88,7 @@ def endpoint(
 def test_the_larger_model_is_offered_by_its_state(tmp_path: Path) -> None:
     absent = endpoint(WeightsCache(tmp_path))
     assert absent.larger().state == "absent"
-    assert f"model pull {LARGER}`, or “Use the larger model” on the page, fetches it; new" in absent.offer(
-        DEFAULT_MODEL
-    )
+    assert f"model pull {LARGER}`, or “Use the larger model” on the page" in absent.offer(DEFAULT_MODEL)
     assert absent.offer(LARGER) == "`/tools all` gives me tools for files."
     small = endpoint(WeightsCache(tmp_path), GIB)
     assert (small.larger().state, "GB of memory" in small.larger().why) == ("refused", True)

@@ -52,7 +52,7 @@ def _examine_port(examination: Examination[HttpSettings]) -> Problem:
     try:
         bound = bind(settings)
     except TalariaError as error:
-        is_host = "http.host is" in error.user_text or settings.host != HttpSettings().host
+        is_host = error.action is not None or settings.host != HttpSettings().host
         key = ("http", "host") if is_host else ("http", "port")
         override = read_overrides(examination.environ, {}).get(key)
         free = shell("unset", override.variable) if override else f"talaria config unset {dotted(key)}"

@@ -25,6 +25,7 @@ from talaria.channels.http.response import json_response
 from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
 from talaria.core.errors import ConfigError, StoreError
 from talaria.core.limits import Limits
+from talaria.core.problems import Action, Do
 from talaria.core.text import clean_line
 from talaria.observe.descriptors import descriptor_limit
 from talaria.observe.health import GatewayPhase
@@ -47,6 +48,8 @@ DISK_FULL: Final = StoreError(
 
 
 # -- binding ----------------------------------------------------------------------------------------------
+
+_OTHER_HOST = Action(Do.UNSET_KEY, "http.host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ def bind(settings: HttpSettings) -> BoundSocket:
         raise ConfigError(
             f"http.host is {settings.host}, which other machines can reach, but http.hosts is empty.",
             'Name what clients will call it, such as http.hosts = ["gateway.lan:8765"], or use 127.0.0.1.',
+            action=_OTHER_HOST,
         )
     if settings.port is not None:
         taken = _listen(family, host, settings.port)
@@ -104,6 +108,7 @@ def _resolve(host: str) -> tuple[socket.AddressFamily, str]:
         raise ConfigError(
             f"http.host is {host!r}, which is no address of this machine: {_reason(error)}.",
             'Use "127.0.0.1", or "0.0.0.0" together with http.hosts.',
+            action=_OTHER_HOST,
         ) from error
     family, _, _, _, address = found[0]
     return family, str(address[0])

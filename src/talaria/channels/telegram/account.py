@@ -10,6 +10,7 @@ import msgspec
 
 from talaria.access.authorizer import Authorized, Authorizer, Ingress
 from talaria.channels.telegram.bot_api import (
+    DISPUTED,
     WANTED_UPDATES,
     BotApi,
     BotApiError,
@@ -37,6 +38,7 @@ async def examine_bot(examination: Examination[TelegramSettings]) -> AsyncIterat
     settings = examination.settings
     if not settings.is_on:
         return
+    running = str(((examination.status or {}).get("channels") or {}).get("telegram", "")).rstrip(".")
     try:
         token = find_token(settings, examination.home, examination.environ)
         async with asyncio.timeout(_ANSWER_SECONDS), BotApi(settings.api_url, token) as api:
@@ -52,15 +54,17 @@ async def examine_bot(examination: Examination[TelegramSettings]) -> AsyncIterat
         yield problem("telegram", f"{settings.api_url} does not answer.", "Check the network.")
     except TalariaError as error:
         # The running gateway may have a variable that this shell does not have.
-        running = ((examination.status or {}).get("channels") or {}).get("telegram", "")
-        if str(running).startswith(("ready", "elsewhere")):
-            yield ok("telegram", f"The gateway's channel is {str(running).rstrip('.')}.")
+        if running.startswith(("ready", "elsewhere")):
+            yield ok("telegram", f"The gateway's channel is {running}.")
         else:
             yield error.problem("telegram", _CONNECT)
     else:
         yield ok("telegram", f"@{bot.username} answers; updates come by {settings.mode}.")
         for finding in _examine_webhook(settings, hook):
             yield finding
+        if running.endswith(DISPUTED):
+            fix = "Stop the other one, or give this one a bot of its own: `talaria connect telegram`."
+            yield problem("telegram", f"The gateway's channel is {running}.", fix)
 
 
 def _examine_webhook(settings: TelegramSettings, hook: WebhookInfo) -> Iterator[Problem]:

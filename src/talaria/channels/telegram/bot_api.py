@@ -30,6 +30,7 @@ _MAX_ANSWER = 32 << 20
 _WRITING = frozenset({"sendMessage", "editMessageText"})
 
 WANTED_UPDATES = ["message", "edited_message", "callback_query"]
+DISPUTED = "another process polls with this bot's token; only one can"
 
 
 # -- types, with the Bot API's field names ----------------------------------------------------------------

@@ -21,6 +21,7 @@ from talaria.access.approvals import NotEntitled
 from talaria.access.authorizer import Authorizer
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.bot_api import (
+    DISPUTED,
     WANTED_UPDATES,
     BotApi,
     BotApiError,
@@ -53,7 +54,6 @@ POLL_SECONDS = 50
 _ALBUM_SECONDS = 0.5
 _RETRIES = Backoff(first=1.0, longest=60.0)
 _UNDISPUTED_SECONDS = 90.0  # longer than the longest pause, after which another gateway polls again
-_DISPUTED = "another process polls with this bot's token; only one can"
 
 
 class ChannelPhase(StrEnum):
@@ -160,7 +160,7 @@ class TelegramChannel:
         began = self._clock.elapsed()
         while True:
             updates = await self._complete_album(await self._fetch(seconds))
-            is_disputed = self._reason == _DISPUTED and self._clock.elapsed() - began < _UNDISPUTED_SECONDS
+            is_disputed = self._reason == DISPUTED and self._clock.elapsed() - began < _UNDISPUTED_SECONDS
             if self._phase is not ChannelPhase.READY and not is_disputed:
                 self._enter(ChannelPhase.READY)
             seconds = POLL_SECONDS
@@ -296,4 +296,4 @@ def _explain(refusal: BotApiRefused) -> str:
         return refusal.user_text
     if refusal.says("webhook"):
         return "a webhook is set for this bot, so it cannot be polled"
-    return _DISPUTED
+    return DISPUTED

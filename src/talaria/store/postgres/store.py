@@ -137,8 +137,10 @@ class PostgresStore(Store):
             if self.trouble is None:
                 raise
         trouble = self.trouble or trouble
-        told = "" if trouble is None else trouble.user_text
-        return msgspec.structs.replace(self._counted, integrity=self.integrity.value, trouble=told)
+        told, kind = ("", "") if trouble is None else (trouble.user_text, trouble.type)
+        return msgspec.structs.replace(
+            self._counted, integrity=self.integrity.value, trouble=told, trouble_type=kind
+        )
 
 
 def _read_time(db: Connection) -> float:

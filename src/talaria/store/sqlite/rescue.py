@@ -21,7 +21,7 @@ from talaria.core.whole_files import sync
 from talaria.store.sqlite.driver import driver
 
 _RESCUED = "-rescued-"
-NOT_WRITTEN = "The database is no longer written to"
+_NOT_WRITTEN = "The database is no longer written to"
 _SUFFIXES = ("", "-wal", "-shm")
 
 
@@ -85,7 +85,7 @@ def _identify(name: str) -> tuple[int, int] | None:
 
 def gone(loss: Loss) -> StoreGone:
     return StoreGone(
-        f"{NOT_WRITTEN}: {loss} while the gateway runs.",
+        f"{_NOT_WRITTEN}: {loss} while the gateway runs.",
         "The gateway saves the content in a new file beside it; its log and `talaria doctor` name the file.",
     )
 
@@ -98,7 +98,7 @@ def save(connection: driver.Connection, path: Path, loss: Loss) -> tuple[StoreGo
     the content goes to a new file beside the database. Raises `driver.Error` or `OSError` if neither can be
     done.
     """
-    what = f"{NOT_WRITTEN}: {loss} while the gateway runs."
+    what = f"{_NOT_WRITTEN}: {loss} while the gateway runs."
     if loss.path != path and _checkpoint(connection):
         return StoreGone(f"{what} Nothing is lost: {path} is whole.", "Restart the gateway."), path
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -119,8 +119,10 @@ class SqliteStore(Store):
             counting.cancel()
         if counting.done():
             self._counted = counting.result()
-        trouble = "" if self.trouble is None else self.trouble.user_text
-        return msgspec.structs.replace(self._counted, integrity=self._integrity.value, trouble=trouble)
+        trouble, kind = ("", "") if self.trouble is None else (self.trouble.user_text, self.trouble.type)
+        return msgspec.structs.replace(
+            self._counted, integrity=self._integrity.value, trouble=trouble, trouble_type=kind
+        )
 
     async def _count(self) -> StoreStats:
         try:
