@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from talaria.cli.machine_checks import _owed, check_gateway, check_home, check_idle, check_trust
+from talaria.cli.gateway_checks import _owed, check_gateway, check_idle
+from talaria.cli.home_checks import check_home, check_trust
 from talaria.cli.model_checks import _check_running
 from talaria.config.home import Home
 from talaria.config.settings import Settings

@@ -13,8 +13,8 @@ import pytest
 
 from cli.conftest import Serve, Talaria
 from contracts.store_orders import accepting, answered
-from talaria.cli import machine_checks
-from talaria.cli.machine_checks import check_gateway
+from talaria.cli import home_checks
+from talaria.cli.gateway_checks import check_gateway
 from talaria.cli.main import main
 from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatKey
@@ -130,7 +130,7 @@ def test_a_running_gateway_s_token_file_is_left_as_it_is(doctor: Doctor, home: P
 def test_little_space_and_an_old_sqlite_are_told(
     doctor: Doctor, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine_checks, "LITTLE_SPACE", 1 << 62)
+    monkeypatch.setattr(home_checks, "LITTLE_SPACE", 1 << 62)
     monkeypatch.setattr(engines, "is_single_process_only", True)
     _, found = doctor(home)
     assert found["disk"]["level"] == "warn"

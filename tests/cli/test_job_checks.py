@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from talaria.cli.job_checks import check_jobs, find_jobs
+from talaria.cli.gateway_checks import check_jobs, find_jobs
 from talaria.config.home import Home
 from talaria.config.settings import settings_type
 from talaria.core.clock import SystemClock

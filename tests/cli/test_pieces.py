@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from talaria.cli.config_checks import _connect
 from talaria.cli.demo import render, summary
 from talaria.cli.doctor import _NAME_WIDTH, _count, _print
+from talaria.cli.home_checks import LITTLE_SPACE, NO_SPACE, _check_disk, _connect, check_machine
 from talaria.cli.logs import CONSOLE_LOG, GATEWAY_LOG, _last, following, older, open_log
-from talaria.cli.machine_checks import LITTLE_SPACE, NO_SPACE, _check_disk, check_machine
 from talaria.cli.model import _progress_printer
 from talaria.cli.model_checks import _is_fetching, _reason
 from talaria.cli.model_lines import _moving

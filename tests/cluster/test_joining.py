@@ -17,7 +17,7 @@ from support.gateway import without_http
 from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from talaria.channels.http.http_channel import HttpChannel
 from talaria.channels.http.part import HTTP
-from talaria.cli.cluster_checks import check_cluster
+from talaria.cli.gateway_checks import check_cluster
 from talaria.cluster.following import PeerUnreachable
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.member_checks import read_boot

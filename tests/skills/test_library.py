@@ -8,19 +8,25 @@ from pathlib import Path
 import pytest
 
 from skills.skill_makers import add_skill, make_skill
-from talaria.core.problems import Severity
-from talaria.skills.checks import examine_skills
+from talaria.core.gateway_part import Examination
+from talaria.core.problems import Problem, Severity
 from talaria.skills.diffs import count_hidden, show_changes
 from talaria.skills.front_matter import SkillError
 from talaria.skills.library import SkillLibrary, SkillState
 from talaria.skills.listing import MAX_LISTED_BYTES, list_skills
 from talaria.skills.pins import PINS, SkillPin, SkillsInUse, readable_folders
 from talaria.skills.skill_folder import MAX_FILES, find_skills, read_head, read_skill
+from talaria.tools.checks import check_skills
+from talaria.tools.settings import ToolSettings
 
 
 @pytest.fixture
 def library(tmp_path: Path) -> SkillLibrary:
     return SkillLibrary(tmp_path / "skills")
+
+
+async def findings(home: Path) -> list[Problem]:
+    return [each async for each in check_skills(Examination(home, ToolSettings(), {}))]
 
 
 def states(library: SkillLibrary) -> dict[str, SkillState]:
@@ -173,13 +179,13 @@ def _with_large_file(folder: Path) -> None:
         (_with_large_file, "more than 32.0 MiB"),
     ],
 )
-def test_a_folder_that_is_no_skill_says_why(library: SkillLibrary, change, said: str) -> None:  # type: ignore[no-untyped-def]
+async def test_a_folder_that_is_no_skill_says_why(library: SkillLibrary, change, said: str) -> None:  # type: ignore[no-untyped-def]
     change(make_skill(library.root))
     (standing,) = library.survey()
     assert standing.state is SkillState.BROKEN
     assert said in standing.problem.text and standing.problem.hint
     assert counting(library) == []
-    assert [finding.severity for finding in examine_skills(library.root.parent)] == [Severity.WARN]
+    assert [each.severity for each in await findings(library.root.parent)] == [Severity.WARN]
 
 
 def test_files_of_version_control_are_no_part_of_a_skill(library: SkillLibrary) -> None:
@@ -244,16 +250,18 @@ def test_the_section_of_the_prompt_has_an_order_and_a_limit() -> None:
     assert section.count("\n- ") + len(left) == 300
 
 
-def test_doctor_says_what_waits_and_what_was_changed_by_hand(tmp_path: Path, library: SkillLibrary) -> None:
-    assert list(examine_skills(tmp_path)) == []
+async def test_doctor_says_what_waits_and_what_was_changed_by_hand(
+    tmp_path: Path, library: SkillLibrary
+) -> None:
+    assert await findings(tmp_path) == []
     add_skill(tmp_path)
-    assert [finding.text for finding in examine_skills(tmp_path)] == ["1 skill in use."]
+    assert [each.text for each in await findings(tmp_path)] == ["1 skill in use."]
     make_skill(library.root, "fresh")
     make_skill(library.root, "greet", "Different.")
     copied = library.copy_of("greet") / "SKILL.md"
     copied.chmod(0o644)
     copied.write_text("other")
-    texts = [finding.text for finding in examine_skills(tmp_path)]
+    texts = [each.text for each in await findings(tmp_path)]
     assert texts[:3] == [
         "The skill fresh is new and does not count yet.",
         "The skill greet has changed. It counts as it was accepted.",

@@ -9,7 +9,8 @@ from talaria.core.gateway_part import Examination
 from talaria.core.problems import Severity
 from talaria.core.tools import Risk
 from talaria.net.settings import NetworkSettings
-from talaria.tools.builtin import NETWORK, builtin_sources, builtin_tools, describe_reach
+from talaria.tools.builtin import NETWORK, builtin_sources, builtin_tools
+from talaria.tools.checks import describe_reach
 from talaria.tools.settings import FAMILIES, ToolSettings
 
 

@@ -11,7 +11,8 @@ from talaria.config.load import held_secrets, load_text, named_variables, read_s
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Examination
 from talaria.parts import PARTS
-from talaria.tools.environment import command_environ, examine_environment
+from talaria.tools.checks import check_environment
+from talaria.tools.environment import command_environ
 from talaria.tools.settings import ToolSettings
 
 GATEWAY = {"GITHUB_TOKEN": "ghp_0123456789", "OPENROUTER_API_KEY": "sk-or-0123456789", "EMPTY": ""}
@@ -78,7 +79,7 @@ def test_bad_lines_are_refused_without_their_value(line: str, reason: str) -> No
 
 async def test_doctor_warns_of_a_value_that_stands_in_the_file() -> None:
     examination = Examination(Path("/home"), settings(), GATEWAY)
-    (finding,) = [finding async for finding in examine_environment(examination)]
+    (finding,) = [finding async for finding in check_environment(examination)]
     assert "tools.env.DEPLOY_KEY stands in config.toml" in finding.text
     assert finding.command == "talaria config set tools.env.DEPLOY_KEY '${DEPLOY_KEY}'"
     assert "written-here" not in str(finding)

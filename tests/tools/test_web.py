@@ -17,13 +17,13 @@ from support.web_site import WebSite, serving_site, web_answer
 from talaria.access.egress import MAX_LINKS
 from talaria.core.gateway_part import Examination
 from talaria.core.messages import Image, ToolCall, ToolOutcome, ToolResult
+from talaria.tools.checks import check_web
 from talaria.tools.page_process import PageProcess
 from talaria.tools.page_reader import read_all, read_page
 from talaria.tools.search_providers import open_search
 from talaria.tools.settings import SearchSettings
 from talaria.tools.toolset import ToolSet
 from talaria.tools.web import web_tools
-from talaria.tools.web_checks import examine_web
 from tools.conftest import bound
 
 SENTENCE = "The gateway keeps a log of every message, and the log is the only truth that it goes by. "
@@ -272,16 +272,16 @@ async def test_a_provider_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "cannot be reached" in (await search(settings, tmp_path)).text
 
 
-def test_without_a_provider_or_its_key_there_is_no_search_and_doctor_says_how() -> None:
-    def found(settings: SearchSettings, **environ: str) -> str:
+async def test_without_a_provider_or_its_key_there_is_no_search_and_doctor_says_how() -> None:
+    async def found(settings: SearchSettings, **environ: str) -> str:
         assert open_search(settings, environ) is None
-        findings = examine_web(Examination(Path("/home"), settings, environ))
-        (finding,) = (each for each in findings if each.subject == "search")
+        findings = check_web(Examination(Path("/home"), settings, environ))
+        (finding,) = [each async for each in findings if each.subject == "search"]
         return f"{finding.text} {finding.hint} {finding.command}"
 
-    assert "no search provider is set" in found(SearchSettings())
-    assert "config set search " in found(SearchSettings())
-    assert "brave needs a key" in found(SearchSettings("brave"))
-    assert "read -rs BRAVE_API_KEY" in found(SearchSettings("brave"))
-    assert "read -rs MY_KEY" in found(SearchSettings("tavily", api_key_env="MY_KEY"))
+    assert "no search provider is set" in await found(SearchSettings())
+    assert "config set search " in await found(SearchSettings())
+    assert "brave needs a key" in await found(SearchSettings("brave"))
+    assert "read -rs BRAVE_API_KEY" in await found(SearchSettings("brave"))
+    assert "read -rs MY_KEY" in await found(SearchSettings("tavily", api_key_env="MY_KEY"))
     assert open_search(SearchSettings("tavily", api_key_env="MY_KEY"), {"MY_KEY": "k"}) is not None

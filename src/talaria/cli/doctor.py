@@ -10,20 +10,25 @@ from collections.abc import Mapping, Sequence
 import click
 import msgspec
 
-from talaria.cli.cluster_checks import check_cluster
-from talaria.cli.config_checks import check_broken_config, check_config, check_secret_files
-from talaria.cli.home_gateway import running_gateway
-from talaria.cli.job_checks import check_jobs, find_jobs
-from talaria.cli.machine_checks import (
+from talaria.cli.gateway_checks import (
+    check_cluster,
     check_gateway,
-    check_home,
     check_idle,
+    check_jobs,
+    check_plugins,
+    find_jobs,
+)
+from talaria.cli.home_checks import (
+    check_broken_config,
+    check_config,
+    check_home,
     check_machine,
+    check_secret_files,
     check_trust,
 )
+from talaria.cli.home_gateway import running_gateway
 from talaria.cli.model_checks import check_agent
 from talaria.cli.options import Invocation, run_loop, verb
-from talaria.cli.plugin_checks import check_plugins
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.config.secrets_file import home_environ

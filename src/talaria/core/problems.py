@@ -19,7 +19,7 @@ class Severity(StrEnum):
 
 
 class Do(StrEnum):
-    """The kind of an action. The comments say what `Action.what` is."""
+    """The kind of an action. The comments tell what its member `what` is."""
 
     # On the gateway's machine.
     RUN = "run"  # a command line, in which `talaria` stands for this program on this home
@@ -62,8 +62,8 @@ _IN_CHAT: Mapping[Do, str] = {
 
 
 class Action(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a person can do about a problem. Each surface words it: `talaria doctor` as a command line, the
-    API for its callers, `talaria ask` with options. Its text is the words for a chat, which hints contain."""
+    """An answer to a problem, for a person. Each surface words it: `talaria doctor` as a command line, the API
+    for its callers, `talaria ask` with options. Its text is the words for a chat, which hints contain."""
 
     do: Do
     what: str = ""

@@ -103,7 +103,7 @@ _SHORTER = Action(Do.SHORTER)
 _TOP_UP = f"Top up the account at the provider, or {_USE_OTHER}."
 _OTHER_ADDRESS = "Run `talaria setup` and give its right address."
 _SOON = "Try again in a moment."
-# What the provider did in words, a hint, and the action in it.
+# The provider's action in words, a hint, and the action in the hint.
 _ACTIONS: Mapping[StatusKind, tuple[str, str, Action]] = {
     StatusKind.BAD_KEY: (
         "did not accept the key",

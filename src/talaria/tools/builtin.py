@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from talaria.core.clock import SystemClock
-from talaria.core.gateway_part import Examination, GatewayPart
-from talaria.core.problems import Problem, ok, warn
+from talaria.core.gateway_part import GatewayPart
 from talaria.jobs.settings import JobSettings
 from talaria.net.settings import NetworkSettings
+from talaria.tools.checks import (
+    check_environment,
+    check_memory,
+    check_network,
+    check_sandbox,
+    check_skills,
+    check_web,
+)
 from talaria.tools.part import ToolPart, ToolScope
 from talaria.tools.settings import SearchSettings, ToolSettings
 
@@ -111,86 +118,6 @@ def _recall(scope: ToolScope, settings: ToolSettings) -> ToolSource:
     return Family("recall", (*recall_tools(scope, settings.max_result), session_search_tool(scope)))
 
 
-async def _examine_web(examination: Examination[SearchSettings]) -> AsyncIterator[Problem]:
-    from talaria.tools.web_checks import examine_web  # noqa: PLC0415
-
-    for finding in examine_web(examination):
-        yield finding
-
-
-async def _examine_memory(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
-    from talaria.memory.memory_files import MemoryFiles  # noqa: PLC0415
-
-    if "memory" not in examination.settings.enabled:
-        return
-    root = (examination.shared or examination.home) / "memory"
-    troubles = MemoryFiles(root).troubles()
-    for trouble in troubles:
-        yield warn("memory", trouble, "Mend the file with an editor: see docs/memory.md.")
-    if not troubles:
-        yield ok("memory", f"What agents remember is in {root}.")
-
-
-async def _examine_skills(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
-    from talaria.skills.checks import examine_skills  # noqa: PLC0415
-
-    for finding in examine_skills(examination.home, is_enabled="skills" in examination.settings.enabled):
-        yield finding
-
-
-async def _examine_sandbox(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
-    from talaria.workspace.sandbox.choice import choose  # noqa: PLC0415
-
-    choice = await choose(examination.settings.sandbox, examination.home)
-    if choice.sandbox is not None and not choice.hint:
-        yield ok("sandbox", choice.reason)
-    else:
-        yield warn("sandbox", choice.reason, choice.hint, choice.command)
-
-
-async def _examine_environment(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
-    from talaria.tools.environment import examine_environment  # noqa: PLC0415
-
-    async for finding in examine_environment(examination):
-        yield finding
-
-
-async def _examine_network(examination: Examination[NetworkSettings]) -> AsyncIterator[Problem]:
-    settings = examination.settings
-    status = examination.status or {}
-    if trouble := status.get("network", {}).get("trouble"):
-        yield warn("network", f"The last command had no network: {trouble}", "See docs/network.md.")
-    if settings.commands == "off":
-        yield ok("network", 'Commands have no network (network.commands = "off").')
-        return
-
-    from talaria.core.slots import FairThreads  # noqa: PLC0415
-    from talaria.workspace.network_holder import try_holder  # noqa: PLC0415
-
-    if why := await FairThreads("talaria-doctor", lambda: 1).run("doctor", try_holder):
-        yield warn("network", f"Commands run without a network: {why}", "See docs/network.md.")
-        return
-    for entry in settings.allow_private:
-        if entry.startswith(("127.0.0.1:", "[::1]:")):
-            yield warn(
-                "network",
-                f"network.allow_private names {entry}. Commands have a localhost of their own, and do not "
-                "reach this machine's by that address.",
-                "Let the service listen on 127.0.0.2 or another address of this machine, and name that one.",
-            )
-    yield ok("network", describe_reach(settings))
-
-
-def describe_reach(settings: NetworkSettings) -> str:
-    """Return in a sentence or two what commands reach. Pure."""
-    hosts, private = len(settings.allow), len(settings.allow_private)
-    asked = "every other one is a question" if settings.commands == "ask" else "so does every public one"
-    named = (
-        f" {private} private {'address is' if private == 1 else 'addresses are'} named." if private else ""
-    )
-    return f"Commands reach {hosts} {'host' if hosts == 1 else 'hosts'} by name; {asked}.{named}"
-
-
 def _jobs(scope: ToolScope) -> ToolSource:
     from talaria.tools.jobs import jobs_tools  # noqa: PLC0415
     from talaria.tools.send_message import SendMessageTool  # noqa: PLC0415
@@ -235,7 +162,7 @@ MEMORY: Final = ToolPart(
     table=("tools",),
     settings=ToolSettings,
     open=_open_memory,
-    findings=_examine_memory,
+    findings=check_memory,
 )
 JOBS: Final = ToolPart(
     name="jobs",
@@ -248,7 +175,7 @@ SKILLS: Final = ToolPart(
     table=("tools",),
     settings=ToolSettings,
     open=lambda scope, settings: nullcontext(_skills(scope.home)),
-    findings=_examine_skills,
+    findings=check_skills,
 )
 WEB: Final = ToolPart(
     name="web",
@@ -256,21 +183,19 @@ WEB: Final = ToolPart(
     settings=SearchSettings,
     is_required=True,
     open=_open_web,
-    findings=_examine_web,
+    findings=check_web,
 )
 # It has no tools of its own: tools that run commands use it.
-SANDBOX: Final = GatewayPart(
-    name="sandbox", table=("tools",), settings=ToolSettings, findings=_examine_sandbox
-)
+SANDBOX: Final = GatewayPart(name="sandbox", table=("tools",), settings=ToolSettings, findings=check_sandbox)
 
 # The reach of commands and of tools that fetch; it is no part that is opened.
 NETWORK: Final = GatewayPart(
-    name="network", table=("network",), settings=NetworkSettings, findings=_examine_network
+    name="network", table=("network",), settings=NetworkSettings, findings=check_network
 )
 
 # It has no tools either: tools that run commands give them these variables.
 COMMAND_VARIABLES: Final = GatewayPart(
-    name="command variables", table=("tools",), settings=ToolSettings, findings=_examine_environment
+    name="command variables", table=("tools",), settings=ToolSettings, findings=check_environment
 )
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 
-from talaria.core.gateway_part import Examination
-from talaria.core.problems import Problem, shell, warn
-from talaria.core.setting_marks import Mark, holds_secret, referenced_variable
+from talaria.core.setting_marks import referenced_variable
 from talaria.tools.settings import ToolSettings
 
 
@@ -23,15 +21,3 @@ def command_environ(settings: ToolSettings, environ: Mapping[str, str]) -> dict[
         elif variable in environ:
             found[name] = environ[variable]
     return found
-
-
-async def examine_environment(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
-    """Warn of values that stand in config.toml. The check of the configuration reports unset variables."""
-    for name, value in examination.settings.env.items():
-        if holds_secret(value, (Mark.COMMAND_VALUE,)):
-            yield warn(
-                "tools",
-                f"The value of tools.env.{name} stands in config.toml, where backups and editors find it.",
-                f"Set {name} for the gateway instead, and refer to it:",
-                shell("talaria", "config", "set", f"tools.env.{name}", f"${{{name}}}"),
-            )

@@ -9,7 +9,7 @@ import pytest
 from talaria.channels.telegram.account import examine_bot
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.telegram.settings import TelegramSettings, find_token
-from talaria.cli.machine_checks import check_gateway
+from talaria.cli.gateway_checks import check_gateway
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Examination

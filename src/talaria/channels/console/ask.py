@@ -21,7 +21,7 @@ from talaria.core.questions import QuestionKind
 from talaria.core.text import visible_json
 
 RETRY_SECONDS = 30.0
-# What is done on a command line instead, which takes no slash commands.
+# The words for a command line, which takes no slash commands.
 WORDS: Mapping[Do, str] = {
     Do.USE_MODEL: "{} with --model",
     Do.USE_LOCAL_MODEL: "Add `--model local`",

@@ -1,11 +1,18 @@
-"""The checks of `talaria doctor` for the configuration, and the command that mends each issue."""
+"""The checks of `talaria doctor` for the machine, the home and the configuration, and the command that fixes
+each issue. They change nothing."""
 
 from __future__ import annotations
 
+import os
+import platform
+import shutil
+import sys
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from msgspec import structs
 
@@ -18,10 +25,111 @@ from talaria.config.issues import BadConfig, Issue, dotted
 from talaria.config.load import Loaded, secret_files
 from talaria.config.secrets_file import SECRETS_FILE
 from talaria.config.settings import Settings, settings_type
-from talaria.core.errors import ConfigError
+from talaria.config.trust import find_distrust
+from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.gateway_part import Parts
-from talaria.core.problems import Action, Do, Problem, close_command, ok, run, shell, type_key, warn
+from talaria.core.problems import (
+    Action,
+    Do,
+    Problem,
+    close_command,
+    install_command,
+    ok,
+    problem,
+    run,
+    shell,
+    type_key,
+    warn,
+)
 from talaria.core.setting_marks import SECRET_MARKS, KeyPath
+from talaria.core.units import format_size
+from talaria.core.version import this_version
+from talaria.store.filesystems import check_filesystem
+
+LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
+
+
+def check_machine(home: Home) -> Iterator[Problem]:
+    python = f"Python {platform.python_version()} ({sys.executable})"
+    yield ok("talaria", f"Talaria {this_version()} on {python}, {platform.system()}.")
+    if time.time() < Path(__file__).stat().st_mtime - 86_400:
+        text = time.strftime("The clock says %Y-%m-%d %H:%M, which is before this program was installed.")
+        yield problem("clock", text, "", "timedatectl set-ntp true")
+    else:
+        yield ok("clock", time.strftime("It is %Y-%m-%d %H:%M %Z."))
+    try:
+        ZoneInfo("Europe/Berlin")
+    except (ZoneInfoNotFoundError, OSError):
+        text = "This machine has no time zone database, so agent.timezone cannot be used."
+        yield warn("clock", text, "", install_command("tzdata"))
+    yield _check_disk(_existing(home.path))
+
+
+def _check_disk(folder: Path) -> Problem:
+    try:
+        check_filesystem(folder)
+        free = shutil.disk_usage(folder).free
+    except TalariaError as error:
+        return error.problem("disk")
+    except OSError as error:
+        return warn("disk", f"The disk of {folder} cannot be looked at: {error.strerror}.")
+    if free >= LITTLE_SPACE:
+        return ok("disk", f"{format_size(free)} free.")
+    level = problem if free < NO_SPACE else warn
+    return level("disk", f"{format_size(free)} free.", f"Make room on the disk that holds {folder}.")
+
+
+def check_trust(home: Home) -> Iterator[Problem]:
+    """Yield what lets other users control the home."""
+    for reason in find_distrust(home):
+        otherwise = f"{reason.otherwise[:1].upper()}{reason.otherwise[1:]}."
+        yield problem("home", reason.user_text, otherwise, reason.command)
+
+
+def check_home(home: Home, environ: Mapping[str, str]) -> Iterator[Problem]:
+    """Check the folder. It may be mistyped, so no command here touches files that Talaria did not make."""
+    path, elsewhere = home.path, "Name a folder that you can write with --home or TALARIA_HOME."
+    if not path.exists():
+        parent = _existing(path)
+        if parent.is_dir() and os.access(parent, os.W_OK):
+            yield ok("home", f"{path} is not there yet; the first start makes it.")
+        else:
+            yield problem("home", f"{path} cannot be made: {parent} cannot be written.", elsewhere)
+    elif not path.is_dir():
+        is_named = environ.get("TALARIA_HOME") and Home.find(None, environ) == home
+        unset = "unset TALARIA_HOME" if is_named else ""
+        yield problem("home", f"{path} is a file, not a folder.", elsewhere, unset)
+    elif not os.access(path, os.W_OK | os.X_OK):
+        yield problem("home", f"{path} cannot be written by this user.", elsewhere)
+    else:
+        if mode := open_mode(path):
+            text = f"{path} is open to other users (mode {mode})."
+            if _is_ours(path):
+                yield warn("home", text, "", shell("chmod", "700", path))
+            else:
+                fix = "It does not look like a home: name a folder of its own, or close it yourself."
+                yield warn("home", text, fix)
+        else:
+            yield ok("home", f"{path}, for this user only.")
+        for folder in (home.files, home.logs):
+            if folder.exists() and not folder.is_dir():
+                text = f"{folder} is a file, and a folder is needed there."
+                yield problem("home", text, "Talaria did not make it: move it away, or name another home.")
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether the folder belongs to this user and looks like a home."""
+    home = Home(path)
+    is_home = any(each.exists() for each in (home.lock, home.token_file, home.config))
+    return is_home and path.stat().st_uid == os.getuid()
+
+
+def _existing(path: Path) -> Path:
+    """Return the path, or the nearest folder above it that exists."""
+    return next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
+
+
+# -- the configuration -----------------------------------------------------------------------------------
 
 
 def check_broken_config(home: Home, error: ConfigError, parts: Parts) -> Iterator[Problem]:
