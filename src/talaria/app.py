@@ -35,13 +35,12 @@ from talaria.cluster.membership import JoinedCluster, join_cluster
 from talaria.cluster.overview import Overview, open_overview
 from talaria.cluster.roles import UPKEEP
 from talaria.commands.extra import ExtraCommands
-from talaria.config.home import Home
+from talaria.config.home import Home, check_trusted
 from talaria.config.load import Loaded, own_secrets
 from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings
 from talaria.config.shared_files import check_shared_files, read_mark
-from talaria.config.trust import check_trusted
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.cluster import MemberFigures, Wake
 from talaria.core.errors import BadRequest, ConfigError

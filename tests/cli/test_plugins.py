@@ -12,7 +12,7 @@ import pytest
 from talaria.cli.doctor import examine
 from talaria.cli.main import main
 from talaria.config.home import Home
-from talaria.config.plugin_sources import find_plugins
+from talaria.config.plugins import find_plugins
 from talaria.core.problems import Severity
 from talaria.plugins.records import Quarantined, quarantine
 

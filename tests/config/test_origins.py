@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.config.origins import key_lines
+from talaria.config.issues import key_lines
 from talaria.core.setting_marks import KeyPath
 
 EVERYTHING = '''\

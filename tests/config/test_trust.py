@@ -11,9 +11,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from talaria.config.home import Home
+from talaria.config.home import Home, UntrustedHome, check_trusted, find_distrust
 from talaria.config.load import load
-from talaria.config.trust import UntrustedHome, check_trusted, find_distrust
 
 OTHER = 65_533
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -98,7 +97,7 @@ def test_a_user_may_run_on_a_volume_of_its_own() -> None:
     """As in a container: another user than root, whose volume its own group may write."""
     code = (
         "import os, sys; from pathlib import Path; from talaria.config.home import Home\n"
-        "from talaria.config.trust import find_distrust\n"
+        "from talaria.config.home import find_distrust\n"
         "os.setgroups([]); os.setgid(10001); os.setuid(10001)\n"
         "home = Home(Path(sys.argv[1])); home.config.lstat()\n"
         "print([reason.user_text for reason in find_distrust(home)])"
@@ -123,7 +122,7 @@ def test_a_user_may_run_on_a_volume_of_its_own() -> None:
 def test_a_container_that_runs_as_any_user_may_write_by_the_group_of_root() -> None:
     code = (
         "import os, sys; from pathlib import Path; from talaria.config.home import Home\n"
-        "from talaria.config.trust import find_distrust\n"
+        "from talaria.config.home import find_distrust\n"
         "os.setgroups([]); os.setgid(0); os.setuid(int(sys.argv[2]))\n"
         "print([reason.user_text for reason in find_distrust(Home(Path(sys.argv[1])))])"
     )

@@ -16,7 +16,7 @@ from talaria.cli.gateway_parts import parts_with_plugins
 from talaria.cli.home_gateway import running_gateway
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.config.plugin_sources import find_plugins
+from talaria.config.plugins import find_plugins
 from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.redaction import SecretRegistry
 from talaria.parts import PARTS

@@ -12,7 +12,7 @@ import pytest
 from talaria.channels.descriptor import Channel
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.config.plugin_sources import find_plugins
+from talaria.config.plugins import find_plugins
 from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.extensions import PluginReport, PluginState
 from talaria.core.gateway_part import Parts

@@ -19,9 +19,8 @@ from talaria.cli.options import Invocation, group
 from talaria.config import edit
 from talaria.config.decoder import find_hint, is_marked
 from talaria.config.home import Home
-from talaria.config.issues import dotted
+from talaria.config.issues import dotted, key_lines, read_overrides
 from talaria.config.load import Loaded, held_secrets, load, load_text, read_config
-from talaria.config.origins import key_lines, read_overrides
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError, NotFound
 from talaria.core.program import spoken

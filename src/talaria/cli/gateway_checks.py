@@ -18,7 +18,7 @@ from talaria.cli.operations import open_records
 from talaria.cli.text import count
 from talaria.cluster.member_checks import ClusterToken, check_members, find_far_trouble, read_boot
 from talaria.config.home import Home
-from talaria.config.plugin_sources import FOLDER, find_plugins
+from talaria.config.plugins import FOLDER, find_plugins
 from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError, ForeignDatabase, StoreGone, TalariaError

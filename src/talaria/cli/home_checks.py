@@ -20,12 +20,11 @@ from talaria.channels.descriptor import Channel
 from talaria.cli.service import ENVIRONMENT
 from talaria.config.decoder import is_marked
 from talaria.config.edit import write_value
-from talaria.config.home import Home, open_mode
+from talaria.config.home import Home, find_distrust, open_mode
 from talaria.config.issues import BadConfig, Issue, dotted
 from talaria.config.load import Loaded, secret_files
 from talaria.config.secrets_file import SECRETS_FILE
 from talaria.config.settings import Settings, settings_type
-from talaria.config.trust import find_distrust
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.gateway_part import Parts
 from talaria.core.problems import (

@@ -53,7 +53,7 @@ class Invocation:
 
     def any_home(self) -> Home:
         """Return the home, whether it exists or not. Raises `ConfigError` and `UntrustedHome`."""
-        from talaria.config.trust import check_trusted
+        from talaria.config.home import check_trusted
 
         home = self.find_home()
         check_trusted(home)

@@ -14,7 +14,7 @@ from talaria.cli.options import Invocation, group, run_loop
 from talaria.cli.text import columns, when
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.config.plugin_sources import FOLDER, PluginSource, find_plugins
+from talaria.config.plugins import FOLDER, PluginSource, find_plugins
 from talaria.config.secrets_file import home_environ
 from talaria.core.errors import NotFound
 from talaria.core.extensions import PluginReport, PluginState

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 
 import msgspec
 
-from talaria.config.issues import IssueCollector, dotted, quoted
-from talaria.config.origins import Override
+from talaria.config.issues import IssueCollector, Override, dotted, quoted
 from talaria.core.gateway_part import Parts
 from talaria.core.setting_marks import (
     SECRET_MARKS,

@@ -16,9 +16,8 @@ import msgspec
 from msgspec import structs
 
 from talaria.config.decoder import find_hint, known_keys, read_text, values_of
-from talaria.config.issues import BadConfig, Issue, dotted
+from talaria.config.issues import BadConfig, Issue, dotted, key_lines, read_overrides
 from talaria.config.load import FILE_NAME, Loaded, load_text, read_config
-from talaria.config.origins import key_lines, read_overrides
 from talaria.config.settings import Settings, settings_type
 from talaria.core.api_address import hide_passwords
 from talaria.core.errors import BadRequest, ConfigError

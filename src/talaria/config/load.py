@@ -13,12 +13,18 @@ from typing import Any
 import msgspec
 
 from talaria.config.decoder import SettingsDecoder, SettingValue, values_of
-from talaria.config.home import Home, open_mode
-from talaria.config.issues import Issue, IssueCollector, dotted, quoted
-from talaria.config.origins import Override, apply_overrides, read_overrides
+from talaria.config.home import Home, check_trusted, open_mode
+from talaria.config.issues import (
+    Issue,
+    IssueCollector,
+    Override,
+    apply_overrides,
+    dotted,
+    quoted,
+    read_overrides,
+)
 from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings, settings_type
-from talaria.config.trust import check_trusted
 from talaria.core.api_address import ApiAddress, password_of
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Parts

@@ -11,7 +11,7 @@ import msgspec
 from talaria.access.settings import BudgetSettings, HookName, PersonName, PersonSettings, WebhookSettings
 from talaria.agent.settings import AgentSettings, ContextSettings
 from talaria.cluster.settings import ClusterSettings
-from talaria.config.plugin_tables import PLUGIN_TABLES, PluginName, read_table
+from talaria.config.plugins import PLUGIN_TABLES, PluginName, read_table
 from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.limits import LimitSettings
 from talaria.core.setting_marks import KeyPath, Mark

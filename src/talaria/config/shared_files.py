@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from talaria.config.home import Home
-from talaria.config.trust import find_distrust
+from talaria.config.home import Home, find_distrust
 from talaria.core.errors import ConfigError
 from talaria.core.problems import Problem, ok, problem
 from talaria.core.whole_files import replace_file, write_new

@@ -62,8 +62,8 @@ _IN_CHAT: Mapping[Do, str] = {
 
 
 class Action(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An answer to a problem, for a person. Each surface words it: `talaria doctor` as a command line, the API
-    for its callers, `talaria ask` with options. Its text is the words for a chat, which hints contain."""
+    """An answer to a problem, for a person. Each surface words it: `talaria doctor` as a command line, the
+    API for its callers, `talaria ask` with options. Its text is the words for a chat, which hints contain."""
 
     do: Do
     what: str = ""

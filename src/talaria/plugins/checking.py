@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
-from talaria.config.plugin_sources import PluginSource
+from talaria.config.plugins import PluginSource
 from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.errors import TalariaError
 from talaria.core.problems import Problem, install_command

@@ -20,7 +20,7 @@ import msgspec
 
 from talaria.agent.compaction.engine import ContextEngine, ContextPart, SummaryEngine
 from talaria.config.home import Home
-from talaria.config.plugin_sources import PluginSource, find_disabled, find_plugins
+from talaria.config.plugins import PluginSource, find_disabled, find_plugins
 from talaria.config.secrets_file import home_environ
 from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.extensions import PluginReport, PluginState

@@ -8,8 +8,7 @@ from talaria.channels.http.server import bind
 from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
 from talaria.channels.http.token import find_http_token
 from talaria.config.home import Home, open_mode
-from talaria.config.issues import dotted
-from talaria.config.origins import read_overrides
+from talaria.config.issues import dotted, read_overrides
 from talaria.core.errors import TalariaError
 from talaria.core.gateway_part import Examination
 from talaria.core.problems import Problem, close_command, ok, shell, warn
