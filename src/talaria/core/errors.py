@@ -191,13 +191,14 @@ class ModelError(TalariaError):
         hint: str = "",
         *,
         status: int | None = None,
+        retry_after: float | None = None,
         code: str = "",
         param: str = "",
         action: Action | None = None,
     ) -> None:
         super().__init__(user_text, hint, code=code, param=param, action=action)
         self.status = status
-        self.retry_after: float | None = None
+        self.retry_after = retry_after
 
     def info(self) -> ErrorInfo:
         return msgspec.structs.replace(
@@ -211,19 +212,6 @@ class ModelUnavailable(ModelError):
     """Retryable: 429, 5xx, refused or broken connections, timeouts."""
 
     type = "model_unavailable"
-
-    def __init__(
-        self,
-        user_text: str,
-        hint: str = "",
-        *,
-        status: int | None = None,
-        retry_after: float | None = None,
-        code: str = "",
-        action: Action | None = None,
-    ) -> None:
-        super().__init__(user_text, hint, status=status, code=code, action=action)
-        self.retry_after = retry_after
 
 
 class EndpointResting(ModelUnavailable):
