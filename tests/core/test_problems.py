@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from talaria.core.errors import ConfigError
+from talaria.core.errors import ConfigError, ErrorInfo
 from talaria.core.problems import (
     Action,
     Do,
@@ -75,3 +76,30 @@ def test_findings_have_their_level_and_their_texts() -> None:
     )
     assert warn("a", "t", "f", "c") == Problem("t", "f", Action(Do.RUN, "c"), Severity.WARN, "a")
     assert problem("a", "t", "f", "c") == Problem("t", "f", Action(Do.RUN, "c"), subject="a")
+
+
+def test_the_words_of_an_action_follow_those_for_a_chat() -> None:
+    words = {Do.USE_MODEL: "Name another", Do.STOP_TURN: "cancel {}"}
+    assert Action(Do.USE_MODEL, "Choose one").worded(words) == "Name another"
+    assert Action(Do.USE_MODEL, "choose one").worded(words) == "name another"
+    assert Action(Do.STOP_TURN, "it").worded(words) == "cancel it"
+    assert Action(Do.RESUME, "{0}{x}").worded(words) == "Send `/resume {0}{x}` to the chat first, or write"
+
+
+def test_an_action_of_a_newer_version_leaves_the_hint_as_it_is() -> None:
+    sent = (
+        b'{"type":"t","message":"m","hint":"Do {this} now.","action":{"do":"dance","what":"{this}","more":1}}'
+    )
+    info = msgspec.json.decode(sent, type=ErrorInfo)
+    assert info.action == Action(Do.UNKNOWN, "{this}")
+    assert info.hint_in({Do.USE_MODEL: "Name another"}) == "Do {this} now."
+    empty = msgspec.structs.replace(info, action=Action(Do.UNKNOWN))
+    assert empty.hint_in({}) == "Do {this} now."
+
+
+def test_an_error_is_a_problem_with_its_action() -> None:
+    action = Action(Do.NEW_BUDGET)
+    error = ConfigError("Wrong.", f"{action}.", action=action)
+    assert error.problem("a").action == error.info().action == action
+    assert error.problem("a", "mend").command == "mend"
+    assert ConfigError("Wrong.").info().action is msgspec.UNSET

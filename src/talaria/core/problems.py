@@ -76,7 +76,9 @@ class Action(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the action in the words of another surface, in which `{}` stands for `what`. Like the words
         for a chat, which an action has that the surface does not know, they may begin a sentence or not."""
         chat = str(self)
-        text = words.get(self.do, chat).format(self.what)
+        if self.do not in words:
+            return chat
+        text = words[self.do].format(self.what)
         return text[:1].lower() + text[1:] if chat[:1].islower() else text
 
 
