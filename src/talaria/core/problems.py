@@ -19,7 +19,7 @@ class Severity(StrEnum):
 
 
 class Do(StrEnum):
-    """The kind of an action. The comments tell what its member `what` is."""
+    """The kind of an action, which says what its member `what` is."""
 
     # On the gateway's machine.
     RUN = "run"  # a command line, in which `talaria` stands for this program on this home
