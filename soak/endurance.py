@@ -19,7 +19,6 @@ from random import Random
 from soak.report import Curve, Figure, Progress
 from support.rig import Rig, start
 from support.scripted_model import ScriptedModel
-from talaria.commands.slash import SLASH_COMMANDS
 from talaria.core.clock import SystemClock
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import TurnState
@@ -28,6 +27,7 @@ from talaria.pool.policy import PoolLimits
 from talaria.store.sqlite.store import SqliteStore
 from talaria.tools.function import FunctionTool, parameters
 from talaria.tools.tool import ToolContext
+from talaria.turns.slash import SLASH_COMMANDS
 
 AT_ONCE = 16
 LIMITS = PoolLimits(max_agents=128, idle_ttl=3600, max_bytes=8 << 20)

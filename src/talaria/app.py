@@ -34,7 +34,6 @@ from talaria.cluster.lone_gateway import LoneGateway
 from talaria.cluster.membership import JoinedCluster, join_cluster
 from talaria.cluster.overview import Overview, open_overview
 from talaria.cluster.roles import UPKEEP
-from talaria.commands.extra import ExtraCommands
 from talaria.config.home import Home, check_trusted
 from talaria.config.load import Loaded, own_secrets
 from talaria.config.reload import LiveSettings, Reloader
@@ -104,6 +103,7 @@ from talaria.turns.place_notes import keep_places
 from talaria.turns.process_notes import ProcessNotes
 from talaria.turns.sending import ChatSender
 from talaria.turns.settings import TurnSettings
+from talaria.turns.slash import ExtraCommands
 from talaria.turns.trust import FolderTrust, TurnTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from talaria.cluster.membership import Membership
     from talaria.cluster.overview import Overview
     from talaria.cluster.roles import Roles
-    from talaria.commands.command_types import ExtraCommand
+    from talaria.commands.command import ExtraCommand
     from talaria.config.home import Home
     from talaria.config.reload import Reloader
     from talaria.config.settings import Settings

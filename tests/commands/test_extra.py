@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.rig import start
-from talaria.commands.command_types import Command, CommandCall, ExtraCommand
-from talaria.commands.extra import ExtraCommands
+from talaria.commands.command import Command, CommandCall, ExtraCommand
 from talaria.core.clock import SystemClock
 from talaria.core.errors import TalariaError
 from talaria.core.messages import Text, UserMessage
 from talaria.core.turns import TurnState
 from talaria.store.memory import MemoryStore
 from talaria.turns.histories import SentExchange, after_commands
+from talaria.turns.slash import ExtraCommands
 
 
 async def _answer(call: CommandCall) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from talaria.commands.workspace_status import WorkspaceStatus, describe_workspace
+from talaria.commands.replies import WorkspaceStatus, describe_workspace
 from talaria.core.background import ProcessInfo, ProcessState
 from talaria.core.ids import SessionId
 

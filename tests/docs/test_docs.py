@@ -20,7 +20,6 @@ from talaria.channels.http import cluster_api
 from talaria.channels.http import routes as route_tables
 from talaria.channels.http.errors import STATUS
 from talaria.cli.main import VERBS
-from talaria.commands.slash import ALIASES, SLASH_COMMANDS
 from talaria.config.load import load
 from talaria.config.settings import settings_type
 from talaria.core.events import EVENT_NAMES
@@ -30,6 +29,7 @@ from talaria.models.settings import PRESETS, ProviderSettings
 from talaria.operations.table import OPERATIONS
 from talaria.parts import PARTS
 from talaria.tools.mcp.settings import McpServer, McpSettings
+from talaria.turns.slash import ALIASES, SLASH_COMMANDS
 
 SETTINGS = settings_type(PARTS)
 ROOT = Path(__file__).parents[2]

@@ -29,8 +29,7 @@ from talaria.cluster.following import PeerClient, PeerTiming
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.lone_gateway import LoneGateway
 from talaria.cluster.membership import Membership
-from talaria.commands.command_types import ExtraCommand
-from talaria.commands.extra import ExtraCommands
+from talaria.commands.command import ExtraCommand
 from talaria.config.home import Home
 from talaria.config.reload import LiveSettings, Reloader
 from talaria.config.settings import Settings
@@ -67,6 +66,7 @@ from talaria.turns.host_questions import HostQuestions
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import Busy, DeliverySettings, TurnSettings
+from talaria.turns.slash import ExtraCommands
 from talaria.turns.trust import FolderTrust, TurnTrust
 from talaria.turns.turns import Turns
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints

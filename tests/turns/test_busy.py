@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support.rig import Rig, chat, inbound, start
 from support.scripted_model import ScriptedModel
 from support.waiting import until
-from talaria.commands.slash import parse_command
+from talaria.commands.command import parse_command
 from talaria.core.ids import OwnerId, QuestionId, SessionId, TurnId
 from talaria.core.messages import AssistantMessage, UserMessage
 from talaria.core.questions import Decision, Question, QuestionKind

@@ -33,6 +33,12 @@ class Decider(msgspec.Struct, frozen=True):
     chat_key: ChatKey | None = None
     is_operator: bool = False
 
+    @classmethod
+    def of(cls, turn: Turn) -> Decider:
+        """Return the sender of a command or an answer as a person who decides."""
+        sender = turn.inbound.sender
+        return cls(sender.id, turn.chat_key, is_operator=sender.is_operator)
+
 
 def may_decide(turn: Turn, decider: Decider) -> bool:
     """Return whether the person may decide the questions of the turn: an operator, or the turn's own sender

@@ -171,8 +171,8 @@ def _describe(content: SkillContent) -> Iterator[str]:
 def _tell_how(invocation: Invocation, names: Sequence[str]) -> None:
     if not names:
         return
-    from talaria.commands.slash import ALIASES, SLASH_COMMANDS
     from talaria.tools.skill import FAMILY
+    from talaria.turns.slash import ALIASES, SLASH_COMMANDS
 
     free = [name for name in names if name not in SLASH_COMMANDS and name not in ALIASES]
     said = f" `/{free[0]} …` calls it yourself." if len(free) == 1 else ""

@@ -1,12 +1,13 @@
-"""`/approve` and `/deny`: which open question a person means, and what the person is told."""
+"""The texts about open questions: how they are shown, and what people are told who decide them. Pure."""
 
 from __future__ import annotations
 
-from talaria.commands.command_types import CommandContext, CommandResult, DecisionWish
+from collections.abc import Sequence
+
 from talaria.core.delivery import Button
-from talaria.core.ids import QuestionId, asking_chat
+from talaria.core.ids import QuestionId
 from talaria.core.ledger import AskedQuestion
-from talaria.core.questions import APPROVE, DENY, Question, QuestionKind, Span
+from talaria.core.questions import APPROVE, Question, QuestionKind, Span
 from talaria.core.text import clean_line
 
 _LISTED = 10
@@ -17,8 +18,6 @@ _SAID = {
     Span.SESSION: "Approved for this session",
     Span.ALWAYS: "Approved for always",
 }
-
-
 HOST_TITLE = "May commands reach this host?"
 
 
@@ -58,55 +57,28 @@ def say_decision(question: Question, text: str, span: Span) -> str:
     return f"{said}: {name_question(question)}"
 
 
-def approve(context: CommandContext, args: str) -> CommandResult:
+def parse_approval(args: str) -> tuple[str, Span] | None:
+    """Return the id (`""` for none) and the span that the arguments of `/approve` name; None for too many."""
     words = args.split()
     spans = [_SPANS[word] for word in words if word in _SPANS]
     named = [word for word in words if word not in _SPANS]
     if len(spans) > 1 or len(named) > 1:
-        return CommandResult(
-            "Say `/approve`, `/approve ID`, `/approve ID session` or, for a host, `/approve ID always`."
-        )
-    return _decide(context, "".join(named), APPROVE, spans[0] if spans else Span.ONCE)
+        return None
+    return "".join(named), spans[0] if spans else Span.ONCE
 
 
-def deny(context: CommandContext, args: str) -> CommandResult:
-    return _decide(context, args, DENY, Span.ONCE)
-
-
-def _decide(context: CommandContext, named: str, text: str, span: Span) -> CommandResult:
-    asked = [item.question for item in context.questions if item.question.kind is not QuestionKind.ANSWER]
-    if named:
-        found = [question for question in asked if question.id == named]
-        if not found:
-            return CommandResult(f"There is no open question {clean_line(named, 60)}.{_listed(asked)}")
-    else:
-        found = [item.question for item in context.questions if _is_here(context, item)]
-        found = [question for question in found if question in asked]
-    if not found:
-        return CommandResult("Nothing waits for a decision in this chat.")
-    if len(found) > 1 or (not named and context.is_ambiguous):
-        why = "Several approval requests are open" if len(found) > 1 else "The approval request has changed"
-        told = f"Nothing was decided. {why}, so name the one you mean: `/{text} ID`.{_listed(found)}"
-        return CommandResult(told, buttons=decision_buttons(found[0].id) if len(found) == 1 else ())
-    question = found[0]
-    return CommandResult(say_decision(question, text, span), decide=DecisionWish(question.id, text, span))
-
-
-def _is_here(context: CommandContext, item: AskedQuestion) -> bool:
-    return asking_chat(item.turn.chat_key) == context.session.chat_key
-
-
-def _listed(questions: list[Question]) -> str:
+def list_questions(questions: Sequence[Question]) -> str:
+    """Return the open questions with their ids, to follow a sentence; `""` if there are none."""
     if not questions:
         return ""
     lines = [f"- {question.id}: {name_question(question)}" for question in questions[:_LISTED]]
     return "\nOpen:\n" + "\n".join(lines)
 
 
-def waiting_lines(context: CommandContext) -> str:
+def waiting_lines(asked: Sequence[AskedQuestion]) -> str:
     """Return the open questions of the chat for `/status`, each on a line of its own."""
     lines = []
-    for item in context.questions[:_LISTED]:
+    for item in asked[:_LISTED]:
         question, who = item.question, item.turn.inbound.sender
         how = f"`/approve {question.id}` or `/deny {question.id}`"
         if question.kind is QuestionKind.ANSWER:

@@ -7,7 +7,7 @@ minor version; other modules of the program may change at any time.
 from talaria.agent.compaction.engine import Ask, ContextEngine
 from talaria.agent.compaction.plan import CompactionRequest
 from talaria.channels.descriptor import Channel
-from talaria.commands.command_types import CommandCall
+from talaria.commands.command import CommandCall
 from talaria.core.entries import Summary
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.hooks import (

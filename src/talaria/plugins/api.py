@@ -15,7 +15,7 @@ import msgspec
 
 from talaria.agent.compaction.engine import ContextEngine
 from talaria.channels.descriptor import Channel
-from talaria.commands.command_types import CommandCall
+from talaria.commands.command import CommandCall
 from talaria.config.load import read_secrets
 from talaria.config.plugins import PLUGIN_TABLES, check_table
 from talaria.core.errors import ConfigError

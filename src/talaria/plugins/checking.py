@@ -169,11 +169,11 @@ def _describe(error: BaseException, source: PluginSource) -> CheckResult:
 
 def find_taken(brings: Sequence[str]) -> CheckResult | None:
     """Return what is wrong with the names that a plug-in asks for, beside those of the gateway itself."""
-    from talaria.commands.slash import ALIASES, SLASH_COMMANDS  # noqa: PLC0415 - in this process only
     from talaria.core.tools import TOOL_CALL, TOOL_SEARCH  # noqa: PLC0415
     from talaria.parts import PARTS  # noqa: PLC0415
     from talaria.tools.builtin import builtin_sources  # noqa: PLC0415
     from talaria.tools.settings import ToolSettings  # noqa: PLC0415
+    from talaria.turns.slash import ALIASES, SLASH_COMMANDS  # noqa: PLC0415 - in this process only
 
     tools = {tool.spec.name for source in builtin_sources(ToolSettings()) for tool in source.tools()}
     taken = {f"tool {name}" for name in (*tools, TOOL_CALL, TOOL_SEARCH, "skill")}

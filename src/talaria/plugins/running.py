@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Any, Final
 
-from talaria.commands.command_types import CommandCall, ExtraCommand
+from talaria.commands.command import CommandCall, ExtraCommand
 from talaria.core.errors import TalariaError
 from talaria.core.hooks import (
     AnswerFacts,

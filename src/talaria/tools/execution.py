@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from talaria.access.egress import MAX_LINKS
-from talaria.commands.command_types import ExtraCommand
+from talaria.commands.command import ExtraCommand
 from talaria.core.bounded import BoundedDict
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ToolError

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from talaria.commands.command_types import ExtraCommand
+from talaria.commands.command import ExtraCommand
 from talaria.core.errors import ToolError
 from talaria.core.suggest import did_you_mean
 from talaria.core.text import clean, clean_line

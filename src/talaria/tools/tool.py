@@ -19,7 +19,7 @@ from talaria.core.tools import NO_CHAT, NOBODY, ToolSpec
 from talaria.core.turns import Sender
 
 if TYPE_CHECKING:
-    from talaria.commands.command_types import ExtraCommand
+    from talaria.commands.command import ExtraCommand
     from talaria.observe.metrics import ServerReading
     from talaria.tools.workers import TurnResources
     from talaria.workspace.folder import Folder

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,10 +17,10 @@ from talaria.agent.loop import Loop
 from talaria.agent.side_calls import Purpose, SideCall, SideCalls
 from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder, WarmAgent
-from talaria.commands.extra import ExtraCommands
 from talaria.core.clock import Clock
 from talaria.core.entries import Revision, SpecSet
 from talaria.core.errors import TalariaError
+from talaria.core.ids import ChatKey, SessionId
 from talaria.core.ledger import Began
 from talaria.core.redaction import SecretRegistry
 from talaria.core.specs import AgentSpec, PinnedSpec
@@ -32,6 +33,7 @@ from talaria.tools.execution import ToolRunner
 from talaria.turns.live import LiveTurn
 from talaria.turns.memories import Memories
 from talaria.turns.settings import TurnSettings
+from talaria.turns.slash import ExtraCommands
 from talaria.turns.steering import LiveSteering
 from talaria.turns.trust import FolderTrust
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from talaria.core.hooks import Hooks
     from talaria.jobs.desk import JobDesk
     from talaria.models.local.downloads import WeightsDownloads
+    from talaria.workspace.workspaces import ChatWorkspace
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,15 @@ class Agents:
     @property
     def clock(self) -> Clock:
         return self.routes.clock
+
+    @contextmanager
+    def workspace(self, session_id: SessionId, chat_key: ChatKey) -> Iterator[ChatWorkspace]:
+        """Open the workspace of a session, and give it back at the end."""
+        workspace = self.builder.workspaces.open(session_id, chat_key)
+        try:
+            yield workspace
+        finally:
+            self.pool.give_back(workspace)
 
     async def wait_for_model(self, store: Store, live: LiveTurn) -> bool:
         """Wait while the turn's model is being fetched to this machine; followers are told how long it takes.

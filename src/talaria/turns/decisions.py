@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from talaria.access.approvals import Decider, NotEntitled, QuestionClosed, may_decide
 from talaria.core.clock import Clock
 from talaria.core.errors import BadRequest, IllegalMove, NotFound
 from talaria.core.events import QuestionDecided
-from talaria.core.ids import ChatKey, QuestionId
+from talaria.core.ids import ChatKey, QuestionId, asking_chat, jobs_within
 from talaria.core.ledger import AskedQuestion, Page, QuestionPage
 from talaria.core.questions import APPROVE, DENY, Decision, QuestionKind, Span
 from talaria.core.tasks import finish
@@ -20,6 +20,7 @@ from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.states import LiveState
 
 MAX_ANSWER = 16 << 10  # characters
+_RECENT = 50  # turns among which the sender's last message is looked for
 _HOW_TO_LIST = "`GET /api/approvals` and `/status` list the open ones."
 
 
@@ -35,10 +36,12 @@ class Decisions:
         take_up: Callable[[ChatKey], None],
         hosts: HostQuestions,
         *,
+        agent_name: str,
         redact: Callable[[str], str] = str,
         followed: FollowedTurns | None = None,
     ) -> None:
         """`followed` are turns of other members of the cluster, which are told about decisions on them."""
+        self._jobs = jobs_within(agent_name)
         self._redact = redact
         self._store = store
         self._live = live
@@ -50,6 +53,39 @@ class Decisions:
     async def listing(self, page: Page, within: str = "") -> QuestionPage:
         """Return the open questions, oldest first, in chats whose key begins with `within`."""
         return await self._store.open_questions(page, within)
+
+    async def open_to(self, turn: Turn, args: str) -> list[AskedQuestion]:
+        """Return the questions that a command may be about: the open ones of its chat and of the jobs that
+        the chat asked for. An operator's command may name one of another chat in its arguments."""
+        page = await self.listing(Page(), turn.chat_key)
+        items = [item for item in page.items if item.turn.chat_key == turn.chat_key]
+        of_jobs = await self.listing(Page(), self._jobs)
+        items += [item for item in of_jobs.items if asking_chat(item.turn.chat_key) == turn.chat_key]
+        known = {item.question.id for item in items}
+        for word in args.split()[:2] if turn.inbound.sender.is_operator else ():
+            found = await self._store.find_question(QuestionId(word)) if word not in known else None
+            if found is not None and found.question.is_open(self._clock.now()):
+                items.append(found)
+        return items
+
+    async def is_ambiguous(self, turn: Turn, asked: Iterable[AskedQuestion]) -> bool:
+        """Return whether the sender of a command without an id may have read another approval request than
+        the one that is open now: one that was open when the sender last wrote, or later, and that somebody
+        else decided or nobody did. A request that is newer than the command was not read either."""
+        if any(item.question.asked_at > turn.accepted_at for item in asked):
+            return True
+        recent = await self._store.recent_of_session(turn.session_id, _RECENT)
+        sender = turn.inbound.sender.id
+        earlier = [each for each in recent if each.id != turn.id and each.inbound.sender.id == sender]
+        since = max((each.accepted_at for each in earlier), default=0.0)
+        closed = [*await self._store.closed_questions(since, turn.chat_key)]
+        closed += await self._store.closed_questions(since, self._jobs)
+        return any(
+            item.question.kind is not QuestionKind.ANSWER
+            and turn.chat_key in (item.turn.chat_key, asking_chat(item.turn.chat_key))
+            and (item.question.decision is None or item.question.decision.by != sender)
+            for item in closed
+        )
 
     async def find(self, question_id: QuestionId) -> AskedQuestion:
         """Raises `NotFound`."""
@@ -141,12 +177,6 @@ class Decisions:
 def _tell(live: LiveTurn, question_id: QuestionId, decision: Decision) -> None:
     live.emit(QuestionDecided(question_id, decision.text, decision.span, decision.by))
     live.decide(question_id)
-
-
-def decider_of(turn: Turn) -> Decider:
-    """Return the sender of a command as one who decides."""
-    sender = turn.inbound.sender
-    return Decider(sender.id, turn.chat_key, is_operator=sender.is_operator)
 
 
 def closed(found: AskedQuestion, now: float) -> QuestionClosed:

@@ -21,12 +21,11 @@ from typing import Final
 
 import msgspec
 
-from talaria.commands.extra import ExtraCommands
-from talaria.commands.slash import canonical
 from talaria.core.entries import Entry, hidden_seqs
 from talaria.core.message_redaction import redact_message
 from talaria.core.messages import AssistantMessage, File, Message, Text, UserMessage
 from talaria.core.redaction import Redactor
+from talaria.turns.slash import ExtraCommands, canonical
 
 _REWRITES: Final = frozenset({"new", "resume", "branch", "undo", "retry"})
 _MESSAGES: Final = frozenset({"queue", "steer"})  # commands whose argument is a message

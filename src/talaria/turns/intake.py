@@ -13,8 +13,8 @@ import msgspec
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.lone_gateway import LoneGateway
 from talaria.cluster.membership import Membership
-from talaria.commands.command_types import Command
-from talaria.commands.slash import canonical, find_session
+from talaria.commands.command import Command
+from talaria.commands.replies import find_session
 from talaria.core.cluster import Wake
 from talaria.core.errors import HeadMoved, LimitReached, NoModel, NoSession, TalariaError
 from talaria.core.events import Queued
@@ -52,6 +52,7 @@ from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn
 from talaria.turns.long_inputs import LongInputs
 from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.settings import Busy, TurnSettings
+from talaria.turns.slash import canonical
 
 _LONG_TEXT = 64 << 10  # characters are searched for secrets in less than a millisecond
 _LONG_BYTES = 256 << 10  # are hashed in about a millisecond

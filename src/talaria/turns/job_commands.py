@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from talaria.commands.command_types import CommandResult
-from talaria.commands.slash import parse_command
+from talaria.commands.command import CommandResult, parse_command
 from talaria.core.delivery import Button
 from talaria.core.errors import BadRequest
 from talaria.core.ids import JOB_PREFIX, TURN_PREFIX, JobId

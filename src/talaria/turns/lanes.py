@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-from talaria.commands.slash import is_control
 from talaria.core.events import Queued
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.tasks import Tasks
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.runner import Runner
+from talaria.turns.slash import is_control
 from talaria.turns.states import LiveState
 
 if TYPE_CHECKING:

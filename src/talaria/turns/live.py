@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from talaria.commands.deciding import name_question
-from talaria.commands.slash import asks_model
 from talaria.core.clock import Clock
 from talaria.core.events import (
     FINAL_EVENTS,
@@ -31,6 +30,7 @@ from talaria.core.turns import Step, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.turns.event_merging import merge_events
 from talaria.turns.feed import StateFeed
+from talaria.turns.slash import asks_model
 from talaria.turns.states import ENDING, INTERRUPTIONS, MOVES, LiveState, check_move
 
 if TYPE_CHECKING:

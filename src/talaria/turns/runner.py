@@ -17,7 +17,7 @@ from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
 from talaria.agent.warm import WarmAgent
 from talaria.cluster.leases import LeaseKeeper
-from talaria.commands.slash import COMPACT, asks_model, parse_command
+from talaria.commands.command import parse_command
 from talaria.core.backoff import Backoff
 from talaria.core.entries import Exchange, Hidden, exchanges
 from talaria.core.errors import (
@@ -45,6 +45,7 @@ from talaria.turns.crashes import MAX_CRASHES, Quarantine
 from talaria.turns.decisions import Decisions
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
+from talaria.turns.slash import COMPACT, asks_model
 from talaria.turns.states import ENDING, INTERRUPTIONS, LiveState
 from talaria.turns.titles import Titles
 

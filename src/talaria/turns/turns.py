@@ -84,7 +84,14 @@ class Turns:
         if followed is not None:
             live.use_followed(followed.find, followed.relay)
         self.decisions = Decisions(
-            store, live, agents.clock, self._take_up_chat, hosts, redact=agents.secrets, followed=followed
+            store,
+            live,
+            agents.clock,
+            self._take_up_chat,
+            hosts,
+            agent_name=settings.agent_name,
+            redact=agents.secrets,
+            followed=followed,
         )
         self._titles = Titles(store, agents.side_calls)
         self._runner = Runner(

@@ -17,10 +17,10 @@ from openai import AsyncOpenAI
 import talaria
 from support.gateway import TOKEN, Api, in_process
 from talaria.channels.http.errors import OpenAiError, is_openai_path
-from talaria.commands.slash import ALIASES, SLASH_COMMANDS
 from talaria.core.errors import ErrorInfo
 from talaria.core.problems import Action, Do
 from talaria.testing.model_server import ModelServer
+from talaria.turns.slash import ALIASES, SLASH_COMMANDS
 
 COMMAND = re.compile(rf"(?:^|[\s`(])/(?:{'|'.join((*SLASH_COMMANDS, *ALIASES))})\b")
 

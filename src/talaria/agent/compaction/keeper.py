@@ -23,7 +23,7 @@ from talaria.agent.settings import ContextSettings
 from talaria.agent.side_calls import SideCall, SideCalls
 from talaria.agent.transcript import Transcript
 from talaria.agent.warm import AgentBuilder, WarmAgent, can_recall, load_agent
-from talaria.commands.window_use import WindowUse
+from talaria.commands.replies import WindowUse
 from talaria.core.entries import Entry, EntryBody, ReasoningSet, SpecSet, Summary, SummaryDropped
 from talaria.core.errors import ContextTooLong, NoModel, StoreError, TalariaError
 from talaria.core.events import Compacted, Event

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from talaria.agent.compaction.sizes import TOKENS_PER_BYTE, WindowLimits, rate_of, seed
 from talaria.agent.transcript import Transcript
 from talaria.agent.warm import WarmAgent, can_recall
-from talaria.commands.window_use import WindowUse
+from talaria.commands.replies import WindowUse
 from talaria.core.entries import Entry
 from talaria.core.messages import ToolResults
 from talaria.core.shown import ShownLog

@@ -16,12 +16,13 @@ import msgspec
 from talaria.channels.console.deciding_keys import TerminalDecisions
 from talaria.channels.console.gateway_client import GatewayBusy, GatewayClient, GatewayGone, RetryPolicy
 from talaria.channels.console.news import ChatNews
-from talaria.commands.slash import SLASH_COMMANDS, asks_model, canonical, is_control, parse_command
+from talaria.commands.command import parse_command
 from talaria.core.display import describe, describe_error
 from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Done, Event, Failed, QuestionAsked
 from talaria.core.program import typed
 from talaria.core.tasks import Tasks, running
+from talaria.turns.slash import SLASH_COMMANDS, asks_model, canonical, is_control
 
 _NEWS_SECONDS = 3.0  # between two looks for messages outside of turns
 _WAITS = "(it waits for the running turn)"

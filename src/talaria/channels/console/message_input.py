@@ -24,8 +24,8 @@ from talaria.channels.console.chat import Interrupted
 from talaria.channels.console.deciding_keys import key_choices, prompt_of
 from talaria.channels.console.larger_offer import LargerOffer
 from talaria.channels.console.typed_ahead import TypedAhead
-from talaria.commands.slash import ALIASES, SLASH_COMMANDS, canonical
 from talaria.core.events import QuestionAsked
+from talaria.turns.slash import ALIASES, SLASH_COMMANDS, canonical
 
 _MENU_ROWS = 6
 _REFRESH_SECONDS = 0.5

@@ -28,7 +28,6 @@ from talaria.channels.http.request import ClientDisconnected, HttpError, RawHead
 from talaria.channels.http.response import EventStream, Response, StreamTiming
 from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.turn_api import wait_for_turn
-from talaria.commands.slash import asks_model
 from talaria.core.errors import BadRequest, ErrorInfo
 from talaria.core.events import Delta, Event, ReasoningDelta, Reset, ToolStarted, UsageReported
 from talaria.core.files import SentFile
@@ -45,6 +44,7 @@ from talaria.turns.histories import SentExchange, sent_exchanges
 from talaria.turns.intake import StatelessCall, is_ephemeral
 from talaria.turns.live import LiveTurn
 from talaria.turns.retries import ClientRequest, RecentRequests
+from talaria.turns.slash import asks_model
 from talaria.turns.turns import Turns
 
 _RETRY_COUNT: Final = b"x-stainless-retry-count"

@@ -14,7 +14,6 @@ import msgspec
 from talaria.channels.http.request import ClientDisconnected, Request, quoted, read_number
 from talaria.channels.http.response import EVENT_STREAM, EventStream, Response, StreamTiming, json_response
 from talaria.channels.http.settings import HttpSettings
-from talaria.commands.slash import asks_model
 from talaria.core.errors import BadRequest, ErrorInfo
 from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Cancelled, Done, Event, Reset
 from talaria.core.ids import ChatKey, SessionId, TurnId, channel_of
@@ -33,6 +32,7 @@ from talaria.operations.turn_views import (
 )
 from talaria.turns.feed import TurnChange
 from talaria.turns.live import LiveTurn
+from talaria.turns.slash import asks_model
 
 _MOST_RECENT: Final = 200  # turns that ended while a client of the feed was away
 _MAX_WAIT: Final = 3600.0

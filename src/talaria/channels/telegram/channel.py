@@ -35,7 +35,6 @@ from talaria.channels.telegram.parse import CHANNEL, decode, is_full
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.telegram.settings import TelegramSettings, find_token, webhook_secret
 from talaria.channels.telegram.updates import UpdateHandler
-from talaria.commands.slash import SLASH_COMMANDS
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.errors import Overloaded, StoreError, TalariaError
@@ -46,6 +45,7 @@ from talaria.core.tasks import stop
 from talaria.gateway import Admission, Gateway
 from talaria.store.store import Store
 from talaria.turns.intake import Draining
+from talaria.turns.slash import SLASH_COMMANDS
 
 _log = logging.getLogger("talaria.telegram")
 

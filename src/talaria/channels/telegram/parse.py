@@ -20,7 +20,7 @@ from talaria.channels.telegram.bot_api import (
     Update,
     User,
 )
-from talaria.commands.slash import parse_command
+from talaria.commands.command import parse_command
 from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.text import CONTROLS, EMBEDDINGS, cut
 
