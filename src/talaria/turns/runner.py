@@ -19,7 +19,7 @@ from talaria.agent.warm import WarmAgent
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.command import parse_command
 from talaria.core.backoff import Backoff
-from talaria.core.entries import Exchange, Hidden, exchanges
+from talaria.core.entries import Exchange, Hidden
 from talaria.core.errors import (
     IllegalMove,
     LeaseHeld,
@@ -45,7 +45,7 @@ from talaria.turns.crashes import MAX_CRASHES, Quarantine
 from talaria.turns.decisions import Decisions
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
-from talaria.turns.slash import COMPACT, asks_model
+from talaria.turns.slash import COMPACT, asks_model, read_exchanges
 from talaria.turns.states import ENDING, INTERRUPTIONS, LiveState
 from talaria.turns.titles import Titles
 
@@ -277,10 +277,7 @@ class Runner:
         """Return the exchange that a `/retry` repeats; None for every other turn."""
         if not turn.command or not asks_model(turn.command):
             return None
-        shown = await self._store.shown_log(turn.session_id)
-        earlier = exchanges(shown)
-        if not earlier and shown and shown[0].seq > 1:  # all that a summary left was undone
-            earlier = exchanges(await self._store.log(turn.session_id, 0))
+        earlier = await read_exchanges(self._store, turn.session_id)
         return earlier[-1] if earlier else None
 
     async def _converse(self, attempt: _Attempt) -> None:

@@ -41,7 +41,7 @@ from talaria.commands.replies import (
 from talaria.core.delivery import Button
 from talaria.core.entries import Exchange, Hidden, ReasoningSet, SpecSet, TitleSet, exchanges
 from talaria.core.errors import NoModel, NotFound, TalariaError, ToolError
-from talaria.core.ids import asking_chat
+from talaria.core.ids import SessionId, asking_chat
 from talaria.core.ledger import ChatSummary
 from talaria.core.memory import (
     AddFact,
@@ -159,7 +159,7 @@ class SlashCommands:
         number = parse_number(args or "1")
         if not number:
             return CommandResult("Say how many exchanges to undo: `/undo NUMBER`.")
-        undone = (await self._exchanges(turn, number))[-number:]
+        undone = (await read_exchanges(self._store, turn.session_id, number))[-number:]
         if not undone:
             return CommandResult("There is nothing to undo.")
         what = "the last exchange" if len(undone) == 1 else f"the last {len(undone)} exchanges"
@@ -174,15 +174,6 @@ class SlashCommands:
                     report = await checkpoints.undo(workspace, turn_ids)
                 reply = f"{reply} {describe_undo(report)}"
         return CommandResult(reply, (Hidden(undone[0].first, undone[-1].last),))
-
-    async def _exchanges(self, turn: Turn, wanted: int) -> list[Exchange]:
-        """Return the exchanges that the model sees or, if these are fewer than wanted, all."""
-        log = await self._store.shown_log(turn.session_id)
-        seen = exchanges(log)
-        if len(seen) < wanted and log and log[0].seq > 1:
-            # An undo behind the floor: the summaries of what it takes back do not count any more.
-            seen = exchanges(await self._store.log(turn.session_id, 0))
-        return seen
 
     async def diff(self, turn: Turn, args: str) -> CommandResult:
         checkpoints = self._agents.tool_runner.checkpoints
@@ -443,6 +434,16 @@ class SlashCommands:
         return session, _Model(f"{spec.provider}/{spec.model}", tools, abilities)
 
 
+async def read_exchanges(store: Store, session_id: SessionId, wanted: int = 1) -> list[Exchange]:
+    """Return the exchanges that the model sees or, if there are fewer than wanted, those of the whole log:
+    the summaries of what is taken back do not count any more."""
+    log = await store.shown_log(session_id)
+    seen = exchanges(log)
+    if len(seen) < wanted and log and log[0].seq > 1:
+        seen = exchanges(await store.log(session_id, 0))
+    return seen
+
+
 def _parse_edit(args: str) -> MemoryEdit | None:
     """Return the edit that the arguments of `/memory` ask for."""
     word, _, rest = args.partition(" ")
@@ -465,7 +466,7 @@ def _parse_edit(args: str) -> MemoryEdit | None:
 
 
 def _say(reply: str) -> Handler:
-    """Return the handler of a command that somebody else carries out, unless there is nothing to do."""
+    """Return a handler that only answers. The intake or the runner carries such a command out."""
 
     async def say(commands: SlashCommands, turn: Turn, args: str) -> CommandResult:
         return CommandResult(reply)
