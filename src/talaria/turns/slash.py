@@ -52,8 +52,8 @@ from talaria.core.memory import (
     ReplaceFact,
     WritePage,
 )
-from talaria.core.program import spoken_afar
 from talaria.core.problems import Action, Do
+from talaria.core.program import spoken_afar
 from talaria.core.questions import APPROVE, DENY, QuestionKind, Span
 from talaria.core.sessions import Session
 from talaria.core.suggest import nearest

@@ -18,7 +18,6 @@ from talaria.channels.http.response import Response
 from talaria.core.errors import EmptyAnswer, ErrorInfo, NotFound, Overloaded, TalariaError
 from talaria.core.problems import Do
 from talaria.core.turns import Turn, TurnState
-from talaria.turns.slash import ALIASES, SLASH_COMMANDS
 
 _MOST_RETRY_AFTER = 3600.0  # seconds
 STATUS: Mapping[str, int] = {
