@@ -64,7 +64,7 @@ class StoreView(msgspec.Struct, frozen=True):
     sessions: int
     integrity: str
     trouble: str
-    trouble_type: str
+    trouble_type: str = ""  # older gateways do not tell it
 
 
 class OwedView(msgspec.Struct, frozen=True):
