@@ -81,7 +81,7 @@ async def test_the_code_and_the_turn_that_hold_the_loop_are_named(caplog: pytest
     assert reading.stalls == 1
     assert reading.turn_id == TURN
     assert "in hold_the_loop" in reading.held_by
-    assert reading.worst_seconds >= reading.last_seconds > STALL_SECONDS
+    assert reading.worst_seconds >= reading.last_seconds >= STALL_SECONDS
     assert "the event loop was held for" in caplog.text
     assert "hold_the_loop" in caplog.text
 
@@ -119,7 +119,7 @@ async def test_code_that_lets_no_thread_run_is_reported_afterwards() -> None:
             sum(range(n))  # one call into C, which keeps the interpreter's lock
             n *= 2
         reading = watch.reading()
-    assert reading.last_seconds > STALL_SECONDS
+    assert reading.last_seconds >= STALL_SECONDS
     assert reading.turn_id is None
 
 
