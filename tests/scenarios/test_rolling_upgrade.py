@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -12,6 +11,7 @@ import psycopg
 import pytest
 
 import talaria
+from support.earlier_version import earlier_version  # noqa: F401 - a fixture
 from support.gateway import real_process
 from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from talaria.core.errors import StoreError
@@ -20,7 +20,6 @@ from talaria.store.postgres import schema
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 
-BEFORE = "0b09dd0e"
 ADDS = """
 ALTER TABLE turns ADD COLUMN mood TEXT COLLATE "C" NOT NULL DEFAULT 'calm';
 CREATE TABLE moods (name TEXT);
@@ -104,30 +103,15 @@ async def test_gateways_of_two_versions_serve_one_database_for_one_step(
     assert read_row(url, "SELECT count(*) FROM turns WHERE state = 'done'") == (5,)
 
 
-@pytest.fixture
-def before(tmp_path: Path) -> Path:
-    """The source of the version whose gateways send the cluster token itself."""
-    found = subprocess.run(
-        ["git", "archive", BEFORE, "src/talaria"],
-        cwd=Path(__file__).parents[2], capture_output=True, check=False,
-    )  # fmt: skip
-    if found.returncode:
-        pytest.skip(f"this is not a clone with the commit {BEFORE}")
-    (tmp_path / "before").mkdir()
-    # The parameter `filter` of `extractall` is newer than Python 3.11.2.
-    subprocess.run(["tar", "-x", "-C", tmp_path / "before"], input=found.stdout, check=True)
-    return tmp_path / "before" / "src"
-
-
 async def test_the_version_before_serves_beside_this_one(
     postgres_database: str,  # noqa: F811
     tmp_path: Path,
-    before: Path,
+    earlier_version: Path,  # noqa: F811
 ) -> None:
     url = postgres_database
     async with (
         ModelServer(record=False) as model,
-        gateway_on(url, tmp_path, model, "old", before) as old,
+        gateway_on(url, tmp_path, model, "old", earlier_version) as old,
         gateway_on(url, tmp_path, model, "new") as new,
     ):
         await old.start()
