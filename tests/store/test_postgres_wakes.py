@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import psycopg
 import pytest
 
 from contracts.store_orders import ME
 from talaria.core.cluster import Wake
-from talaria.core.errors import StoreError
-from talaria.store.postgres.pipeline import Pipe
 from talaria.store.postgres.store import PostgresStore
 from talaria.store.postgres.wakes import PostgresWakes
 from talaria.testing.clock import FakeClock
@@ -55,19 +54,19 @@ async def test_what_was_sent_last_goes_out_before_the_store_is_closed(stores: St
         assert {await heard.get() for _ in Wake} == set(Wake)
 
 
-async def test_a_database_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_database_that_cannot_be_reached_is_logged_once(
+    stores: Stores, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "talaria.store")
-    attempts, tried_often, loop = 0, asyncio.Event(), asyncio.get_running_loop()
+    attempts, tried_often = 0, asyncio.Event()
 
-    def connect() -> Pipe:
+    async def connect() -> psycopg.AsyncConnection[Any]:
         nonlocal attempts
         attempts += 1
         if attempts == 3:
-            loop.call_soon_threadsafe(tried_often.set)
-        raise StoreError("The database is gone.")
+            tried_often.set()
+        raise psycopg.OperationalError("The database is gone.")
 
-    wakes = PostgresWakes(connect)
-    wakes.wake(Wake.TURNS, None)
-    await asyncio.wait_for(tried_often.wait(), 20)
-    await wakes.close()
+    async with PostgresWakes(stores[0].threads, connect).listen(ME, lambda what: None):
+        await asyncio.wait_for(tried_often.wait(), 20)
     assert caplog.text.count("The database is gone.") == 1

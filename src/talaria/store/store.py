@@ -462,7 +462,7 @@ class ClusterStore(SqlPort):
     async def wake(self, what: Wake, owner: OwnerId | None = None) -> None:
         """Ask a member, or all, to look at something now. A hint: it is lost if nobody listens, and a failure
         is no error. Call it after the order that it is about has returned."""
-        self._wakes.wake(what, owner)
+        await self._wakes.wake(what, owner)
 
     def listen(self, owner: OwnerId, heard: Callable[[Wake], None]) -> AbstractAsyncContextManager[None]:
         """Call `heard` on the event loop for each wake-up, until the context is left. After a lost

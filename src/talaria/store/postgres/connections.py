@@ -47,6 +47,27 @@ _SET = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]
 _PLANS = {"plan_cache_mode": "force_generic_plan"}  # made once for each statement
 
 
+def _arguments(url: str, name: str) -> dict[str, Any]:
+    return {
+        "target_session_attrs": conninfo_to_dict(url).get("target_session_attrs") or "primary",
+        "autocommit": True,
+        "connect_timeout": CONNECT_SECONDS,
+        "application_name": name,
+        "client_encoding": "utf8",
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 15_000,
+    }
+
+
+async def connect_listener(url: str, name: str) -> psycopg.AsyncConnection[Any]:
+    """Return a connection that waits for notifications on the event loop. Raises `psycopg.Error`."""
+    connection = await psycopg.AsyncConnection.connect(url, **_arguments(url, name))
+    await connection.execute(_SET, [list(_LIMITS), list(_LIMITS.values())])
+    return connection
+
+
 def connect(url: str, name: str = GATEWAY) -> psycopg.Connection[Any]:
     """Return a connection as libpq makes it.
 
@@ -54,18 +75,7 @@ def connect(url: str, name: str = GATEWAY) -> psycopg.Connection[Any]:
     if it is about to serve again.
     """
     try:
-        return psycopg.connect(
-            url,
-            target_session_attrs=conninfo_to_dict(url).get("target_session_attrs") or "primary",
-            autocommit=True,
-            connect_timeout=CONNECT_SECONDS,
-            application_name=name,
-            client_encoding="utf8",
-            keepalives_idle=10,
-            keepalives_interval=5,
-            keepalives_count=3,
-            tcp_user_timeout=15_000,
-        )
+        return psycopg.connect(url, **_arguments(url, name))
     except psycopg.ProgrammingError:
         # libpq quotes the part that it cannot read, which may be the password.
         raise StoreError(

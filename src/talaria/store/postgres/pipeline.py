@@ -125,24 +125,8 @@ class Pipe:
         """The id of the server's process for this connection."""
         return self._pg.backend_pid
 
-    @property
-    def socket(self) -> int:
-        """The socket's number, for a thread that waits for notifications."""
-        return self._socket
-
     def close(self) -> None:
         self._connection.close()
-
-    def notifications(self) -> list[tuple[str, str]]:
-        """Return the notifications that have arrived, each as its channel and its text."""
-        try:
-            self._pg.consume_input()
-        except psycopg.OperationalError as error:
-            raise ConnectionCut(str(error)) from error
-        found = []
-        while (note := self._pg.notifies()) is not None:
-            found.append((note.relname.decode(), note.extra.decode()))
-        return found
 
     # -- transactions
 

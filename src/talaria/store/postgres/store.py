@@ -14,7 +14,14 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import StoreError
 from talaria.core.ledger import StoreStats
 from talaria.core.turns import TurnState
-from talaria.store.postgres.connections import GATEWAY, Connect, open_pipe, preparing, version_of
+from talaria.store.postgres.connections import (
+    GATEWAY,
+    Connect,
+    connect_listener,
+    open_pipe,
+    preparing,
+    version_of,
+)
 from talaria.store.postgres.faults import hanging
 from talaria.store.postgres.schema import migrate
 from talaria.store.postgres.server_clock import ServerClock
@@ -43,7 +50,6 @@ class PostgresStore(Store):
         self, threads: PostgresThreads, clock: Clock, wakes: PostgresWakes, connect_snapshot: Connect
     ) -> None:
         self._threads = threads
-        self._wakes = wakes
         self._connect_snapshot = connect_snapshot
         self._server_clock = clock if isinstance(clock, ServerClock) else None
         no_turns = {str(state): 0 for state in TurnState}
@@ -77,7 +83,7 @@ class PostgresStore(Store):
             most=connections,
         )
         await asyncio.to_thread(threads.reserve_side)
-        wakes = PostgresWakes(partial(open_pipe, url, name=name))
+        wakes = PostgresWakes(threads, partial(connect_listener, url, name))
         return cls(threads, times, wakes, partial(open_pipe, url, name=name, is_snapshot=True))
 
     async def __aenter__(self) -> PostgresStore:
@@ -87,10 +93,6 @@ class PostgresStore(Store):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    async def close(self) -> None:
-        await self._wakes.close()
-        await self._threads.close()
 
     @property
     def threads(self) -> PostgresThreads:

@@ -16,7 +16,7 @@ Heard = Callable[[Wake], None]
 class WakeLine(Protocol):
     """How wake-ups get to members; see `ClusterStore.wake` and `ClusterStore.listen`."""
 
-    def wake(self, what: Wake, owner: OwnerId | None) -> None: ...
+    async def wake(self, what: Wake, owner: OwnerId | None) -> None: ...
 
     def listen(self, owner: OwnerId, heard: Heard) -> AbstractAsyncContextManager[None]: ...
 
@@ -27,7 +27,7 @@ class LocalWakes:
     def __init__(self) -> None:
         self._listeners: list[tuple[OwnerId, Heard]] = []
 
-    def wake(self, what: Wake, owner: OwnerId | None) -> None:
+    async def wake(self, what: Wake, owner: OwnerId | None) -> None:
         loop = asyncio.get_running_loop()
         for listener, heard in self._listeners:
             if owner in (None, listener):
