@@ -12,7 +12,7 @@ from store.test_stateful import Ledger
 from talaria.core.clock import Clock
 from talaria.store.postgres.connections import open_pipe
 from talaria.store.postgres.link import PostgresLink
-from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.executor import Connection, Executor, Transaction
 from talaria.store.sqlite.database import open_memory
 from talaria.testing.clock import FakeClock
 
@@ -25,12 +25,11 @@ TABLES = [
 ALL_ROWS = " UNION ALL ".join(f"SELECT '{name}', CAST(t AS TEXT) FROM {name} t" for name in sorted(TABLES))
 
 
-class InlinePostgres:
+class InlinePostgres(Executor):
     """Runs orders and queries at once, in the caller's own step, as `InlineExecutor` does."""
 
-    engine, schema = "postgresql", 0
-
     def __init__(self, url: str, clock: Clock) -> None:
+        super().__init__("postgresql", 0, clock)
         self._writer = PostgresLink(lambda: open_pipe(url), clock)
         self._reader = PostgresLink(lambda: open_pipe(url, is_reader=True), clock)
 

@@ -190,7 +190,7 @@ class Noted(InlineExecutor):
 
 async def test_orders_that_promise_durability_ask_for_it(clock: FakeClock) -> None:
     noted = Noted(clock)
-    store = Store(noted, clock)
+    store = Store(noted)
     turn = await store.accept(accepting(address="room"))
     lease = await store.begin(Begin(turn.turn.id, ME, LEASE))
     await store.commit(Commit(turn.turn.session_id, lease.fence, turn.turn.id))

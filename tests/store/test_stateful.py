@@ -91,7 +91,7 @@ class Ledger(RuleBasedStateMachine):
         super().__init__()
         self.clock = new_clock()
         self.inline = self.make_executor(self.clock)
-        self.store = Store(self.inline, self.clock)
+        self.store = Store(self.inline)
         self.turns: list[TurnId] = []
         self.sessions: list[SessionId] = []
         self.leases: dict[SessionId, Lease] = {}

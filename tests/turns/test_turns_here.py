@@ -228,7 +228,7 @@ class SlowLook(ClusterStore):
     """A store whose look at waiting turns begins and ends when the test wants it."""
 
     def __init__(self, store: ClusterStore) -> None:
-        super().__init__(store._executor, store._clock, store._wakes)
+        super().__init__(store._executor, store._wakes)
         self.begin, self.seen, self.end = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def waiting_here(self, owner: OwnerId) -> Sequence[Waiting]:

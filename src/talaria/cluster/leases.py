@@ -14,6 +14,7 @@ from talaria.core.clock import Clock, held_until
 from talaria.core.errors import StoreError
 from talaria.core.ids import Fence, OwnerId, SessionId
 from talaria.core.ledger import Renewal
+from talaria.core.tasks import call_from_thread
 from talaria.store.store import Store, ThreadOrders
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class LeaseKeeper:
                 is_done = self._renew_member(store)
                 is_done = self._renew_from_thread(store, loop) and is_done
                 pause = self.lease_seconds / (3 if is_done else 12)
-            _call(loop, ended.set)
+            call_from_thread(loop, ended.set)
 
         Thread(target=renew_until_stopped, name="talaria-leases", daemon=True).start()
         try:
@@ -187,7 +188,7 @@ class LeaseKeeper:
             return False
         self._note(renewals, lost, began)
         if lost:
-            _call(loop, self._lose, renewals, lost)
+            call_from_thread(loop, self._lose, renewals, lost)
         return True
 
     def _renew_member(self, store: ThreadOrders) -> bool:
@@ -217,12 +218,3 @@ class LeaseKeeper:
 
     def _can_renew(self, held: _Held, now: float) -> bool:
         return now < held_until(held.fresh_at, self.lease_seconds)
-
-
-def _call(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: object) -> None:
-    """Call on the loop from a thread. A closed loop has no lease and no waiting caller."""
-    try:
-        loop.call_soon_threadsafe(callback, *arguments)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise

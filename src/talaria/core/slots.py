@@ -6,10 +6,12 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import TypeVar, TypeVarTuple
+
+from talaria.core.tasks import call_from_thread
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -182,5 +184,4 @@ class FairThreads:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _ended(self, loop: asyncio.AbstractEventLoop, owner: Hashable, work: Future[T]) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(self._slots.release, owner)
+        call_from_thread(loop, self._slots.release, owner)

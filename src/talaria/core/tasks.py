@@ -27,6 +27,17 @@ class Uncancellable(asyncio.Future[T]):
         return False
 
 
+def call_from_thread(
+    loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: object
+) -> None:
+    """Call on the loop from another thread. Does nothing if the loop is closed: then no caller waits."""
+    try:
+        loop.call_soon_threadsafe(callback, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
 async def wait_future(future: asyncio.Future[Any], seconds: float) -> None:
     """Wait until the future is done, at most so long. The future itself is never cancelled.
 

@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from talaria.core.clock import Clock
 from talaria.core.errors import TalariaError
-from talaria.store.sql import rules
-from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.executor import Connection, Executor, Transaction
 from talaria.store.sqlite.database import open_memory
 from talaria.store.sqlite.driver import driver, engine
 from talaria.store.sqlite.faults import storage_failure
@@ -21,7 +20,7 @@ from talaria.store.store import Store
 T = TypeVar("T")
 
 
-class InlineExecutor:
+class InlineExecutor(Executor):
     """Runs orders and queries at once, in the caller's own step, on a database in memory.
 
     Nothing here waits, so the event loop runs no other task between a call and its result, and a seeded loop
@@ -29,12 +28,9 @@ class InlineExecutor:
     """
 
     def __init__(self, clock: Clock) -> None:
-        self.engine = engine
-        self.schema = latest_version()
-        self._clock = clock
+        super().__init__(engine, latest_version(), clock)
         self._connection = open_memory()
         self._transaction = Transaction(self._connection.cursor().execute)
-        self._is_closed = False
         self._lock = Lock()  # for `write_from_thread`
         # A caller that needs no disk need not close the store.
         weakref.finalize(self, self._connection.close)
@@ -48,12 +44,12 @@ class InlineExecutor:
         return self._write(order)
 
     def _write(self, order: Callable[[Transaction], T]) -> T:
-        self._check_open()
+        self.check_open()
         execute = self._transaction.execute
         with self._lock:
             try:
                 execute("BEGIN")
-                result = run_order(self._transaction, self._clock.now(), order)
+                result = run_order(self._transaction, self.clock.now(), order)
                 execute("COMMIT")
             except driver.Error as error:
                 raise storage_failure(error) from error
@@ -63,7 +59,7 @@ class InlineExecutor:
             return result
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        self._check_open()
+        self.check_open()
         try:
             with self._lock:
                 return query(self._connection)
@@ -73,12 +69,8 @@ class InlineExecutor:
             raise storage_failure(error) from error
 
     async def close(self) -> None:
-        self._is_closed = True
+        self.is_closing = True
         self._connection.close()
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise rules.closed()
 
 
 class MemoryStore(Store):
@@ -88,4 +80,4 @@ class MemoryStore(Store):
     """
 
     def __init__(self, clock: Clock) -> None:
-        super().__init__(InlineExecutor(clock), clock)
+        super().__init__(InlineExecutor(clock))

@@ -6,27 +6,27 @@ Its contract is the docstrings of its methods and of the orders and queries that
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Self
+
+import msgspec
 
 from talaria.core.clock import Clock
-from talaria.core.cluster import Adopted, Here, Member, MemberFigures, Waiting, Wake
-from talaria.core.delivery import OutboxRow
+from talaria.core.cluster import Adopted, Here, MemberFigures, Wake
 from talaria.core.errors import StoreError
-from talaria.core.ids import ChatKey, JobId, OwnerId, SessionId, TurnId
+from talaria.core.ids import JobId, OwnerId, SessionId, TurnId
 from talaria.core.jobs import AddJob, EditJob, Job, JobBell, SettleSlot, Slot
 from talaria.core.ledger import (
-    AskedQuestion,
     Commit,
     Committed,
     Integrity,
-    Page,
-    QuestionPage,
     Renewal,
     StoreStats,
 )
-from talaria.core.turns import Turn
+from talaria.core.turns import TurnState
 from talaria.store.sql import (
     announcements,
     branches,
@@ -49,7 +49,7 @@ from talaria.store.sql import (
 )
 from talaria.store.sql import log as log_rows
 from talaria.store.sql import questions as asked
-from talaria.store.sql.executor import Executor, SqlPort, reads, writes
+from talaria.store.sql.executor import Executor, SqlPort, reads, reads_now, writes
 from talaria.store.sql.wakes import LocalWakes, WakeLine
 
 
@@ -67,10 +67,9 @@ class Store(SqlPort):
     when `reclaim` finds its owner dead, and when its owner calls `yield_turns`.
     """
 
-    def __init__(self, executor: Executor, clock: Clock, wakes: WakeLine | None = None) -> None:
+    def __init__(self, executor: Executor, wakes: WakeLine | None = None) -> None:
         super().__init__(executor)
-        self._clock = clock
-        self.outbox = Outbox(executor, clock)
+        self.outbox = Outbox(executor)
         self.retention = RetentionStore(executor)
         self.histories = Histories(executor)
         self.pairings = Pairings(executor)
@@ -79,13 +78,13 @@ class Store(SqlPort):
         self.recall = RecallStore(executor)
         self.jobs = JobStore(executor)
         self.taints = Taints(executor)
-        self.cluster = ClusterStore(executor, clock, wakes or LocalWakes())
+        self.cluster = ClusterStore(executor, wakes or LocalWakes())
         self.from_thread = ThreadOrders(executor)
 
     @property
     def clock(self) -> Clock:
         """The clock that rows are dated by. On PostgreSQL `now` is the database's time, the same for all."""
-        return self._clock
+        return self._executor.clock
 
     # -- the database
 
@@ -128,6 +127,12 @@ class Store(SqlPort):
     async def close(self) -> None:
         """Finish what was submitted, then close. Later calls raise `StoreError`."""
         await self._executor.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
 
     # -- writing
 
@@ -200,33 +205,10 @@ class Store(SqlPort):
     recent_of_session = reads(queries.recent_of_session)
     recent_requests = reads(queries.recent_requests)
     spending = reads(spending.spending)
-    _open_questions = reads(asked.open_questions)
-    _closed_since = reads(asked.closed_since)
-    _orphans = reads(leases.orphans)
+    open_questions = reads_now(asked.open_questions)
+    closed_questions = reads_now(asked.closed_questions)
+    orphans = reads_now(leases.orphans)
     _counts = reads(queries.counts)
-
-    async def orphans(self, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
-        """Return the unsettled turns that no process works on, oldest first. Read-only.
-
-        These are turns of sessions without a lease: begun by another owner, or accepted before
-        `accepted_before`. A turn that waits for a person has no lease and needs no process. It is returned,
-        with the turns merged into it, once each of its questions was decided or expired before
-        `accepted_before`, so that a decision is not lost with the process that recorded it. The other turns
-        of its session are not returned meanwhile.
-
-        The caller claims a turn with `begin`; if two callers race, the second gets `LeaseHeld`.
-        """
-        return await self._orphans(self._clock.now(), owner, accepted_before)
-
-    async def open_questions(self, page: Page, within: str = "") -> QuestionPage:
-        """Return the questions that can be decided now, oldest first, in chats whose key begins with
-        `within`."""
-        return await self._open_questions(self._clock.now(), page, within)
-
-    async def closed_questions(self, since: float, within: str) -> Sequence[AskedQuestion]:
-        """Return the questions that were open at the time `since` or later and cannot be decided any more, in
-        chats whose key begins with `within`."""
-        return await self._closed_since(self._clock.now(), since, within)
 
     async def stats(self) -> StoreStats:
         sessions, turns, unsent, oldest = await self._counts()
@@ -240,27 +222,66 @@ class Store(SqlPort):
             owed=sum(turns[state] for state in rules.UNSETTLED),
             outbox=sum(unsent.values()),
             unsent=unsent,
-            oldest_seconds=0.0 if oldest is None else max(0.0, self._clock.now() - oldest),
+            oldest_seconds=0.0 if oldest is None else max(0.0, self.clock.now() - oldest),
         )
+
+
+class ThreadedStore(Store):
+    """A store whose engine has threads, and may not answer."""
+
+    stats_seconds = 2.0  # to wait for the counts
+    _ROUNDS = 8
+
+    def __init__(self, executor: Executor, wakes: WakeLine | None = None) -> None:
+        super().__init__(executor, wakes)
+        no_turns = {str(state): 0 for state in TurnState}
+        self._counted = StoreStats(executor.engine, executor.schema, 0, 0, 0, no_turns, 0, 0)
+
+    async def stats(self) -> StoreStats:
+        """See `Store.stats`. The counts are those of the last time if the database does not answer now."""
+        self._executor.check_open()
+        counting = asyncio.create_task(self._count(), name="store-stats")
+        try:
+            for _ in range(self._ROUNDS):
+                await asyncio.wait((counting,), timeout=self.stats_seconds / self._ROUNDS)
+                if counting.done() or self.trouble is not None:
+                    break
+        finally:
+            counting.cancel()
+        trouble = self.trouble
+        if counting.done():
+            self._counted = counting.result()
+        elif trouble is None:
+            trouble = self._note_silence()
+        text, kind = ("", "") if trouble is None else (trouble.user_text, trouble.type)
+        return msgspec.structs.replace(
+            self._counted, integrity=self.integrity.value, trouble=text, trouble_type=kind
+        )
+
+    async def _count(self) -> StoreStats:
+        try:
+            size, wal = await self._sizes()
+            counted = await super().stats()
+        except StoreError:
+            if self.trouble is None:
+                raise
+            return self._counted
+        return msgspec.structs.replace(counted, size_bytes=size, wal_bytes=wal)
+
+    async def _sizes(self) -> tuple[int, int]:
+        """Return the bytes of the database and of its write-ahead log."""
+        raise NotImplementedError
+
+    def _note_silence(self) -> StoreError | None:
+        """Return the error for a database that did not answer within `stats_seconds`, if that is trouble."""
+        return None
 
 
 class Outbox(SqlPort):
     """Replies to send. The store writes a row in the transaction that ends its turn. The rows of one address
     are sent in order."""
 
-    def __init__(self, executor: Executor, clock: Clock) -> None:
-        super().__init__(executor)
-        self._clock = clock
-
-    async def due(self, channel: str, limit: int, now: float | None = None) -> Sequence[OutboxRow]:
-        """Return the first unsent row of each address of the channel, if its time has come, oldest first.
-
-        A row that is `SENDING` is returned again once the deadline of its attempt is past. `now` is the
-        caller's time, by default the store's.
-        """
-        return await self._due(channel, self._clock.now() if now is None else now, limit)
-
-    _due = reads(delivery.due)
+    due = reads_now(delivery.due)
     next_due = reads(delivery.next_due)
     split = writes(delivery.split)
     claim = writes(delivery.claim, is_durable=True)
@@ -411,9 +432,8 @@ class Tokens(SqlPort):
 class ClusterStore(SqlPort):
     """The members of a cluster, their roles, wake-ups, and turns that move. The database's clock counts."""
 
-    def __init__(self, executor: Executor, clock: Clock, wakes: WakeLine) -> None:
+    def __init__(self, executor: Executor, wakes: WakeLine) -> None:
         super().__init__(executor)
-        self._clock = clock
         self._wakes = wakes
 
     join = writes(cluster.join, is_durable=True)
@@ -428,34 +448,18 @@ class ClusterStore(SqlPort):
     take_role = writes(cluster.take_role)
     give_role = writes(cluster.give_role)
     roles = reads(cluster.roles)
-    _members = reads(cluster.members)
-    _member_of = reads(cluster.member_of)
-    _member_of_turn = reads(cluster.member_of_turn)
-    _waiting_here = reads(cluster.waiting_here)
-    _left_turns = reads(cluster.left_turns)
+    members = reads_now(cluster.recent_members)
+    member_of = reads_now(cluster.member_of)
+    member_of_turn = reads_now(cluster.member_of_turn)
+    waiting_here = reads_now(cluster.waiting_here)
+    _left_turns = reads_now(cluster.left_turns)
     _adopt = writes(cluster.adopt, is_durable=True)
-
-    async def members(self) -> Sequence[Member]:
-        """Return the members that are alive and those that were lately, the oldest first."""
-        return await self._members(self._clock.now() - cluster.SHOWN_SECONDS)
-
-    async def member_of(self, chat_key: ChatKey) -> Member | None:
-        """Return the living member that the chat's turns are for; None if there is none."""
-        return await self._member_of(self._clock.now(), chat_key)
-
-    async def member_of_turn(self, turn_id: TurnId) -> Member | None:
-        """Return the living member that runs the turn or that it is for; None if there is none."""
-        return await self._member_of_turn(self._clock.now(), turn_id)
-
-    async def waiting_here(self, owner: OwnerId) -> Sequence[Waiting]:
-        """Return the unsettled turns of the member's chats, oldest first."""
-        return await self._waiting_here(self._clock.now(), owner)
 
     async def adopt(self, here: Here) -> Adopted:
         """Take over the chats that have unsettled turns and whose member is dead or draining, unless their
         place is another one that is not gone. A chat whose turn runs under a lease that has not expired is
         left alone. Durable. Writes only if there is something to take over."""
-        if not await self._left_turns(self._clock.now(), here):
+        if not await self._left_turns(here):
             return Adopted()
         return await self._adopt(here)
 

@@ -6,14 +6,9 @@ import asyncio
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-
-import msgspec
 
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import StoreError
-from talaria.core.ledger import StoreStats
-from talaria.core.turns import TurnState
 from talaria.store.postgres.connections import (
     GATEWAY,
     Connect,
@@ -29,10 +24,9 @@ from talaria.store.postgres.snapshots import copy_snapshot
 from talaria.store.postgres.threads import PostgresThreads
 from talaria.store.postgres.wakes import PostgresWakes
 from talaria.store.sql.executor import Connection
-from talaria.store.store import Store
+from talaria.store.store import ThreadedStore
 
 CONNECTIONS = 8
-STATS_SECONDS = 2.0
 TIME = "SELECT CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
 SIZE = "SELECT pg_database_size(current_database())"
 _GATEWAYS = f"""
@@ -41,7 +35,7 @@ SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND applicatio
 _OLD_MARKS = "DELETE FROM order_marks WHERE at < extract(epoch FROM clock_timestamp()) - 7 * 86400"
 
 
-class PostgresStore(Store):
+class PostgresStore(ThreadedStore):
     """Belongs to the event loop that opened it. A write whose commit was cut off returns or raises when the
     database has said whether it was carried out. With the system's clock, times are the database's.
     """
@@ -52,10 +46,7 @@ class PostgresStore(Store):
         self._threads = threads
         self._connect_snapshot = connect_snapshot
         self._server_clock = clock if isinstance(clock, ServerClock) else None
-        no_turns = {str(state): 0 for state in TurnState}
-        self._counted = StoreStats(threads.engine, threads.schema, 0, 0, 0, no_turns, 0, 0)
-        self.stats_seconds = STATS_SECONDS
-        super().__init__(threads, clock, wakes)
+        super().__init__(threads, wakes)
 
     @classmethod
     async def open(
@@ -86,14 +77,6 @@ class PostgresStore(Store):
         wakes = PostgresWakes(threads, partial(connect_listener, url, name))
         return cls(threads, times, wakes, partial(open_pipe, url, name=name, is_snapshot=True))
 
-    async def __aenter__(self) -> PostgresStore:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
     @property
     def threads(self) -> PostgresThreads:
         return self._threads
@@ -109,7 +92,7 @@ class PostgresStore(Store):
         """Ask the database for its time; `trouble` tells if it does not answer."""
         self._threads.writers.refuse_old()
         self._threads.readers.refuse_old()
-        asked = self._threads.read(lambda db: (self._clock.elapsed(), _read_time(db)))
+        asked = self._threads.read(lambda db: (self.clock.elapsed(), _read_time(db)))
         with suppress(StoreError):
             asked_at, told = await asked
             if self._server_clock is not None:
@@ -122,27 +105,13 @@ class PostgresStore(Store):
     async def snapshot(self, path: Path) -> None:
         check_open = self._threads.check_open
         check_open()
-        await copy_snapshot(self._connect_snapshot, path, self._clock, check_open=check_open)
+        await copy_snapshot(self._connect_snapshot, path, self.clock, check_open=check_open)
 
-    async def stats(self) -> StoreStats:
-        """See `Store.stats`. The counts are those of the last time if the database does not answer now."""
-        self._threads.check_open()
-        trouble: StoreError | None = None
-        try:
-            async with asyncio.timeout(self.stats_seconds):
-                counted = await super().stats()
-                size = await self._threads.read(lambda db: db.execute(SIZE).fetchone()[0])
-                self._counted = msgspec.structs.replace(counted, size_bytes=size)
-        except TimeoutError:
-            trouble = hanging(self.stats_seconds, "a query")
-        except StoreError:
-            if self.trouble is None:
-                raise
-        trouble = self.trouble or trouble
-        told, kind = ("", "") if trouble is None else (trouble.user_text, trouble.type)
-        return msgspec.structs.replace(
-            self._counted, integrity=self.integrity.value, trouble=told, trouble_type=kind
-        )
+    async def _sizes(self) -> tuple[int, int]:
+        return await self._threads.read(lambda db: db.execute(SIZE).fetchone()[0]), 0
+
+    def _note_silence(self) -> StoreError:
+        return hanging(self.stats_seconds, "a query")
 
 
 def _read_time(db: Connection) -> float:

@@ -18,13 +18,12 @@ import psycopg
 
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError, TalariaError
-from talaria.core.tasks import Uncancellable
+from talaria.core.tasks import Uncancellable, call_from_thread
 from talaria.store.postgres.connections import Connect
 from talaria.store.postgres.faults import PoolFull, ServerFull, failed, hanging, no_connection
 from talaria.store.postgres.link import PostgresLink
 from talaria.store.postgres.pipeline import ConnectionCut
-from talaria.store.sql import rules
-from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.executor import Connection, Executor, Transaction, deliver
 
 QUEUE_SECONDS = 10.0
 SLOW_SECONDS = 3.0
@@ -87,7 +86,7 @@ class Crew:
                 self._count(-1)
                 failure = no_connection(monotonic() - task.at, self.most)
                 self._on_end(failure)
-                _deliver(task.result, None, failure)
+                deliver([(task.result, None, failure)])
 
     def _count(self, by: int) -> int:
         with self._lock:
@@ -127,7 +126,7 @@ class Crew:
                 del task  # not kept until the next one comes: results can be large
         finally:
             link.leave()
-            self._post(ended, None, None)
+            call_from_thread(self._loop, deliver, [(ended, None, None)])
 
     def _carry_out(self, link: PostgresLink, task: _Task) -> bool:
         """Return False for a task that found the server full. Threads with a connection get it for a time."""
@@ -149,36 +148,18 @@ class Crew:
             failure = failed(error if isinstance(error, Exception) else RuntimeError(repr(error)))
         self._on_end(failure)
         self._count(-1)
-        self._post(task.result, result, failure)
+        call_from_thread(self._loop, deliver, [(task.result, result, failure)])
         return True
 
-    def _post(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        try:
-            self._loop.call_soon_threadsafe(_deliver, future, result, error)
-        except RuntimeError:
-            if not self._loop.is_closed():
-                raise
 
-
-def _deliver(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
-
-
-class PostgresThreads:
+class PostgresThreads(Executor):
     """An `Executor` on a database of PostgreSQL. Belongs to the event loop that made it."""
 
     def __init__(
         self, connect: Connect, connect_reader: Connect, clock: Clock, *, engine: str, schema: int, most: int
     ) -> None:
-        self.engine = engine
-        self.schema = schema
+        super().__init__(engine, schema, clock)
         self._loop = asyncio.get_running_loop()
-        self._closing: asyncio.Task[None] | None = None
         self._is_over = False
         self._trouble: StoreError | None = None
 
@@ -203,10 +184,6 @@ class PostgresThreads:
         if since is not None and (seconds := monotonic() - since) > SLOW_SECONDS:
             return hanging(seconds)
         return None
-
-    def check_open(self) -> None:
-        if self._closing is not None:
-            raise rules.closed()
 
     def write(self, order: Callable[[Transaction], T], *, is_durable: bool = False) -> Uncancellable[T]:
         """Every commit is durable: the database may die while this process, which knows of it, lives on."""
@@ -241,12 +218,6 @@ class PostgresThreads:
     def abandon(self) -> None:
         """Let writes whose commit was cut off raise, in place of waiting for the database to come back."""
         self._is_over = True
-
-    async def close(self) -> None:
-        """Finish what was submitted, then close. Goes on when its caller is cancelled."""
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close(), name="store-close")
-        await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         self.abandon()

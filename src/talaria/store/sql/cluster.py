@@ -141,12 +141,19 @@ def members(db: Connection | Transaction, since: float) -> Sequence[Member]:
     return tuple(map(member_from, db.execute(FIND_MEMBERS, (since,))))
 
 
+def recent_members(db: Connection, now: float) -> Sequence[Member]:
+    """Return the members that are alive and those that were lately, the oldest first."""
+    return members(db, now - SHOWN_SECONDS)
+
+
 def member_of(db: Connection, now: float, chat_key: ChatKey) -> Member | None:
+    """Return the living member that the chat's turns are for; None if there is none."""
     row = db.execute(FIND_MEMBER_OF, (chat_key, now)).fetchone()
     return None if row is None else member_from(row)
 
 
 def member_of_turn(db: Connection, now: float, turn_id: TurnId) -> Member | None:
+    """Return the living member that runs the turn or that it is for; None if there is none."""
     row = db.execute(FIND_MEMBER_OF_TURN, (now, turn_id, now)).fetchone()
     return None if row is None else member_from(row)
 
@@ -180,6 +187,7 @@ FROM turns t JOIN sessions s ON s.id = t.session_id LEFT JOIN members m ON m.own
 
 
 def waiting_here(db: Connection, now: float, owner: OwnerId) -> Sequence[Waiting]:
+    """Return the unsettled turns of the member's chats, oldest first."""
     return tuple(
         Waiting(turn_from(row[:-3]), row[-3] is not None, row[-2], row[-1])
         for row in db.execute(FIND_WAITING, (now, owner))

@@ -123,9 +123,16 @@ ORDER BY head, part LIMIT ?
 NEXT_DUE = f"SELECT min(due_at) FROM outbox WHERE channel = ? AND {UNSENT} AND due_at > ?"
 
 
-def due(db: Connection, channel: str, now: float, limit: int) -> Sequence[OutboxRow]:
-    """A row that was not tried is due at once, and so is one whose time is further away than any attempt may
-    ask for: the machine's clock was set back since that time was written."""
+def due(
+    db: Connection, store_now: float, channel: str, limit: int, now: float | None = None
+) -> Sequence[OutboxRow]:
+    """Return the first unsent row of each address of the channel, if its time has come, oldest first.
+
+    A row that is `SENDING` is returned again once the deadline of its attempt is past. A row that was not
+    tried is due at once, and so is one whose time is further away than any attempt may ask for: the machine's
+    clock was set back since that time was written. `now` is the caller's time, by default the store's.
+    """
+    now = store_now if now is None else now
     rows = db.execute(DUE, (channel, now, now + LONGEST_WAIT + _SLACK, limit))
     return tuple(map(outbox_from, rows))
 

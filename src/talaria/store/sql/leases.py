@@ -188,8 +188,19 @@ def bury(tx: Transaction, dead: OwnerId) -> None:
     tx.execute(slots.FREE_CLAIMS, (dead,))
 
 
-def orphans(db: Connection, now: float, owner: OwnerId, before: float) -> Sequence[Turn]:
-    return tuple(map(turn_from, db.execute(FIND_ORPHANS, (now, owner, before, before))))
+def orphans(db: Connection, now: float, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
+    """Return the unsettled turns that no process works on, oldest first. Read-only.
+
+    These are turns of sessions without a lease: begun by another owner, or accepted before
+    `accepted_before`. A turn that waits for a person has no lease and needs no process. It is returned,
+    with the turns merged into it, once each of its questions was decided or expired before
+    `accepted_before`, so that a decision is not lost with the process that recorded it. The other turns
+    of its session are not returned meanwhile.
+
+    The caller claims a turn with `begin`; if two callers race, the second gets `LeaseHeld`.
+    """
+    found = db.execute(FIND_ORPHANS, (now, owner, accepted_before, accepted_before))
+    return tuple(map(turn_from, found))
 
 
 def yield_turns(tx: Transaction, owner: OwnerId) -> None:

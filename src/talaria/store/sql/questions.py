@@ -165,13 +165,16 @@ def questions(db: Connection, turn_id: TurnId) -> tuple[Question, ...]:
 
 
 def open_questions(db: Connection, now: float, page: Page, within: str = "") -> QuestionPage:
+    """Return the questions that can be decided now, oldest first, in chats whose key begins with `within`."""
     limit, bounds = check_limit(page), key_bounds(within)
     rows = db.execute(OPEN_QUESTIONS, (now, parse_number_cursor(page.after), *bounds, limit + 1)).fetchall()
     found = tuple(_asked_from(row[1:]) for row in rows[:limit])
     return QuestionPage(found, str(rows[limit - 1][0]) if len(rows) > limit else None)
 
 
-def closed_since(db: Connection, now: float, since: float, within: str) -> tuple[AskedQuestion, ...]:
+def closed_questions(db: Connection, now: float, since: float, within: str) -> tuple[AskedQuestion, ...]:
+    """Return the questions that were open at the time `since` or later and cannot be decided any more, in
+    chats whose key begins with `within`."""
     rows = db.execute(CLOSED_SINCE, (since, since, *key_bounds(within), now, since))
     return tuple(map(_asked_from, rows))
 

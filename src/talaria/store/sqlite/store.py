@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-
-import msgspec
 
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
-from talaria.core.ledger import Integrity, StoreStats
-from talaria.core.turns import TurnState
+from talaria.core.ledger import Integrity
 from talaria.store.sql.executor import Transaction
 from talaria.store.sqlite.database import (
     LOOK_FIRST_BYTES,
@@ -24,23 +20,19 @@ from talaria.store.sqlite.database import (
 from talaria.store.sqlite.faults import damaged
 from talaria.store.sqlite.threads import Readers, Threads
 from talaria.store.sqlite.writer import Writer
-from talaria.store.store import Store
-
-_STATS_SECONDS, _STATS_ROUNDS = 0.25, 8  # the wait for counts from a disk that hangs
+from talaria.store.store import ThreadedStore
 
 
-class SqliteStore(Store):
+class SqliteStore(ThreadedStore):
     """Belongs to the event loop that opened it. A disk error raises `StoreError`; the order then did
     nothing."""
 
     def __init__(self, path: Path, clock: Clock, writer: Writer, readers: Readers) -> None:
         self._path = path
-        self._threads = Threads(writer, readers)
+        self._threads = Threads(clock, writer, readers)
         self._wal = path.with_name(path.name + "-wal")
         self._integrity = Integrity.CLEAN_END
-        no_turns = {str(state): 0 for state in TurnState}
-        self._counted = StoreStats(self._threads.engine, self._threads.schema, 0, 0, 0, no_turns, 0, 0)
-        super().__init__(self._threads, clock)
+        super().__init__(self._threads)
 
     @classmethod
     async def open(
@@ -66,14 +58,6 @@ class SqliteStore(Store):
         if is_suspect:
             store._integrity = Integrity.WHOLE if look_first else Integrity.CHECKING
         return store
-
-    async def __aenter__(self) -> SqliteStore:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def threads(self) -> Threads:
@@ -106,33 +90,8 @@ class SqliteStore(Store):
         self._threads.check_open()
         await asyncio.to_thread(copy_database, self._path, path, lambda: self._threads.is_closing)
 
-    async def stats(self) -> StoreStats:
-        """See `Store.stats`. The counts are those of the last time if the database does not answer now."""
-        self._threads.check_open()
-        counting = asyncio.create_task(self._count(), name="store-stats")
-        try:
-            for _ in range(_STATS_ROUNDS):
-                await asyncio.wait((counting,), timeout=_STATS_SECONDS)
-                if counting.done() or self.trouble is not None:
-                    break
-        finally:
-            counting.cancel()
-        if counting.done():
-            self._counted = counting.result()
-        trouble, kind = ("", "") if self.trouble is None else (self.trouble.user_text, self.trouble.type)
-        return msgspec.structs.replace(
-            self._counted, integrity=self._integrity.value, trouble=trouble, trouble_type=kind
-        )
-
-    async def _count(self) -> StoreStats:
-        try:
-            sizes = await self._threads.read(lambda db: (_size(self._path), _size(self._wal)))
-            counted = await super().stats()
-        except StoreError:
-            if self.trouble is None:
-                raise
-            return self._counted
-        return msgspec.structs.replace(counted, size_bytes=sizes[0], wal_bytes=sizes[1])
+    async def _sizes(self) -> tuple[int, int]:
+        return await self._threads.read(lambda db: (_size(self._path), _size(self._wal)))
 
 
 def _write_version(tx: Transaction) -> None:

@@ -11,35 +11,25 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
+from talaria.core.clock import Clock
 from talaria.core.errors import StoreError, TalariaError
-from talaria.core.tasks import Uncancellable
-from talaria.store.sql import rules
-from talaria.store.sql.executor import Transaction
+from talaria.core.tasks import Uncancellable, call_from_thread
+from talaria.store.sql.executor import Executor, Outcome, Transaction, deliver
 from talaria.store.sqlite.driver import driver, engine
 from talaria.store.sqlite.faults import storage_failure
 from talaria.store.sqlite.schema import latest_version
-from talaria.store.sqlite.writer import Outcome, Writer, post
+from talaria.store.sqlite.writer import Writer
 
 T = TypeVar("T")
 
 
-class Threads:
+class Threads(Executor):
     """An `Executor` on one file."""
 
-    def __init__(self, writer: Writer, readers: Readers) -> None:
-        self.engine = engine
-        self.schema = latest_version()
+    def __init__(self, clock: Clock, writer: Writer, readers: Readers) -> None:
+        super().__init__(engine, latest_version(), clock)
         self.writer = writer
         self._readers = readers
-        self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def is_closing(self) -> bool:
-        return self._closing is not None
-
-    def check_open(self) -> None:
-        if self._closing is not None:
-            raise rules.closed()
 
     def write(self, order: Callable[[Transaction], T], *, is_durable: bool = False) -> Uncancellable[T]:
         self.check_open()
@@ -61,12 +51,6 @@ class Threads:
     def read(self, query: Callable[[driver.Connection], T]) -> asyncio.Future[T]:
         self.check_open()
         return self._readers.submit(query)
-
-    async def close(self) -> None:
-        """Finish what was submitted, then close. Goes on when its caller is cancelled."""
-        if self._closing is None:
-            self._closing = asyncio.create_task(self._close(), name="store-close")
-        await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         # Readers first: an open read would keep the writer's last checkpoint from emptying the WAL.
@@ -127,17 +111,17 @@ class Readers:
                     continue
                 try:
                     connection = connection or self._connect()
-                    post(self._loop, [_run_query(connection, read)])
+                    call_from_thread(self._loop, deliver, [_run_query(connection, read)])
                 except Exception as error:  # the thread's boundary: the caller gets it
                     failure = storage_failure(error)
                     self._on_failure(failure)
-                    post(self._loop, [(read.result, None, failure)])
+                    call_from_thread(self._loop, deliver, [(read.result, None, failure)])
                 # Not kept until the next query comes: results can be large.
                 del read
         finally:
             if connection is not None:
                 connection.close()
-            post(self._loop, [(stopped, None, None)])
+            call_from_thread(self._loop, deliver, [(stopped, None, None)])
 
 
 def _run_query(connection: driver.Connection, read: _Read) -> Outcome:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
 from pathlib import Path
@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreDamaged, StoreError, StoreGone, TalariaError
-from talaria.core.tasks import Uncancellable
-from talaria.store.sql.executor import Cursor, Transaction
+from talaria.core.tasks import Uncancellable, call_from_thread
+from talaria.store.sql.executor import Cursor, Outcome, Transaction, deliver
 from talaria.store.sqlite.driver import driver
 from talaria.store.sqlite.faults import hanging, slow, storage_failure
 from talaria.store.sqlite.rescue import FileIdentity, Loss, gone, save
@@ -32,28 +32,6 @@ SLOW_SECONDS = 1.0
 """A batch that takes longer counts as trouble of the disk."""
 
 T = TypeVar("T")
-
-# A future with its result or its error.
-Outcome = tuple["asyncio.Future[Any] | ThreadFuture[Any]", Any, BaseException | None]
-
-
-def post(loop: asyncio.AbstractEventLoop, outcomes: Sequence[Outcome]) -> None:
-    """Deliver outcomes from a thread to the loop, with one wake-up. A closed loop has no caller waiting."""
-    try:
-        loop.call_soon_threadsafe(_deliver, outcomes)
-    except RuntimeError:
-        if not loop.is_closed():
-            raise
-
-
-def _deliver(outcomes: Sequence[Outcome]) -> None:
-    for future, result, error in outcomes:
-        if future.done():
-            continue
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
 
 
 class _Write(NamedTuple):
@@ -180,19 +158,23 @@ class Writer:
         try:
             connection = self._connect()
         except Exception as error:  # the thread's boundary: the caller of `start` gets it
-            post(self._loop, [(self._opened, None, error)])
+            call_from_thread(self._loop, deliver, [(self._opened, None, error)])
             return
         try:
             cursor = connection.cursor()
             transaction = Transaction(cursor.execute)
             if self._path is not None:
                 self._files = FileIdentity(self._path)
-            post(self._loop, [(self._opened, None, None)])
+            call_from_thread(self._loop, deliver, [(self._opened, None, None)])
             while batch := self._next_batch():
                 began = self._busy_since = self._clock.elapsed()
                 outcomes = self._run_batch(connection, transaction, batch)
                 self._last_seconds, self._busy_since = self._clock.elapsed() - began, None
-                post(self._loop, self._deliver_to_threads(outcomes) if self._from_threads else outcomes)
+                call_from_thread(
+                    self._loop,
+                    deliver,
+                    self._deliver_to_threads(outcomes) if self._from_threads else outcomes,
+                )
                 # Not kept until the next order comes: orders can be large.
                 batch.clear()
                 del outcomes
@@ -206,7 +188,7 @@ class Writer:
                 _truncate_wal(connection)
         finally:
             connection.close()
-            post(self._loop, [(self._stopped, None, None)])
+            call_from_thread(self._loop, deliver, [(self._stopped, None, None)])
 
     def _deliver_to_threads(self, outcomes: list[Outcome]) -> list[Outcome]:
         """Deliver the outcomes that threads wait for, and return the others."""
@@ -214,7 +196,7 @@ class Writer:
         for outcome in outcomes:
             if isinstance(outcome[0], ThreadFuture):
                 self._from_threads.discard(outcome[0])
-                _deliver([outcome])
+                deliver([outcome])
             else:
                 rest.append(outcome)
         return rest
