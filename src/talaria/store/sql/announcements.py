@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from talaria.core.entries import Announcement, Revision
+from talaria.core.entries import Announcement
 from talaria.core.ids import ChatKey, SessionId, TurnId, new_session_id
 from talaria.core.jobs import SlotEnd
 from talaria.core.ledger import Accept, Fresh, TurnEnd
@@ -16,14 +16,13 @@ from talaria.core.run_texts import failure_text, result_text
 from talaria.core.turns import Inbound, ReplyPlace, RunOrder, Turn, TurnState
 from talaria.store.sql import binding, delivery, locks, log, rules
 from talaria.store.sql.executor import Connection, Transaction
-from talaria.store.sql.leases import FIND_LEASE, Lease
+from talaria.store.sql.leases import Lease, find_session
 from talaria.store.sql.rows import decode_body, encode
 
 WAIT = "INSERT INTO announcements (turn_id, session_id, at, body) VALUES (?, ?, ?, ?)"
 FIND_WAITING = "SELECT turn_id, body FROM announcements WHERE session_id = ? ORDER BY at, turn_id"
 FIND_SESSIONS = f"SELECT DISTINCT session_id FROM announcements LIMIT {rules.BATCH}"
 DROP = "DELETE FROM announcements WHERE session_id = ?"
-FIND_HEAD = "SELECT epoch, seq FROM sessions WHERE id = ?"
 # An append outside of a turn takes the lease and gives it back in one transaction: the new fence keeps out
 # a holder whose lease has expired. `updated_at` stays, because no person has used the session.
 APPEND = "UPDATE sessions SET lease_fence = ?, lease_expires = 0, epoch = ?, seq = ? WHERE id = ?"
@@ -39,13 +38,12 @@ def announce(tx: Transaction, session_id: SessionId) -> bool:
     """Append the sent messages that wait for this session to its log. Return False, having changed
     nothing, while a turn of the session runs or waits for a person."""
     locks.session(tx, session_id)
-    row = tx.execute(FIND_LEASE, (session_id,)).fetchone()
-    lease = Lease() if row is None else Lease(*row)
+    session, lease = find_session(tx, session_id) or (None, Lease())
     if lease.expires > tx.now or lease.waiting_turn:
         return False
     waiting = tx.execute(FIND_WAITING, (session_id,)).fetchall()
-    if waiting and row is not None:
-        head = Revision(*tx.execute(FIND_HEAD, (session_id,)).fetchone())
+    if waiting and session is not None:
+        head = session.revision
         for turn_id, body in waiting:
             head, entries = rules.number(session_id, head, (decode_body(body),), TurnId(turn_id), tx.now)
             for entry in entries:

@@ -13,7 +13,7 @@ from talaria.core.errors import NoSession
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Accept, Binding
 from talaria.core.sessions import Session
-from talaria.store.sql import branches, chains, homes, locks, log, rules
+from talaria.store.sql import branches, chains, homes, leases, locks, log, rules
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.homes import ChatHome
 from talaria.store.sql.leases import LEASE_COLUMNS, Lease
@@ -27,7 +27,6 @@ FIND_CURRENT_AND_HOME = f"""
 SELECT {homes.HOME_COLUMNS}, {prefixed("s", SESSION_COLUMNS)}, {prefixed("s", LEASE_COLUMNS)}
 FROM chats c LEFT JOIN sessions s ON s.id = c.session_id WHERE c.chat_key = ?
 """
-FIND_TO_RESUME = f"SELECT {SESSION_COLUMNS}, {LEASE_COLUMNS} FROM sessions WHERE id = ?"
 MOVE_CHAIN = "UPDATE sessions SET updated_at = ?, epoch = ?, seq = ?, spec_id = ? WHERE id = ?"
 REOPEN_SESSION = "UPDATE sessions SET ended_at = NULL, updated_at = ? WHERE id = ?"
 SET_CURRENT = """
@@ -63,15 +62,15 @@ def find_session(tx: Transaction, order: Accept) -> BoundSession:
                 found = _find_current(tx, order)
             return found
         case Binding.RESUME:
-            row = tx.execute(FIND_TO_RESUME, (order.resume,)).fetchone()
-            session = None if row is None else session_from(row[:-4])
-            if session is None or session.chat_key != chat_key or session.ephemeral:
+            resumed = leases.find_session(tx, order.resume)
+            if resumed is None or resumed[0].chat_key != chat_key or resumed[0].ephemeral:
                 raise rules.no_session_here(order.resume)
+            session, lease = resumed
             home = _find_home(tx, order)
             tx.execute(REOPEN_SESSION, (tx.now, session.id))
             _set_current(tx, order, session.id)
             session = msgspec.structs.replace(session, ended_at=None, updated_at=tx.now)
-            return BoundSession(session, Lease(*row[-4:]), home)
+            return BoundSession(session, lease, home)
         case Binding.CHAIN:
             assert order.behind is not None
             session, lease = chains.find_chain(tx, order.behind)

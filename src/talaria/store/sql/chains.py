@@ -14,20 +14,17 @@ from talaria.core.responses import ChainPlace, NewResponse, StoredResponse
 from talaria.core.sessions import Session
 from talaria.store.sql import locks, retention, rules
 from talaria.store.sql.executor import Connection, Transaction
-from talaria.store.sql.leases import ALL_SETTLED, LEASE_COLUMNS, Lease
+from talaria.store.sql.leases import ALL_SETTLED, Lease, find_session
 from talaria.store.sql.rows import (
     ENTRY_COLUMNS,
-    SESSION_COLUMNS,
     TURN_COLUMNS,
     entry_from,
     prefixed,
-    session_from,
     turn_from,
 )
 
 # -- putting a response into a chain ----------------------------------------------------------------------
 
-FIND_CHAIN = f"SELECT {SESSION_COLUMNS}, {LEASE_COLUMNS} FROM sessions WHERE id = ?"
 COPY_ENTRIES = """
 INSERT INTO entries (session_id, seq, epoch, kind, turn_id, at, body)
 SELECT ?, seq, epoch, kind, NULL, at, body FROM entries WHERE session_id = ? AND seq <= ?
@@ -45,13 +42,12 @@ SET_STORED = "UPDATE sessions SET stored = 1 WHERE id = ?"
 
 def find_chain(tx: Transaction, place: ChainPlace) -> tuple[Session, Lease]:
     """Return the session of a place that must be its head. Raises `HeadMoved` if it is not."""
-    row = tx.execute(FIND_CHAIN, (place.session_id,)).fetchone()
-    session = None if row is None else session_from(row[:-4])
-    if session is None or session.revision.seq != place.seq:
+    found = find_session(tx, place.session_id)
+    if found is None or found[0].revision.seq != place.seq:
         raise HeadMoved(
             f"The response {place.turn_id} is not the last one of its chain any more.", "Branch from it."
         )
-    return session, Lease(*row[-4:])
+    return found
 
 
 def copy_chain(tx: Transaction, place: ChainPlace, session_id: SessionId) -> Revision:

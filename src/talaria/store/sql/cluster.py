@@ -25,7 +25,7 @@ from talaria.core.text import clean_line
 from talaria.core.turns import TurnState
 from talaria.store.sql import homes, leases, locks, rules
 from talaria.store.sql.executor import Connection, Transaction
-from talaria.store.sql.rows import FOR_MEMBER, TURN_COLUMNS, UNSETTLED, encode, prefixed, turn_from
+from talaria.store.sql.rows import FOR_MEMBER, TURN_COLUMNS, UNSETTLED, encode, find_one, prefixed, turn_from
 
 _figures = msgspec.json.Decoder(MemberFigures).decode
 _texts = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -148,14 +148,12 @@ def recent_members(db: Connection, now: float) -> Sequence[Member]:
 
 def member_of(db: Connection, now: float, chat_key: ChatKey) -> Member | None:
     """Return the living member that the chat's turns are for; None if there is none."""
-    row = db.execute(FIND_MEMBER_OF, (chat_key, now)).fetchone()
-    return None if row is None else member_from(row)
+    return find_one(member_from, db.execute(FIND_MEMBER_OF, (chat_key, now)))
 
 
 def member_of_turn(db: Connection, now: float, turn_id: TurnId) -> Member | None:
     """Return the living member that runs the turn or that it is for; None if there is none."""
-    row = db.execute(FIND_MEMBER_OF_TURN, (now, turn_id, now)).fetchone()
-    return None if row is None else member_from(row)
+    return find_one(member_from, db.execute(FIND_MEMBER_OF_TURN, (now, turn_id, now)))
 
 
 # -- turns of members -------------------------------------------------------------------------------------
@@ -228,18 +226,14 @@ def _movable(db: Connection | Transaction, rows: list[Any], now: float, here: He
     for row in rows:
         left = LeftTurn(row[1:-5], *row[-5:])
         groups.setdefault(left.group, []).append(left)
-    present = _present_places(db, now, here) if groups else frozenset()
+    # The other places that are not gone.
+    places = db.execute(FIND_PRESENT_PLACES, (now - here.takeover_seconds,)) if groups else ()
+    present = {place for (place,) in places} - {here.place}
     return [
         turns
         for turns in groups.values()
         if all(turn.lease_expires <= now for turn in turns) and turns[0].place not in present
     ]
-
-
-def _present_places(db: Connection | Transaction, now: float, here: Here) -> frozenset[str]:
-    """Return the other places that are not gone."""
-    rows = db.execute(FIND_PRESENT_PLACES, (now - here.takeover_seconds,)).fetchall()
-    return frozenset(place for (place,) in rows if place != here.place)
 
 
 def adopt(tx: Transaction, here: Here) -> Adopted:
@@ -256,12 +250,9 @@ def adopt(tx: Transaction, here: Here) -> Adopted:
                 continue  # the chat has moved meanwhile
             if loss is not None:
                 lost.append(first.chat_key)
-        turns += [turn.row for turn in group if _adopt_turn(tx, here, turn)]
+        moves = [(turn.row, (here.owner, turn.row[0], turn.member)) for turn in group]
+        turns += [row for row, adoption in moves if tx.execute(ADOPT_TURN, adoption).rowcount]
     return Adopted(tuple(map(turn_from, turns)), tuple(lost))
-
-
-def _adopt_turn(tx: Transaction, here: Here, turn: LeftTurn) -> bool:
-    return tx.execute(ADOPT_TURN, (here.owner, turn.row[0], turn.member)).rowcount == 1
 
 
 def ask_stop(tx: Transaction, turn_id: TurnId, by: str) -> StopAsked:

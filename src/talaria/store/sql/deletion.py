@@ -18,16 +18,15 @@ from talaria.core.sessions import Session
 from talaria.core.turns import Inbound, Sender
 from talaria.store.sql import branches, locks, rules
 from talaria.store.sql.executor import Connection, Transaction
-from talaria.store.sql.leases import LEASE_COLUMNS, Lease
+from talaria.store.sql.leases import lock_session
 from talaria.store.sql.retention import ADD_REMOVAL, DROP_SESSION, FORGET_CHAT, OF_TURN, remove_messages
-from talaria.store.sql.rows import SESSION_COLUMNS, UNSETTLED, decode_files, encode, session_from
+from talaria.store.sql.rows import UNSETTLED, decode_files, encode
 
 # The most that one order deletes, so that the orders of turns do not wait long behind it.
 SLICE_BYTES = 1 << 20
 SLICE_ENTRIES = 200
 SLICE_TURNS = 50
 
-FIND_SESSION = f"SELECT {SESSION_COLUMNS}, {LEASE_COLUMNS} FROM sessions WHERE id = ?"
 FIND_OWED = f"SELECT id FROM turns WHERE session_id = ? AND state IN ({UNSETTLED}) LIMIT 1"
 FIND_OWED_REPLY = """
 SELECT o.turn_id FROM outbox o JOIN turns t ON t.id = o.turn_id
@@ -45,11 +44,7 @@ def delete_session(tx: Transaction, session_id: SessionId, keys_since: float) ->
 
     Raises `NotFound`; `LeaseHeld`, or `SessionOwes` while a turn is unsettled or a reply unsent.
     """
-    locks.session(tx, session_id)
-    row = tx.execute(FIND_SESSION, (session_id,)).fetchone()
-    if row is None:
-        raise rules.no_session(session_id)
-    session, lease = session_from(row[:-4]), Lease(*row[-4:])
+    session, lease = lock_session(tx, session_id)
     if (owed := tx.execute(FIND_OWED, (session_id,)).fetchone()) is not None:
         raise rules.turn_owed(session_id, owed[0])
     if lease.expires > tx.now:
@@ -164,11 +159,8 @@ def mentioned_results(db: Connection, chat_key: ChatKey) -> frozenset[str]:
     """Return the paths of saved results that the logs of the chat's sessions name. A branch names those
     of the session that it was made from."""
     bodies = db.execute(FIND_MENTIONS, (chat_key,))
-    return frozenset(path for (body,) in bodies for path in _kept_texts(body))
-
-
-def _kept_texts(body: str) -> list[str]:
-    return [*RESULT_PATH.findall(body), *MESSAGE_PATH.findall(body)]
+    kept = (RESULT_PATH, MESSAGE_PATH)
+    return frozenset(path for (body,) in bodies for pattern in kept for path in pattern.findall(body))
 
 
 def forget_removals(tx: Transaction, done: Sequence[int]) -> None:

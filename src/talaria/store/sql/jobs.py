@@ -25,7 +25,7 @@ from talaria.core.jobs import (
 from talaria.core.ledger import Page
 from talaria.store.sql import locks
 from talaria.store.sql.executor import Connection, Transaction
-from talaria.store.sql.rows import check_limit, encode, parse_number_cursor
+from talaria.store.sql.rows import check_limit, encode, find_one, parse_number_cursor
 
 _origin = msgspec.json.Decoder(JobOrigin).decode
 _plan = msgspec.json.Decoder(JobPlan).decode
@@ -86,9 +86,8 @@ def _awaited(plan: JobPlan, state: JobState) -> str:
 
 def add(tx: Transaction, order: AddJob) -> Job:
     locks.names(tx, "jobs of", order.origin.owner)
-    row = tx.execute(FIND_JOB, (order.id,)).fetchone()
-    if row is not None:
-        return job_from(row)
+    if (known := find(tx, order.id)) is not None:
+        return known
     (count,) = tx.execute(COUNT_OF_OWNER, (order.origin.owner,)).fetchone()
     if count >= order.most:
         raise LimitReached(
@@ -166,8 +165,7 @@ AWAITING = f"SELECT {JOB_COLUMNS} FROM jobs WHERE session_id IS NOT NULL ORDER B
 
 
 def find(db: Connection | Transaction, job_id: JobId) -> Job | None:
-    row = db.execute(FIND_JOB, (job_id,)).fetchone()
-    return None if row is None else job_from(row)
+    return find_one(job_from, db.execute(FIND_JOB, (job_id,)))
 
 
 def due(db: Connection, now: float, limit: int) -> Sequence[Job]:

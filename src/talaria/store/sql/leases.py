@@ -11,6 +11,7 @@ import msgspec
 
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.ledger import BLAMED, Ended, Renewal, blamed_turns
+from talaria.core.sessions import Session
 from talaria.core.turns import Turn
 from talaria.store.sql import delivery, locks, rules, slots, spending
 from talaria.store.sql.delivery import DUE_AT_ONCE
@@ -28,7 +29,7 @@ from talaria.store.sql.rows import (
 # -- leases -----------------------------------------------------------------------------------------------
 
 LEASE_COLUMNS = "lease_owner, lease_fence, lease_expires, waiting_turn"
-FIND_LEASE = f"SELECT {LEASE_COLUMNS} FROM sessions WHERE id = ?"
+FIND_SESSION = f"SELECT {SESSION_COLUMNS}, {LEASE_COLUMNS} FROM sessions WHERE id = ?"
 TAKE_LEASE = """
 UPDATE sessions SET lease_owner = ?, lease_fence = ?, lease_expires = ?, waiting_turn = '' WHERE id = ?
 """
@@ -52,16 +53,26 @@ class Lease(NamedTuple):
         return self.owner == owner or self.expires <= now
 
 
+def find_session(tx: Transaction, session_id: SessionId | None) -> tuple[Session, Lease] | None:
+    """Return a session with its lease; None if there is none."""
+    row = tx.execute(FIND_SESSION, (session_id,)).fetchone()
+    return None if row is None else (session_from(row[:-4]), Lease(*row[-4:]))
+
+
+def lock_session(tx: Transaction, session_id: SessionId) -> tuple[Session, Lease]:
+    """Lock a session and return it with its lease. Raises `NotFound`."""
+    locks.session(tx, session_id)
+    if (found := find_session(tx, session_id)) is None:
+        raise rules.no_session(session_id)
+    return found
+
+
 def hold(tx: Transaction, session_id: SessionId, owner: OwnerId, lease_seconds: float) -> Fence:
     """Take the session's lease outside a turn, and return its fence.
 
     Raises `LeaseHeld` while any owner has it or a turn of the session waits for a person, `NotFound`.
     """
-    locks.session(tx, session_id)
-    row = tx.execute(FIND_LEASE, (session_id,)).fetchone()
-    if row is None:
-        raise rules.no_session(session_id)
-    lease = Lease(*row)
+    _, lease = lock_session(tx, session_id)
     if lease.expires > tx.now:
         raise rules.lease_held(session_id)
     if lease.waiting_turn:
@@ -92,7 +103,6 @@ MAY_END = f"s.ended_at IS NULL AND s.lease_expires <= ? AND {ALL_SETTLED}"
 
 END_SESSION = f"UPDATE sessions AS s SET ended_at = ?, lease_expires = 0 WHERE s.id = ? AND {MAY_END}"
 DROP_GRANTS = "DELETE FROM grants WHERE session_id = ?"
-FIND_TO_END = f"SELECT {SESSION_COLUMNS}, lease_fence, lease_expires FROM sessions WHERE id = ?"
 FIND_UNUSED = f"""
 SELECT s.id FROM sessions s WHERE s.ephemeral = 0 AND s.job_id IS NULL AND s.updated_at < ? AND {MAY_END}
 ORDER BY s.updated_at LIMIT {rules.BATCH}
@@ -113,14 +123,9 @@ def end_session(tx: Transaction, session_id: SessionId, fence: Fence) -> Ended:
 
     Raises `StaleFence`, `NotFound`.
     """
-    locks.session(tx, session_id)
-    row = tx.execute(FIND_TO_END, (session_id,)).fetchone()
-    if row is None:
-        raise rules.no_session(session_id)
-    current, expires = row[-2:]
-    if fence != current or not expires:
+    session, lease = lock_session(tx, session_id)
+    if fence != lease.fence or not lease.expires:
         raise rules.stale_fence(session_id)
-    session = session_from(row[:-2])
     tx.execute(GIVE_LEASE_BACK, (session_id,))
     if not end_if_idle(tx, session_id):
         return Ended(session, is_news=False)

@@ -29,6 +29,7 @@ from talaria.core.access import (
 )
 from talaria.store.sql import locks
 from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.rows import find_one
 
 # -- requests ---------------------------------------------------------------------------------------------
 
@@ -178,8 +179,7 @@ def _pair(tx: Transaction, person: Person, origin: PairingOrigin) -> Paired:
 
 def revoke(tx: Transaction, channel: str, user_id: str) -> Paired | None:
     """End a pairing. Durable. Return None if there was none."""
-    row = tx.execute(REVOKE, (channel, user_id)).fetchone()
-    return None if row is None else _paired_from(row)
+    return find_one(_paired_from, tx.execute(REVOKE, (channel, user_id)))
 
 
 # -- reading ----------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from talaria.store.sql.rows import (
     decode_files,
     decode_spec,
     entry_from,
+    find_one,
     key_bounds,
     outbox_from,
     parse_number_cursor,
@@ -69,31 +70,19 @@ ORDER BY updated_at DESC, id DESC LIMIT ?
 """
 ENTRIES = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
 # A deleted session has no log, also while a part of it is not purged yet.
-LOG = f"""
-SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
-WHERE s.id = ? AND e.seq > ? ORDER BY e.seq
+_ENTRIES_OF = f"""
+SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id WHERE s.id = ?
 """
-SHOWN_LOG = f"""
-SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
-WHERE s.id = ? AND e.seq > s.floor ORDER BY e.seq
-"""
-TURN_LOG = f"""
-SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
-WHERE s.id = ? AND e.turn_id = ? ORDER BY e.seq
-"""
-NOTES = f"""
-SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
-WHERE s.id = ? AND e.kind = 'note' ORDER BY e.seq
-"""
+LOG = f"{_ENTRIES_OF} AND e.seq > ? ORDER BY e.seq"
+SHOWN_LOG = f"{_ENTRIES_OF} AND e.seq > s.floor ORDER BY e.seq"
+TURN_LOG = f"{_ENTRIES_OF} AND e.turn_id = ? ORDER BY e.seq"
+NOTES = f"{_ENTRIES_OF} AND e.kind = 'note' ORDER BY e.seq"
+SPOKEN = f"{_ENTRIES_OF} AND e.kind IN ('user', 'assistant', 'hidden') ORDER BY e.seq DESC LIMIT ?"
 # The name of a step that is no answer, such as a summary, is not the model's.
 LAST_INPUT = """
 SELECT u.input FROM turns t JOIN usage u ON u.turn_id = t.id
 JOIN steps p ON p.turn_id = u.turn_id AND p.n = u.n AND p.name = u.model
 WHERE t.session_id = ? AND u.calls = 1 AND u.estimated = 0 ORDER BY t.position DESC, u.n DESC LIMIT 1
-"""
-SPOKEN = f"""
-SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id
-WHERE s.id = ? AND e.kind IN ('user', 'assistant', 'hidden') ORDER BY e.seq DESC LIMIT ?
 """
 SENT_FILES = """
 SELECT position, id, accepted_at, files FROM turns
@@ -119,13 +108,11 @@ COUNT_UNSENT = f"SELECT channel, count(*) FROM outbox WHERE {UNSENT} GROUP BY ch
 
 
 def session(db: Connection, session_id: SessionId) -> Session | None:
-    row = db.execute(SESSION, (session_id,)).fetchone()
-    return None if row is None else session_from(row)
+    return find_one(session_from, db.execute(SESSION, (session_id,)))
 
 
 def current_session(db: Connection, chat_key: ChatKey) -> Session | None:
-    row = db.execute(CURRENT_SESSION, (chat_key,)).fetchone()
-    return None if row is None else session_from(row)
+    return find_one(session_from, db.execute(CURRENT_SESSION, (chat_key,)))
 
 
 def sessions(db: Connection, page: Page, within: str = "") -> SessionPage:

@@ -19,6 +19,7 @@ from talaria.store.sql.rows import (
     QUESTION_COLUMNS,
     TURN_COLUMNS,
     check_limit,
+    find_one,
     key_bounds,
     parse_number_cursor,
     prefixed,
@@ -180,8 +181,7 @@ def closed_questions(db: Connection, now: float, since: float, within: str) -> t
 
 
 def find_question(db: Connection, question_id: QuestionId) -> AskedQuestion | None:
-    row = db.execute(FIND_QUESTION, (question_id,)).fetchone()
-    return None if row is None else _asked_from(row)
+    return find_one(_asked_from, db.execute(FIND_QUESTION, (question_id,)))
 
 
 def is_granted(db: Connection, session_id: SessionId, digest: str) -> bool:

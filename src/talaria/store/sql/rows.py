@@ -8,7 +8,7 @@ than the statement.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,7 +23,9 @@ from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec
 from talaria.core.turns import Inbound, Step, StepKind, StepState, Turn, TurnState
 from talaria.store.sql import rules
+from talaria.store.sql.executor import Cursor
 
+T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 decode_body: Callable[[str], EntryBody] = msgspec.json.Decoder(EntryBody).decode
 _inbound = msgspec.json.Decoder(Inbound).decode
@@ -125,6 +127,12 @@ def question_from(row: Any) -> Question:
     decided = None if at is None else Decision(decision, by, at, Span(span))
     times, suggested = (asked_at, expires_at), _choices(choices)
     return Question(key, turn_id, n, call_id, QuestionKind(kind), text, *times, suggested, decided, *bound)
+
+
+def find_one(make: Callable[[Any], T], found: Cursor) -> T | None:
+    """Return what `make` makes of the first row; None if there is none."""
+    row = found.fetchone()
+    return None if row is None else make(row)
 
 
 def prefixed(table: str, columns: str) -> str:

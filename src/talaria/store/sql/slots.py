@@ -43,7 +43,8 @@ from talaria.core.turns import TurnState
 from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.jobs import JOB_COLUMNS, SKIP_DUE, find, find_or_raise, job_from, plan_has, remove
-from talaria.store.sql.rows import check_limit, parse_number_cursor, prefixed
+from talaria.store.sql.rows import check_limit, find_one, parse_number_cursor, prefixed
+from talaria.store.sql.spending import SPENT_BY_TURN
 
 SLOT_COLUMNS = (
     "job_id, instant, state, due_at, reason, turn_id, attempts, fence, cost, claimed_by, claimed_at, "
@@ -118,18 +119,11 @@ def fire(tx: Transaction, job_id: JobId, instant: float, *, is_manual: bool = Fa
 
 # -- claiming ---------------------------------------------------------------------------------------------
 
-FREE_DEAD = """
-UPDATE slots SET state = 'due', claimed_by = ''
-WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL AND (claimed_at <= ? OR claimed_at > ?)
-"""
-FREE_OTHERS = """
-UPDATE slots SET state = 'due', claimed_by = ''
-WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL AND claimed_by <> ?
-"""
-FREE_CLAIMS = """
-UPDATE slots SET state = 'due', claimed_by = ''
-WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL AND claimed_by = ?
-"""
+_IS_CLAIMED = "state = 'running' AND ended_at IS NULL AND turn_id IS NULL"
+_FREE = f"UPDATE slots SET state = 'due', claimed_by = '' WHERE {_IS_CLAIMED}"
+FREE_DEAD = f"{_FREE} AND (claimed_at <= ? OR claimed_at > ?)"
+FREE_OTHERS = f"{_FREE} AND claimed_by <> ?"
+FREE_CLAIMS = f"{_FREE} AND claimed_by = ?"
 # The subquery does not depend on the slot, so that an engine runs it once for all slots.
 IS_JOB_RUNNING = "job_id IN (SELECT job_id FROM slots WHERE state = 'running' AND ended_at IS NULL)"
 # A job whose missed slots all run keeps those that are due later than others of the same absence: they were
@@ -190,19 +184,15 @@ def claim(tx: Transaction, order: ClaimSlots) -> Sequence[ClaimedSlot]:
             continue
         if room <= 0 and not job.plan.is_reminder:
             continue
-        replaced = _running(tx, job.id) if job.plan.overlap is Overlap.REPLACE else ()
+        replaced: tuple[Slot, ...] = ()
+        if job.plan.overlap is Overlap.REPLACE:
+            replaced = tuple(map(slot_from, tx.execute(FIND_RUNNING, (job.id,)).fetchall()))
         if not tx.execute(CLAIM_SLOT, (order.owner, tx.now, found.job_id, found.instant)).rowcount:
             continue  # it was skipped or removed meanwhile
         taken.add(job.id)
-        now_running = slot(tx, found.job_id, found.instant)
-        assert now_running is not None
-        claimed.append(ClaimedSlot(job, now_running, replaced))
+        claimed.append(ClaimedSlot(job, _again(tx, found), replaced))
         room -= 0 if job.plan.is_reminder else 1
     return claimed
-
-
-def _running(tx: Transaction, job_id: JobId) -> tuple[Slot, ...]:
-    return tuple(slot_from(row) for row in tx.execute(FIND_RUNNING, (job_id,)))
 
 
 def renew(tx: Transaction, claims: Iterable[SlotClaim]) -> None:
@@ -221,7 +211,6 @@ FIND_BOUND = f"""
 SELECT {SLOT_COLUMNS} FROM slots
 WHERE job_id = ? AND ended_at IS NULL AND state = 'running' AND turn_id = ?
 """
-SUM_COST = "SELECT CAST(coalesce(sum(cost), 0) AS BIGINT) FROM usage WHERE turn_id = ?"
 
 
 def _check(tx: Transaction, held: SlotClaim) -> Slot:
@@ -250,7 +239,7 @@ def end_turn(tx: Transaction, job_id: JobId, turn_id: TurnId, end: TurnEnd) -> S
     row = tx.execute(FIND_BOUND, (job_id, turn_id)).fetchone()
     if row is None:
         return None
-    (cost,) = tx.execute(SUM_COST, (turn_id,)).fetchone()
+    (cost,) = tx.execute(SPENT_BY_TURN, (turn_id,)).fetchone()
     found = slot_from(row)
     found = msgspec.structs.replace(found, cost=found.cost + cost)
     error = end.error
@@ -370,9 +359,7 @@ def prune(tx: Transaction, ended_before: float) -> int:
 
 NEXT_JOB = "SELECT min(next_at) FROM jobs WHERE next_at IS NOT NULL"
 NEXT_SLOT = "SELECT min(due_at) FROM slots WHERE state = 'due' AND ended_at IS NULL AND due_at > ?"
-OLDEST_CLAIM = """
-SELECT min(claimed_at) FROM slots WHERE state = 'running' AND ended_at IS NULL AND turn_id IS NULL
-"""
+OLDEST_CLAIM = f"SELECT min(claimed_at) FROM slots WHERE {_IS_CLAIMED}"
 LIST_SLOTS = f"""
 SELECT {SLOT_COLUMNS} FROM slots WHERE job_id = ? AND instant < ? ORDER BY instant DESC LIMIT ?
 """
@@ -390,8 +377,7 @@ OLDEST_DUE = "SELECT min(due_at) FROM slots WHERE state = 'due' AND ended_at IS 
 
 
 def slot(db: Connection | Transaction, job_id: JobId, instant: float) -> Slot | None:
-    row = db.execute(FIND_SLOT, (job_id, instant)).fetchone()
-    return None if row is None else slot_from(row)
+    return find_one(slot_from, db.execute(FIND_SLOT, (job_id, instant)))
 
 
 def next_due(db: Connection, after: float) -> float | None:

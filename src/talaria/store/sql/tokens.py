@@ -5,6 +5,7 @@ from __future__ import annotations
 from talaria.core.access import Role
 from talaria.core.tokens import AddToken, NamedToken, TokenHash
 from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.rows import find_one
 
 FIND = "SELECT name, role, created_at, expires_at, used_at FROM tokens WHERE hash = ?"
 ALL = "SELECT name, role, created_at, expires_at, used_at FROM tokens ORDER BY created_at, name"
@@ -19,8 +20,7 @@ SET_USED = "UPDATE tokens SET used_at = ? WHERE name = ?"
 
 def find(db: Connection, token: TokenHash) -> NamedToken | None:
     """Read one row by key: what any process committed last. Expired tokens are found too."""
-    row = db.execute(FIND, (token,)).fetchone()
-    return None if row is None else _token_from(row)
+    return find_one(_token_from, db.execute(FIND, (token,)))
 
 
 def listing(db: Connection) -> tuple[NamedToken, ...]:
@@ -40,8 +40,7 @@ def add(tx: Transaction, order: AddToken) -> NamedToken | None:
 
 def revoke(tx: Transaction, name: str) -> NamedToken | None:
     """End a token. Durable. Return None if there was none."""
-    row = tx.execute(REVOKE, (name,)).fetchone()
-    return None if row is None else _token_from(row)
+    return find_one(_token_from, tx.execute(REVOKE, (name,)))
 
 
 def note_use(tx: Transaction, name: str) -> None:
