@@ -159,19 +159,22 @@ class Metrics:
         self._turn_seconds = histogram("turn_seconds", "From accepted to ended.", _TURN_SECONDS)
         self._calls = counter("model_calls", "Model calls.", "provider", "outcome")
         self._model_seconds = histogram("model_seconds", "One model call.", _MODEL_SECONDS)
-        self._retries = counter("model_retries", "Model calls tried again.", "provider")
-        self._fallbacks = counter("model_fallbacks", "Turns that went on elsewhere.", "provider")
+        self.model_retried = counter("model_retries", "Model calls tried again.", "provider").inc
+        # A turn went on with the next model of its chain.
+        self.model_left = counter("model_fallbacks", "Turns that went on elsewhere.", "provider").inc
         self._tokens = counter("tokens", "Tokens used.", "provider", "kind")
         self._cost = counter("cost_usd", "Dollars that calls of known price cost.", "provider", "model")
         missed = "Answers with less from the prompt cache than due."
-        self._cache_misses = counter("prompt_cache_misses", missed, "cause")
-        self._tools = counter("tool_calls", "Tool calls.", "tool", "outcome")
-        self._hooks = counter("webhook_calls", "Calls of webhooks.", "hook", "outcome")
-        self._deliveries = counter("deliveries", "Attempts to send a reply.", "channel", "outcome")
+        self.cache_missed = counter("prompt_cache_misses", missed, "cause").inc
+        self.tool_called = counter("tool_calls", "Tool calls.", "tool", "outcome").inc
+        # The outcome is accepted, repeated, refused, limited or failed.
+        self.hook_called = counter("webhook_calls", "Calls of webhooks.", "hook", "outcome").inc
+        # The outcome is the reply's state after the attempt.
+        self.delivered = counter("deliveries", "Attempts to send a reply.", "channel", "outcome").inc
         self._requests = counter("http_requests", "HTTP answers.", "route", "status")
         self._connections = counter("command_connections", "Connections of commands.", "outcome")
         self._connection_bytes = counter("command_bytes", "Bytes of such connections.", "direction")
-        self._lag = histogram("loop_delay_seconds", "Delay of the event loop.", _LAG_SECONDS)
+        self.loop_was_late = histogram("loop_delay_seconds", "Delay of the event loop.", _LAG_SECONDS).observe
         self._streams = gauge("event_streams", "Open event streams.")
         gauge("rss_bytes", "Resident memory of this process.").set_function(read_rss)
         gauge("open_descriptors", "File descriptors that are open.").set_function(count_descriptors)
@@ -198,10 +201,6 @@ class Metrics:
         self._calls.inc(provider, outcome)
         self._model_seconds.observe(seconds)
 
-    def hook_called(self, hook: str, outcome: str) -> None:
-        """`outcome` is accepted, repeated, refused, limited or failed."""
-        self._hooks.inc(hook, outcome)
-
     def note_jobs(self, counts: JobCounts, now: float, skipped: Mapping[str, int]) -> None:
         """Take over what the store counts. `skipped` are the skips of the last day by their reasons."""
         kinds = {"overlap": 0, "missed": 0, "other": 0}
@@ -219,13 +218,6 @@ class Metrics:
     def job_started(self, late_seconds: float) -> None:
         self._job_lateness.observe(max(0.0, late_seconds))
 
-    def model_retried(self, provider: str) -> None:
-        self._retries.inc(provider)
-
-    def model_left(self, provider: str) -> None:
-        """Count a turn that went on with the next model of its chain."""
-        self._fallbacks.inc(provider)
-
     def tokens_used(self, provider: str, usage: TokenUsage) -> None:
         """The kind `input` leaves out tokens that the prompt cache served, so that the kinds add up."""
         self._tokens.inc(provider, "input", by=max(0, usage.input - usage.cached))
@@ -234,16 +226,6 @@ class Metrics:
 
     def money_spent(self, provider: str, model: str, nanodollars: int) -> None:
         self._cost.inc(provider, model, by=nanodollars / 1e9)
-
-    def cache_missed(self, cause: str) -> None:
-        self._cache_misses.inc(cause)
-
-    def tool_called(self, tool: str, outcome: str) -> None:
-        self._tools.inc(tool, outcome)
-
-    def delivered(self, channel: str, outcome: str) -> None:
-        """Count one attempt to send a reply; `outcome` is the reply's state after it."""
-        self._deliveries.inc(channel, outcome)
 
     def request_answered(self, route: str, status: int) -> None:
         """`route` is the pattern (`/api/turns/{id}`), never the path."""
@@ -262,10 +244,6 @@ class Metrics:
     def watch(self, read: Callable[[], Iterator[Metric]]) -> None:
         """Call `read` at each scrape. It must be quick and must not raise."""
         self._registry.register(_ScrapeCollector(read))
-
-    def loop_was_late(self, seconds: float) -> None:
-        """Count one tick of the event loop, which came so late."""
-        self._lag.observe(seconds)
 
     def watch_cluster(self, member: str, read: Callable[[], ClusterReading]) -> None:
         """Label the metrics of this gateway with its name in the cluster, and call `read` at each scrape. It
