@@ -43,7 +43,7 @@ class Membership:
     others are about to take its chats. `is_out` is right in any thread and at any moment, also if the process
     was stopped. A member that was out is in again after a renewal, or after it has joined again.
 
-    `on_wake`, `on_out` and `on_in` take functions that are called on the event loop; they must not block.
+    `on_wake` and `on_in` take functions that are called on the event loop; they must not block.
     Turns are looked for each `look_seconds`, and when another member sends a wake-up.
     """
 
@@ -82,7 +82,6 @@ class Membership:
         self._told = ""  # why the last renewal failed, as logged
         self._changed = asyncio.Event()
         self._wakes: dict[Wake, list[Callable[[], object]]] = {what: [] for what in Wake}
-        self._outs: list[Callable[[], object]] = []
         self._tasks = Tasks()
         keeper.accompany(self)
 
@@ -100,9 +99,6 @@ class Membership:
 
     def on_wake(self, what: Wake, heard: Callable[[], object]) -> None:
         self._wakes[what].append(heard)
-
-    def on_out(self, tell: Callable[[], object]) -> None:
-        self._outs.append(tell)
 
     def on_in(self, tell: Callable[[], object]) -> None:
         """Call `tell` whenever the member is in again after it was out, not at the first time."""
@@ -236,8 +232,6 @@ class Membership:
         if self._is_in and self.is_out:
             self._is_in = False
             _log.warning("this member is out: its time could not be renewed, so it begins no turns")
-            for tell in self._outs:
-                tell()
         if self._is_lost:
             if not self._is_joining:
                 self._is_joining = True
