@@ -24,10 +24,10 @@ from talaria.core.entries import (
 )
 from talaria.core.ids import SessionId, SpecId
 from talaria.core.messages import (
-    MESSAGE_TYPES,
     AssistantMessage,
     File,
     Image,
+    Message,
     Reasoning,
     SystemMessage,
     Text,
@@ -156,7 +156,7 @@ def test_revisions_only_ever_grow(appended: list[EntryBody]) -> None:
 @given(bodies)
 def test_a_model_sees_messages_and_nothing_else(body: EntryBody) -> None:
     entry = Entry(SessionId("ses_1"), 1, 0, 0.0, None, body)
-    assert entry.message is (body if isinstance(body, MESSAGE_TYPES) else None)
+    assert entry.message is (body if isinstance(body, Message) else None)
 
 
 def log(*bodies: EntryBody) -> list[Entry]:

@@ -110,12 +110,11 @@ class ChatPlace(msgspec.Struct, frozen=True):
 
 class Waiting(msgspec.Struct, frozen=True):
     """An unsettled turn that is for a member. `stop_asked`: a person wants it stopped. `decided`: how many of
-    its questions are decided. `held_by` has the unexpired lease of its session, '' if nobody has."""
+    its questions are decided."""
 
     turn: Turn
     stop_asked: bool = False
     decided: int = 0
-    held_by: OwnerId = OwnerId("")
 
 
 class Adopted(msgspec.Struct, frozen=True):

@@ -145,7 +145,6 @@ EntryBody = (
     | Summary
     | SummaryDropped
 )
-MARK_TYPES = (SpecSet, TitleSet, ReasoningSet, Hidden, Note, Announcement, Summary, SummaryDropped)
 REWRITES = (SpecSet, Hidden, Summary, SummaryDropped)
 
 

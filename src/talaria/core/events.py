@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -190,28 +192,5 @@ Event = (
     | Cancelled
 )
 FINAL_EVENTS = (Done, Failed, Cancelled)
-EVENT_NAMES: dict[type, str] = {
-    kind: str(kind.__struct_config__.tag)
-    for kind in (
-        Queued,
-        Delta,
-        RefusalDelta,
-        ReasoningDelta,
-        ToolCallDelta,
-        ToolStarted,
-        ToolOutput,
-        ToolFinished,
-        QuestionAsked,
-        QuestionDecided,
-        Retrying,
-        FellBack,
-        Compacted,
-        UsageReported,
-        ModelLoading,
-        Reset,
-        Done,
-        Failed,
-        Cancelled,
-    )
-}
-EVENT_KINDS: dict[str, type] = {name: kind for kind, name in reversed(EVENT_NAMES.items())}
+EVENT_KINDS: dict[str, type] = {str(kind.__struct_config__.tag): kind for kind in reversed(get_args(Event))}
+EVENT_NAMES: dict[type, str] = {kind: name for name, kind in EVENT_KINDS.items()} | {RefusalDelta: "delta"}

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from talaria.core.errors import BadRequest, IllegalMove
+from talaria.core.errors import IllegalMove
 from talaria.core.ids import ChatKey, JobId, OwnerId, SessionId, TurnId
 from talaria.core.turns import ReplyPlace, Sender
 
@@ -251,17 +251,6 @@ def retry_delay(attempts: int) -> float:
 
 def slot_id(job_id: JobId, instant: float) -> str:
     return f"{job_id}@{instant:.3f}".removesuffix(".000")
-
-
-def parse_slot_id(text: str) -> tuple[JobId, float]:
-    """Raise `BadRequest` for a text that `slot_id` cannot have made."""
-    job_id, mark, stamp = text.rpartition("@")
-    try:
-        if mark:
-            return JobId(job_id), float(stamp)
-    except ValueError:
-        pass
-    raise BadRequest(f"{text!r} is not a run of a job.", "`talaria jobs history JOB` lists the runs.")
 
 
 class SlotClaim(msgspec.Struct, frozen=True):

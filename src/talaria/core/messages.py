@@ -153,7 +153,6 @@ class ToolResults(msgspec.Struct, frozen=True, tag="tool_results"):
 
 
 Message = SystemMessage | UserMessage | AssistantMessage | ToolResults
-MESSAGE_TYPES = (SystemMessage, UserMessage, AssistantMessage, ToolResults)
 
 
 def is_untrusted(message: Message) -> bool:

@@ -110,15 +110,14 @@ class ShownLog:
         summary, stubs = self.summary, frozenset(self.summary.stubs)
         if summary.text:
             told = UserMessage((Text(render_summary(self.summary_seq, summary, can_recall=can_recall)),))
-            yield SeenMessage(self.summary_seq, told, is_short=True)
+            yield SeenMessage(self.summary_seq, told)
         folded = {seq: fold for fold in summary.folds for seq in range(fold[0], fold[1] + 1)}
         for entry, message in self.behind_floor():
             if (fold := folded.get(entry.seq)) is not None:
                 if entry.seq == fold[0]:
-                    yield SeenMessage(entry.seq, UserMessage((Text(_render_fold(*fold)),)), is_short=True)
+                    yield SeenMessage(entry.seq, UserMessage((Text(_render_fold(*fold)),)))
                 continue
-            short = shorten(entry.seq, message, stubs) if stubs else message
-            yield SeenMessage(entry.seq, short, is_short=short is not message)
+            yield SeenMessage(entry.seq, shorten(entry.seq, message, stubs) if stubs else message)
 
 
 def is_untrusted_entry(entry: Entry) -> bool:
@@ -128,12 +127,10 @@ def is_untrusted_entry(entry: Entry) -> bool:
 
 
 class SeenMessage(msgspec.Struct, frozen=True):
-    """A message as the model sees it. `seq` is its entry's; the summary in force has its own. `is_short` is
-    whether it is less than what the log has."""
+    """A message as the model sees it. `seq` is its entry's; the summary in force has its own."""
 
     seq: int
     message: Message
-    is_short: bool = False
 
 
 def render_summary(seq: int, summary: Summary, *, can_recall: bool) -> str:

@@ -451,7 +451,7 @@ class ClusterStore(SqlPort):
     members = reads_now(cluster.recent_members)
     member_of = reads_now(cluster.member_of)
     member_of_turn = reads_now(cluster.member_of_turn)
-    waiting_here = reads_now(cluster.waiting_here)
+    waiting_here = reads(cluster.waiting_here)
     _left_turns = reads_now(cluster.left_turns)
     _adopt = writes(cluster.adopt, is_durable=True)
 

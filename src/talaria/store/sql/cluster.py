@@ -160,8 +160,7 @@ def member_of_turn(db: Connection, now: float, turn_id: TurnId) -> Member | None
 
 FIND_WAITING = f"""
 SELECT {prefixed("t", TURN_COLUMNS)}, t.stop_asked_at,
-(SELECT count(*) FROM questions q WHERE q.turn_id = t.id AND q.decided_at IS NOT NULL),
-CASE WHEN s.lease_expires > ? THEN s.lease_owner ELSE '' END
+(SELECT count(*) FROM questions q WHERE q.turn_id = t.id AND q.decided_at IS NOT NULL)
 FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.member = ? AND {FOR_MEMBER} ORDER BY t.position
 """
 # Unsettled turns of members that are dead or leave, with what decides whether they move. A chat that another
@@ -184,12 +183,10 @@ FROM turns t JOIN sessions s ON s.id = t.session_id LEFT JOIN members m ON m.own
 """
 
 
-def waiting_here(db: Connection, now: float, owner: OwnerId) -> Sequence[Waiting]:
+def waiting_here(db: Connection, owner: OwnerId) -> Sequence[Waiting]:
     """Return the unsettled turns of the member's chats, oldest first."""
-    return tuple(
-        Waiting(turn_from(row[:-3]), row[-3] is not None, row[-2], row[-1])
-        for row in db.execute(FIND_WAITING, (now, owner))
-    )
+    rows = db.execute(FIND_WAITING, (owner,))
+    return tuple(Waiting(turn_from(row[:-2]), row[-2] is not None, row[-1]) for row in rows)
 
 
 class LeftTurn(NamedTuple):

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from talaria.core.delivery import LONGEST_WAIT, DeliveryResult, OutboxRow, OutboxState
+from talaria.core.delivery import LONGEST_WAIT, OUTBOX_MOVES, DeliveryResult, OutboxRow, OutboxState
+from talaria.core.errors import IllegalMove
 from talaria.core.ids import ChatKey
 from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Connection, Transaction
@@ -99,8 +100,10 @@ def mark(tx: Transaction, order: DeliveryResult) -> bool:
     """
     locks.reply(tx, order.row_id)
     row = _find(tx, order.row_id)
-    if not rules.takes_mark(row, order):
+    if order.attempt != row.attempts:
         return False
+    if order.state not in OUTBOX_MOVES[row.state]:
+        raise IllegalMove(f"reply {row.id}", row.state, order.state)
     sent_at = tx.now if order.state is OutboxState.SENT else None
     tx.execute(MARK, (order.state.value, order.due_at, order.platform_id, sent_at, order.error, order.row_id))
     return True

@@ -93,7 +93,7 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
     )
     began, may_begin = None, place.is_here and not place.is_behind and not lease.waiting_turn
     if order.begin is not None and may_begin and not _is_taken(tx, session.id, lease, order):
-        turn = rules.begun_turn(turn, tx.now)
+        turn = msgspec.structs.replace(turn, state=TurnState.RUNNING, attempts=1, started_at=tx.now)
         began = _take(tx, session, lease, order.begin, _Attempts())
     _insert_turn(tx, turn, order, place.member)
     if order.names:
@@ -253,14 +253,15 @@ def _take(tx: Transaction, session: Session, lease: Lease, order: Begin, attempt
     """Put the session under a new fence, and append what the turn's first attempt begins with."""
     fence = lease.fence + 1
     held = (order.owner, fence, tx.now + order.lease_seconds)
-    bodies = () if attempts.earlier or attempts.is_resumed else rules.start_bodies(order)
+    is_first = not (attempts.earlier or attempts.is_resumed)
+    bodies = [body for body in (order.hide, order.user) if body is not None and is_first]
     head, entries = rules.number(session.id, session.revision, bodies, order.turn_id, tx.now)
     if entries:
         for entry in entries:
             log.insert_entry(tx, entry)
         title = session.title or rules.first_title(session, order.user)
         tx.execute(TAKE_LEASE_AND_SET_HEAD, (*held, tx.now, head.epoch, head.seq, title, session.id))
-        session = rules.moved_session(session, head, tx.now, title)
+        session = msgspec.structs.replace(session, revision=head, updated_at=tx.now, title=title)
     else:
         tx.execute(TAKE_LEASE, (*held, session.id))
     user = entries[-1] if entries and order.user is not None else None
@@ -342,8 +343,7 @@ def commit(tx: Transaction, order: Commit) -> Committed:
     if order.turn_id is not None:
         _commit_turn(tx, order.turn_id, order, position, has_steers=has[0], has_reserved=has[1])
         if order.end is not None and (address is not None or job_id is not None):
-            turn, _ = _find_turn(tx, order.turn_id)
-            _reply(tx, turn, order.end, job_id)
+            _reply(tx, _find_turn(tx, order.turn_id)[0], order.end, job_id)
     return Committed(head, entries, tx.now)
 
 
@@ -417,17 +417,16 @@ def _end_turn(tx: Transaction, position: int, end: TurnEnd) -> None:
 # -- settle and show --------------------------------------------------------------------------------------
 
 SET_ANSWERED = "UPDATE turns SET answered = 1 WHERE id = ?"
-FIND_JOB_OF = "SELECT job_id FROM turns WHERE id = ?"
 SET_SHOWN = "UPDATE turns SET shown_id = ? WHERE position = ?"
-FIND_TURN = f"SELECT {TURN_COLUMNS}, position FROM turns WHERE id = ?"
+FIND_TURN = f"SELECT {TURN_COLUMNS}, position, job_id FROM turns WHERE id = ?"
 
 
-def _find_turn(tx: Transaction, turn_id: TurnId) -> tuple[Turn, int]:
-    """With its position. Raises `NotFound`."""
+def _find_turn(tx: Transaction, turn_id: TurnId) -> tuple[Turn, int, JobId | None]:
+    """Return the turn, its position, and the job that it runs. Raises `NotFound`."""
     row = tx.execute(FIND_TURN, (turn_id,)).fetchone()
     if row is None:
         raise rules.no_turn(turn_id)
-    return turn_from(row[:-1]), row[-1]
+    return turn_from(row[:-2]), row[-2], row[-1]
 
 
 def _reply(tx: Transaction, turn: Turn, end: TurnEnd, job_id: JobId | None) -> None:
@@ -447,10 +446,9 @@ def settle(tx: Transaction, turn_id: TurnId, end: TurnEnd) -> Turn:
     ended by `commit`, under its fence.
     """
     locks.session_of_turn(tx, turn_id)
-    turn, position = _find_turn(tx, turn_id)
+    turn, position, job_id = _find_turn(tx, turn_id)
     rules.check_settle(turn_id, turn.state, end)
     _end_turn(tx, position, end)
-    (job_id,) = tx.execute(FIND_JOB_OF, (turn_id,)).fetchone()
     _reply(tx, turn, end, job_id)
     return ended_turn(turn, end, tx.now)
 
@@ -459,11 +457,13 @@ def show(tx: Transaction, turn_id: TurnId, platform_id: str) -> None:
     """Note the platform's message that shows the turn. If the reply was not sent yet, it will edit that
     message. Raises `NotFound`."""
     locks.session_of_turn(tx, turn_id)
-    turn, position = _find_turn(tx, turn_id)
+    turn, position, _ = _find_turn(tx, turn_id)
     tx.execute(SET_SHOWN, (platform_id, position))
     turn = msgspec.structs.replace(turn, shown_id=platform_id)
-    if turn.state.is_final and not delivery.make_edit(tx, turn_id, platform_id):
-        delivery.write_replies(tx, rules.late_replies(turn, tx.now))
+    if not turn.state.is_final or delivery.make_edit(tx, turn_id, platform_id):
+        return
+    if turn.state is TurnState.CANCELLED:  # just before it was first shown: the message says so
+        delivery.write_replies(tx, rules.replies(turn, TurnEnd(turn.state, turn.reply), tx.now))
 
 
 def mark_answered(tx: Transaction, turn_ids: Iterable[TurnId]) -> None:

@@ -71,7 +71,9 @@ def park(tx: Transaction, order: Commit, turn: Turn, position: int) -> None:
     tx.execute(CLOSE_OPEN, (tx.now, turn_id, tx.now))
     for question in order.ask:
         row = tx.execute(FIND_STEP, (turn_id, question.n)).fetchone()
-        rules.check_question(question, None if row is None else StepState(row[0]))
+        state = "nothing" if row is None else row[0]
+        if state != StepState.PENDING:
+            raise IllegalMove(f"step {turn_id}/{question.n}", state, "asked about")
         _insert(tx, question)
 
 

@@ -8,16 +8,16 @@ than the statement.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from talaria.core.delivery import Button, OutboxRow, OutboxState
-from talaria.core.entries import MARK_TYPES, Entry, EntryBody, Revision
+from talaria.core.entries import Entry, EntryBody, Revision
 from talaria.core.errors import BadRequest, ErrorInfo
 from talaria.core.files import SentFile
 from talaria.core.ledger import Page
-from talaria.core.messages import MESSAGE_TYPES, TokenUsage, ToolResult
+from talaria.core.messages import TokenUsage, ToolResult
 from talaria.core.questions import Decision, Question, QuestionKind, Span
 from talaria.core.sessions import Session
 from talaria.core.specs import AgentSpec
@@ -37,9 +37,7 @@ _buttons = msgspec.json.Decoder(tuple[Button, ...]).decode
 _choices = msgspec.json.Decoder(tuple[str, ...]).decode
 decode_spec = msgspec.json.Decoder(AgentSpec).decode
 
-ENTRY_KINDS: dict[type, str] = {
-    kind: str(kind.__struct_config__.tag) for kind in (*MESSAGE_TYPES, *MARK_TYPES)
-}
+ENTRY_KINDS: dict[type, str] = {kind: str(kind.__struct_config__.tag) for kind in get_args(EntryBody)}
 
 # States, as conditions of statements name them.
 UNSETTLED = ", ".join(f"'{state}'" for state in rules.UNSETTLED)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from talaria.core.delivery import OUTBOX_MOVES, DeliveryResult, OutboxRow, OutboxState
+from talaria.core.delivery import OutboxRow, OutboxState
 from talaria.core.entries import Entry, EntryBody, Revision, SpecSet, TitleSet, advance
 from talaria.core.errors import (
     IdempotencyConflict,
@@ -22,10 +22,9 @@ from talaria.core.errors import (
     TurnElsewhere,
 )
 from talaria.core.ids import OwnerId, QuestionId, SessionId, SpecId, TurnId, channel_of
-from talaria.core.ledger import Begin, Commit, StepWrite, TurnEnd
+from talaria.core.ledger import Commit, StepWrite, TurnEnd
 from talaria.core.messages import UserMessage
 from talaria.core.problems import Action, Do
-from talaria.core.questions import Question
 from talaria.core.sessions import Session
 from talaria.core.titles import first_words
 from talaria.core.turns import (
@@ -61,16 +60,6 @@ def number(
     return head, tuple(entries)
 
 
-def start_bodies(order: Begin) -> list[EntryBody]:
-    """Return the entries that the first attempt appends, the user's last."""
-    return [body for body in (order.hide, order.user) if body is not None]
-
-
-def begun_turn(turn: Turn, now: float) -> Turn:
-    """Return a turn that was just accepted as it is after its first begin."""
-    return msgspec.structs.replace(turn, state=TurnState.RUNNING, attempts=1, started_at=now)
-
-
 def check_commit_shape(order: Commit) -> None:
     steps = order.steps or order.shortened or order.usage or order.unsent
     of_a_turn = steps or order.steers or order.ask or order.end is not None
@@ -93,12 +82,6 @@ def check_turn_commit(turn_id: TurnId, old: TurnState, order: Commit) -> None:
     check_turn_move(turn_id, old, end.state)
     if not end.state.is_final:
         raise IllegalMove(f"turn {turn_id}", old, end.state)
-
-
-def check_question(question: Question, step: StepState | None) -> None:
-    """Raise `IllegalMove` unless the step that the question is about is `pending`."""
-    if step is not StepState.PENDING:
-        raise IllegalMove(f"step {question.turn_id}/{question.n}", step or "nothing", "asked about")
 
 
 def check_settle(turn_id: TurnId, old: TurnState, end: TurnEnd) -> None:
@@ -138,21 +121,6 @@ def latest_marks(
 def first_title(session: Session, user: UserMessage | None) -> str:
     """Return the title of a session that has none when a message begins a turn. Stateless calls get none."""
     return "" if user is None or session.ephemeral else first_words(user)
-
-
-def moved_session(session: Session, head: Revision, at: float, title: str) -> Session:
-    """Return the session after an append moved its head."""
-    return Session(
-        session.id,
-        session.chat_key,
-        session.created_at,
-        at,
-        head,
-        session.spec_id,
-        title,
-        session.ephemeral,
-        session.ended_at,
-    )
 
 
 # -- replies ----------------------------------------------------------------------------------------------
@@ -204,13 +172,6 @@ def _reply(turn: Turn, address: str, body: str, now: float, file: str | None = N
     )
 
 
-def late_replies(turn: Turn, now: float) -> tuple[OutboxRow, ...]:
-    """Return the rows of a turn that was stopped just before it was first shown: the message says so."""
-    if turn.state is not TurnState.CANCELLED:
-        return ()
-    return replies(turn, TurnEnd(turn.state, turn.reply), now)
-
-
 def split_reply(row: OutboxRow, bodies: Sequence[str], file: str | None = None) -> tuple[OutboxRow, ...]:
     """Return the rows that replace one; the last one has the buttons and `file`. Raises `IllegalMove` for a
     row that was tried already."""
@@ -228,15 +189,6 @@ def split_reply(row: OutboxRow, bodies: Sequence[str], file: str | None = None) 
         )
         for part, body in enumerate(bodies)
     )
-
-
-def takes_mark(row: OutboxRow, mark: DeliveryResult) -> bool:
-    """Return whether the mark is of the row's last attempt. Raises `IllegalMove` for a forbidden move."""
-    if mark.attempt != row.attempts:
-        return False
-    if mark.state not in OUTBOX_MOVES[row.state]:
-        raise IllegalMove(f"reply {row.id}", row.state, mark.state)
-    return True
 
 
 # -- refusals ---------------------------------------------------------------------------------------------
