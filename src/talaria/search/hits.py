@@ -23,11 +23,12 @@ class FoundEntry(msgspec.Struct, frozen=True):
 
 
 class LogHit(msgspec.Struct, frozen=True):
-    """An entry of a log that was found."""
+    """An entry of a log that was found. Copies of an entry in branches have the same `terms`."""
 
     session_id: SessionId
     seq: int
     score: float
+    terms: str
 
 
 class IndexReading(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ from talaria.search.hits import FoundEntry, IndexReading, LogHit, SearchPage
 from talaria.search.side_file import (
     EVERY_DOCUMENT,
     Addition,
-    NewDocument,
+    Document,
     SideFile,
     open_side_file,
     replace_side_file,
@@ -275,8 +275,7 @@ class LogIndex:
             if self._replaced == replaced:
                 break
         unique = {each.terms: each for each in reversed(found)}  # the best of equal ones
-        hits = sorted(unique.values(), key=found.index)
-        return [LogHit(each.session_id, each.seq, each.score) for each in hits[:limit]]
+        return sorted(unique.values(), key=found.index)[:limit]
 
     # -- the file
 
@@ -323,13 +322,6 @@ async def open_index(
 # -- work on the file, in its thread ----------------------------------------------------------------------
 
 
-class _Found(NamedTuple):
-    session_id: SessionId
-    seq: int
-    score: float
-    terms: str
-
-
 class _Slice(NamedTuple):
     """Entries of a session behind the seq `after_seq`, and the texts of those that say something."""
 
@@ -369,7 +361,7 @@ def _add(file: SideFile, batch: Sequence[_Slice]) -> bool:
         for entry, text in each.texts:
             found, traits = analyse(text)
             told = (entry.seq, entry.at, speaker_of(entry), int(traits), len(found), " ".join(found))
-            documents.append(NewDocument(*told))
+            documents.append(Document(*told))
         additions.append(Addition(*each[:3], documents, each.entries[-1].seq))
     return file.add(additions)
 
@@ -380,7 +372,7 @@ def _find_within(
     roots: tuple[ChatKey, ...] | None,
     most: int,
     zone: tzinfo | None,
-) -> list[_Found]:
+) -> list[LogHit]:
     if roots is None:
         extent = ranking.Extent([EVERY_DOCUMENT], file.count(), needs_words=True)
         return _rank(file, query, extent, most, zone)
@@ -394,7 +386,7 @@ def _find_within(
 
 def _find_in_logs(
     file: SideFile, query: ranking.Query, logs: Sequence[BranchPoint], limit: int, zone: tzinfo | None
-) -> list[_Found]:
+) -> list[LogHit]:
     known = [(file.session(log.session_id), log.seq) for log in logs]
     spans = [session.span(seq) for session, seq in known if session is not None]
     return _rank(file, query, ranking.Extent(spans, sum(log.seq for log in logs)), limit, zone)
@@ -402,11 +394,11 @@ def _find_in_logs(
 
 def _rank(
     file: SideFile, query: ranking.Query, extent: ranking.Extent, limit: int, zone: tzinfo | None
-) -> list[_Found]:
+) -> list[LogHit]:
     ranked = ranking.rank(file, query, extent, limit, zone)
     sessions = file.sessions_by_number({each.document.session for each in ranked})
     return [
-        _Found(sessions[each.document.session].id, each.document.seq, each.score, each.document.terms)
+        LogHit(sessions[each.document.session].id, each.document.seq, each.score, each.document.terms)
         for each in ranked
         if each.document.session in sessions
     ]

@@ -53,29 +53,8 @@ _SCHEMA = (
 )
 
 
-class NewDocument(NamedTuple):
-    """An entry as it is indexed. `terms` are separated by spaces, and there are `size` of them."""
-
-    seq: int
-    at: float
-    speaker: str
-    traits: int
-    size: int
-    terms: str
-
-
-class Addition(NamedTuple):
-    """Entries of a session behind the seq `after_seq`. The session is indexed up to `head` with them."""
-
-    session_id: SessionId
-    chat_key: ChatKey | None
-    after_seq: int
-    documents: Sequence[NewDocument]
-    head: int
-
-
 class Document(NamedTuple):
-    """An entry in the index; see `NewDocument`."""
+    """An entry in the index. `terms` are separated by spaces, and there are `size` of them."""
 
     number: int
     at: float
@@ -91,6 +70,17 @@ class Document(NamedTuple):
     @property
     def seq(self) -> int:
         return self.number & ((1 << SEQ_BITS) - 1)
+
+
+class Addition(NamedTuple):
+    """Entries of a session behind the seq `after_seq`, with their seqs as numbers. The session is indexed up
+    to `head` with them."""
+
+    session_id: SessionId
+    chat_key: ChatKey | None
+    after_seq: int
+    documents: Sequence[Document]
+    head: int
 
 
 class NumberedSession(NamedTuple):
@@ -189,7 +179,7 @@ class SideFile:
                 (new.head, new.chat_key or known.chat_key, known.number),
             )
         for document in new.documents:
-            self._add(Document(known.number << SEQ_BITS | document.seq, *document[1:]))
+            self._add(document._replace(number=known.number << SEQ_BITS | document.number))
         return True
 
     def _add(self, new: Document) -> None:
