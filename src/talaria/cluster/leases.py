@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from talaria.core.clock import Clock, held_until
 from talaria.core.errors import StoreError
 from talaria.core.ids import Fence, OwnerId, SessionId
 from talaria.core.ledger import Renewal
-from talaria.core.tasks import call_from_thread
+from talaria.core.tasks import call_from_thread, every
 from talaria.store.store import Store, ThreadOrders
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ class LeaseKeeper:
     async def run(self) -> None:
         """Renew and watch until cancelled. The watch does not wait for a renewal that hangs."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._every(self.lease_seconds / 3, self._renew_all), name="lease-renewal")
+            tasks.create_task(
+                every(self._clock, self.lease_seconds / 3, self._renew_all), name="lease-renewal"
+            )
             tasks.create_task(self._watch(), name="lease-watch")
 
     async def run_beside(self, store: ThreadOrders, is_alive: Callable[[], bool]) -> None:
@@ -125,7 +127,7 @@ class LeaseKeeper:
                 _log.warning("the last renewal of the leases still waits for the database")
 
     async def _watch(self) -> None:
-        await self._every(self.lease_seconds / 12, self._look)
+        await every(self._clock, self.lease_seconds / 12, self._look)
 
     async def _look(self) -> None:
         await self.expire()
@@ -136,11 +138,6 @@ class LeaseKeeper:
         await self.renew()
         if self._member is not None:
             await self._member.renew()
-
-    async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await self._clock.sleep(seconds)
-            await action()
 
     async def renew(self) -> None:
         began, renewals = self._plan()

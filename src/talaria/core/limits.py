@@ -7,7 +7,7 @@ refused. Code reads `limits.now.KEY` where it enforces a limit, so a change of c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated
 
@@ -101,14 +101,13 @@ class Limits:
         return str(value)
 
     def readings(self) -> dict[str, LimitReading]:
-        return dict(self._read())
-
-    def _read(self) -> Iterator[tuple[str, LimitReading]]:
+        readings = {}
         for key in LimitSettings.__struct_fields__:
             value = getattr(self.now, key)
             limit = value.total_seconds() if isinstance(value, timedelta) else float(value)
             used = self._used.get(key)
-            yield key, LimitReading(limit, None if used is None else float(used()), self._refused[key])
+            readings[key] = LimitReading(limit, None if used is None else float(used()), self._refused[key])
+        return readings
 
     def _check(self, key: str) -> None:
         if key not in LimitSettings.__struct_fields__:

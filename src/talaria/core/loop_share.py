@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from time import perf_counter
-from types import TracebackType
 
 SLICE_SECONDS = 0.002
 
@@ -29,9 +28,7 @@ class LoopShare:
         await self._turn.acquire()
         self._began = perf_counter()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._used += perf_counter() - self._began
         try:
             if (used := self._used) >= SLICE_SECONDS:

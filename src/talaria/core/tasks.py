@@ -146,6 +146,13 @@ async def sleep_until_woken(clock: Clock, seconds: float, woken: asyncio.Event) 
     await wait_first(clock.sleep(seconds), woken.wait())
 
 
+async def every(clock: Clock, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
+    """Call `action` after each pause of so many seconds, until cancelled."""
+    while True:
+        await clock.sleep(seconds)
+        await action()
+
+
 @asynccontextmanager
 async def run_loops(clock: Clock, loops: Mapping[str, Callable[[], Awaitable[None]]]) -> AsyncIterator[None]:
     """Run the named loops; leaving cancels them. A loop that fails is logged and started again."""

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from queue import SimpleQueue
-from types import TracebackType
 from typing import TYPE_CHECKING, TextIO
 
 from talaria.observe.lines import Line, Redact, as_json, as_text, capture
@@ -121,9 +120,7 @@ class LogControl:
     def __enter__(self) -> LogControl:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -20,19 +20,7 @@ from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.store import Store
 
-__all__ = [
-    "DatabaseStatus",
-    "EngineDescription",
-    "RescuedDatabase",
-    "describe_engine",
-    "find_rescue",
-    "find_unrestored",
-    "inspect_database",
-    "move_chats",
-    "open_store",
-    "read_jobs",
-    "read_places",
-]
+__all__ = ["find_unrestored"]  # from the engine, for other packages
 
 
 @asynccontextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreDamaged, StoreError
 from talaria.core.ledger import Integrity
+from talaria.core.tasks import every
 from talaria.store.home_lock import HomeLock
 from talaria.store.store import Store
 
@@ -39,15 +39,10 @@ class StoreWatch:
     async def run(self) -> None:
         """Watch until cancelled. A disk that hangs holds up the look and the probe, but not the telling."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._every(TELL_SECONDS, self._tell), name="store-trouble")
-            tasks.create_task(self._every(LOOK_SECONDS, self._store.look), name="store-files")
+            tasks.create_task(every(self._clock, TELL_SECONDS, self._tell), name="store-trouble")
+            tasks.create_task(every(self._clock, LOOK_SECONDS, self._store.look), name="store-files")
             await self._verify()
-            tasks.create_task(self._every(PROBE_SECONDS, self._probe), name="store-probe")
-
-    async def _every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await self._clock.sleep(seconds)
-            await action()
+            tasks.create_task(every(self._clock, PROBE_SECONDS, self._probe), name="store-probe")
 
     async def _verify(self) -> None:
         if self._store.integrity is Integrity.CHECKING:

@@ -24,6 +24,7 @@ _COMPATIBLE = re.compile(rb"-- compatible_from: (\d+)\n")
 _HAS_MARK = "SELECT to_regclass('talaria_schema') IS NOT NULL"
 _HAS_TABLES = "SELECT to_regclass('sessions') IS NOT NULL OR to_regclass('turns') IS NOT NULL"
 
+_OLDEST_PROGRAM = "SELECT compatible_from FROM talaria_schema"  # by its schema, that can serve the database
 _HAS_MEMBERS = "SELECT to_regclass('members') IS NOT NULL"
 _OLD_MEMBERS = """
 SELECT host, version, schema FROM members
@@ -102,17 +103,12 @@ def read_version(connection: psycopg.Connection[Any]) -> int:
             )
         return 0
     latest, current = latest_version(), int(_ask(connection, "SELECT version FROM talaria_schema"))
-    if current > latest and _oldest_program(connection, current) > latest:
+    if current > latest and int(_ask(connection, _OLDEST_PROGRAM) or current) > latest:
         raise StoreError(
             f"The database was written by a newer Talaria (schema {current}; this one knows {latest}).",
             "Upgrade this program, or restore a backup from before the upgrade.",
         )
     return current
-
-
-def _oldest_program(connection: psycopg.Connection[Any], current: int) -> int:
-    """Return the oldest schema of a program that can serve the database."""
-    return int(_ask(connection, "SELECT compatible_from FROM talaria_schema") or current)
 
 
 def _ask(connection: psycopg.Connection[Any], sql: LiteralString) -> Any:

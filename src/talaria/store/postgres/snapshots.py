@@ -51,7 +51,10 @@ async def copy_snapshot(
         for suffix in ("", "-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         if isinstance(error.__cause__, driver.Error | OSError):  # of the file, not of the server
-            raise _unwritable(path, error.__cause__) from error
+            raise StoreError(
+                f"The copy of the database could not be written to {path.parent}: {error.__cause__}.",
+                "Free space on that disk, then try again.",
+            ) from error
         raise
 
 
@@ -92,7 +95,10 @@ class SnapshotReader:
             self._pipe.extend()
             return query(self._pipe)
         except (ConnectionCut, psycopg.Error) as error:
-            raise _stopped(error) from error
+            raise StoreError(
+                f"The copy of the database stopped: {text_of(error)}.",
+                "Check that PostgreSQL runs (`talaria doctor`), then try again.",
+            ) from error
 
     def _end(self) -> None:
         if self._pipe is not None:
@@ -108,17 +114,3 @@ async def open_snapshot(connect: Connect, check_open: Callable[[], None]) -> Asy
         yield reader
     finally:
         await reader.close()
-
-
-def _stopped(error: Exception) -> StoreError:
-    return StoreError(
-        f"The copy of the database stopped: {text_of(error)}.",
-        "Check that PostgreSQL runs (`talaria doctor`), then try again.",
-    )
-
-
-def _unwritable(path: Path, why: object) -> StoreError:
-    return StoreError(
-        f"The copy of the database could not be written to {path.parent}: {why}.",
-        "Free space on that disk, then try again.",
-    )

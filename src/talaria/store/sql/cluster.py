@@ -279,8 +279,7 @@ def place_chat(tx: Transaction, chat_key: ChatKey, place: PlaceId) -> PlaceId:
     """Note that files or processes of the chat are in this place, unless they are in another one already.
     Return where they are; an empty id, having noted nothing, for a chat that is not known yet."""
     tx.execute(PLACE_CHAT, (place, chat_key))
-    row = tx.execute(homes.FIND_PLACE, (chat_key,)).fetchone()
-    return PlaceId("") if row is None else PlaceId(row[0])
+    return homes.find_place(tx, chat_key)
 
 
 def chat_place(db: Connection, chat_key: ChatKey) -> ChatPlace:

@@ -139,7 +139,7 @@ def choose(tx: Transaction, here: Here, order: Accept, home: ChatHome | None) ->
         home = ChatHome(here.owner, "", None, None, None, None)  # the row that this order has made
     kept = ""
     while home is not None:
-        files = home if asking == chat_key else home._replace(place=_find_place(tx, asking))
+        files = home if asking == chat_key else home._replace(place=find_place(tx, asking))
         chosen = _plan(tx, here, files)
         if chosen.is_here and not chosen.place and brings_files(order):
             chosen = chosen._replace(place=here.place)
@@ -168,9 +168,10 @@ def choose(tx: Transaction, here: Here, order: Accept, home: ChatHome | None) ->
     return TurnPlace(here.owner)
 
 
-def _find_place(tx: Transaction, chat_key: ChatKey) -> str:
+def find_place(tx: Transaction, chat_key: ChatKey) -> PlaceId:
+    """Return the place of a chat's files; an empty id if it has none, or is not known yet."""
     row = tx.execute(FIND_PLACE, (chat_key,)).fetchone()
-    return "" if row is None else str(row[0])
+    return PlaceId("" if row is None else row[0])
 
 
 def _plan(tx: Transaction, here: Here, home: ChatHome) -> TurnPlace:
