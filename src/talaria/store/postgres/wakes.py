@@ -70,9 +70,7 @@ class PostgresWakes:
                     async for note in connection.notifies():
                         if note.payload in _KINDS:
                             loop.call_soon(heard, Wake(note.payload))
-            except (
-                Exception
-            ) as error:  # the task's boundary: without wake-ups the database is read each second
+            except Exception as error:  # the task's boundary: without wake-ups members look each second
                 failures += 1
                 if (why := str(error)) != told:
                     told = why
