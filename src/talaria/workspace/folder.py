@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import os
 import posixpath
 import re
@@ -86,14 +87,9 @@ def count_chat_folders(home: Path) -> int:
     """Return how many chats have files in this home."""
     try:
         folders = [each for each in files_folder(home).iterdir() if not each.name.startswith(".")]
-        return sum(_has_entries(folder) for folder in folders if folder.is_dir())
+        return sum(any(folder.iterdir()) for folder in folders if folder.is_dir())
     except OSError:
         return 0
-
-
-def _has_entries(folder: Path) -> bool:
-    with os.scandir(folder) as entries:
-        return any(entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,20 +181,14 @@ class Folder:
                 return tuple(normal[len(root.rstrip("/")) + 1 :].split("/"))
         return None
 
-    @contextmanager
-    def open(self, path: FolderPath, max_bytes: int = MAX_READ_BYTES) -> Iterator[BufferedReader]:
-        """Open a regular file for reading. Raises `ToolError` if it is larger than `max_bytes`."""
-        with self.open_file(path, max_bytes) as file:
-            yield file
-
-    def open_file(self, path: FolderPath, max_bytes: int = MAX_READ_BYTES) -> BufferedReader:
-        """Open a file as `open` does. The caller closes it."""
+    def open(self, path: FolderPath, max_bytes: int = MAX_READ_BYTES) -> BufferedReader:
+        """Open a regular file for reading. The caller closes it. Raises `ToolError` if it is larger than
+        `max_bytes`."""
         with self._parent(path) as parent, _explained(path):
             descriptor = os.open(path.name, _READ, dir_fd=parent)
             try:
                 status = os.fstat(descriptor)
-                _need_regular(path, status)
-                _need_size(path, status.st_size, max_bytes)
+                _need_regular(path, status, max_bytes)
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -408,7 +398,7 @@ def _item(entry: os.DirEntry[str]) -> FolderItem:
     return FolderItem(entry.name, FileKind.FILE, status.st_size, status.st_mtime)
 
 
-def _need_regular(path: FolderPath, status: os.stat_result) -> None:
+def _need_regular(path: FolderPath, status: os.stat_result, max_bytes: float = math.inf) -> None:
     mode = status.st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -421,11 +411,8 @@ def _need_regular(path: FolderPath, status: os.stat_result) -> None:
             f"{path} is a hard link: the same file has another name, maybe outside the chat's folder.",
             "Use a file that has one name only.",
         )
-
-
-def _need_size(path: FolderPath, size: int, max_bytes: int) -> None:
-    if size > max_bytes:
-        raise ToolError(f"{path} has {format_size(size)}: too large for this tool.")
+    if status.st_size > max_bytes:
+        raise ToolError(f"{path} has {format_size(status.st_size)}: too large for this tool.")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 from talaria.core.errors import BadRequest, ToolError
 from talaria.core.ids import ChatKey, SessionId
 from talaria.workspace.folder import chat_folder, chat_name, files_folder
-from talaria.workspace.rights import make_folder
+from talaria.workspace.rights import PRIVATE_FOLDER, make_folder, set_folder_mode
 from talaria.workspace.sandbox.port import SandboxError, command_user, hand_over
 
 _TMP, _PROCESSES, _NETWORK = "tmp", "processes", "network"
@@ -146,7 +146,7 @@ def remove_tree(folder: Path) -> None:
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(OSError):
-        _open_up(folder.name, str(folder.parent))
+        _open_up(str(folder))
         top = os.open(folder, flags)
         try:
             pending = _clear(top, top)
@@ -180,18 +180,10 @@ def _clear(folder: int, top: int) -> list[str]:
     return moved
 
 
-def _open_up(name: str, parent: int | str) -> None:
+def _open_up(name: str, parent: int | None = None) -> None:
     """Give the owner of a folder all permissions again. Does nothing to a link."""
-    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
     with suppress(OSError):
-        if isinstance(parent, str):
-            fd = os.open(os.path.join(parent, name), flags)  # noqa: PTH118
-        else:
-            fd = os.open(name, flags, dir_fd=parent)
-        try:
-            Path(f"/proc/self/fd/{fd}").chmod(0o700)
-        finally:
-            os.close(fd)
+        set_folder_mode(name, PRIVATE_FOLDER, parent)
 
 
 # -- the folders that chats work on: their own, or those of projects

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from talaria.core.bounded import BoundedDict
@@ -24,16 +26,14 @@ class FolderFull(ToolError):
     """The chat's folder has no room for a file."""
 
 
+@dataclass(slots=True)
 class _Use:
     """The use of one folder, measured at `measured_at` and counted since."""
 
-    __slots__ = ("files", "lock", "measured_at", "size")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.size = 0
-        self.files = 0
-        self.measured_at: float | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    size: int = 0
+    files: int = 0
+    measured_at: float = -math.inf
 
 
 class FolderQuota:
@@ -57,10 +57,10 @@ class FolderQuota:
         """
         use = self._use(root)
         with use.lock:
-            if self._age(use) > _MEASURED_AGAIN_SECONDS:
+            if time.monotonic() - use.measured_at > _MEASURED_AGAIN_SECONDS:
                 self._measure(root, use)
             full = self._full(use, size, files)
-            if full and self._age(use) > _REFUSED_AGAIN_SECONDS:
+            if full and time.monotonic() - use.measured_at > _REFUSED_AGAIN_SECONDS:
                 self._measure(root, use)
                 full = self._full(use, size, files)
             if full:
@@ -83,9 +83,6 @@ class FolderQuota:
         if files > 0 and use.files + files > self._limits.now.chat_file_count:
             return "chat_file_count"
         return ""
-
-    def _age(self, use: _Use) -> float:
-        return float("inf") if use.measured_at is None else time.monotonic() - use.measured_at
 
     def _use(self, root: Path) -> _Use:
         with self._lock:
