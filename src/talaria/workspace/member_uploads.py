@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import quote, unquote
@@ -41,23 +42,16 @@ _parts: msgspec.json.Decoder[list[Part]] = msgspec.json.Decoder(list[Part])
 _kept: msgspec.json.Decoder[tuple[Text, File]] = msgspec.json.Decoder(tuple[Text, File])
 
 
+@dataclass(slots=True, eq=False)
 class ChatFileRoutes:
     """Where the files of chats are, and the calls that bring them there and back. `claim` notes that files of
     a chat are here, and raises `ToolError` if they are elsewhere."""
 
-    def __init__(
-        self,
-        store: ClusterStore,
-        peers: PeerClient,
-        here: Here,
-        clock: Clock,
-        claim: Callable[[ChatKey], Awaitable[None]],
-    ) -> None:
-        self._store = store
-        self._peers = peers
-        self._here = here
-        self._clock = clock
-        self.claim = claim
+    _store: ClusterStore
+    _peers: PeerClient
+    _here: Here
+    _clock: Clock
+    claim: Callable[[ChatKey], Awaitable[None]]
 
     async def holder(self, key: ChatKey) -> Member | None:
         """Return the other member that has the chat's files, None if they are here or everywhere. Raises

@@ -9,6 +9,7 @@ import secrets
 import signal
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -215,23 +216,15 @@ class BackgroundProcesses:
             remove_tree(folder)
 
 
+@dataclass(slots=True, eq=False)
 class SessionProcesses:
     """The background processes of one session. They outlive the handle and the gateway, and end with the
     session. Every method raises `ToolError` for an id that the session does not have."""
 
-    __slots__ = ("_all", "_claim", "_places", "session_id")
-
-    def __init__(
-        self,
-        session_id: SessionId,
-        places: SessionPlaces,
-        all_: BackgroundProcesses,
-        claim: Callable[[], Awaitable[None]] | None,
-    ) -> None:
-        self.session_id = session_id
-        self._places = places
-        self._all = all_
-        self._claim = claim
+    session_id: SessionId
+    _places: SessionPlaces
+    _all: BackgroundProcesses
+    _claim: Callable[[], Awaitable[None]] | None
 
     async def start(self, order: ProcessStart) -> ProcessInfo:
         """Start a command with the shell's working directory and environment. It is on record before it runs.

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,6 +44,7 @@ class Belongings(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class ChatWorkspace:
     """The access of an agent and its tools to a session's workspace. A handle cannot end the workspace.
 
@@ -50,12 +52,9 @@ class ChatWorkspace:
     and browser outlive the handle: the next handle finds them again.
     """
 
-    __slots__ = ("_chat_key", "_owner", "session_id")
-
-    def __init__(self, owner: ChatWorkspaces, session_id: SessionId, chat_key: ChatKey) -> None:
-        self.session_id = session_id
-        self._chat_key = chat_key
-        self._owner = owner
+    _owner: ChatWorkspaces
+    session_id: SessionId
+    _chat_key: ChatKey
 
     @property
     def folder(self) -> Path:
