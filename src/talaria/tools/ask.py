@@ -60,7 +60,3 @@ class AskUser(Tool):
         if context.decision is None:
             raise ToolError("Nobody has answered.", "Go on without the answer, and say what you assumed.")
         return context.decision.text
-
-
-def ask_tools() -> tuple[Tool, ...]:
-    return (AskUser(),)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, closing, nullcontext
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from talaria.core.clock import SystemClock
-from talaria.core.gateway_part import GatewayPart
+from talaria.core.gateway_part import GatewayPart, S
 from talaria.jobs.settings import JobSettings
 from talaria.net.settings import NetworkSettings
 from talaria.tools.checks import (
@@ -23,40 +24,66 @@ from talaria.tools.part import ToolPart, ToolScope
 from talaria.tools.settings import SearchSettings, ToolSettings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from talaria.net.dialer import Dialer
     from talaria.tools.file_memory import FileMemory
-    from talaria.tools.tool import ToolSource
+    from talaria.tools.tool import Tool, ToolSource
     from talaria.tools.toolset import ToolSet
 
 
-def _files(settings: ToolSettings) -> ToolSource:
+def _files(scope: ToolScope, settings: ToolSettings) -> tuple[Tool, ...]:
     from talaria.tools.files import file_tools  # noqa: PLC0415
-    from talaria.tools.toolset import Family  # noqa: PLC0415
 
-    return Family("files", file_tools(settings.max_result))
+    return file_tools(settings.max_result)
 
 
-def _terminal(settings: ToolSettings) -> ToolSource:
+def _terminal(scope: ToolScope, settings: ToolSettings) -> tuple[Tool, ...]:
     from talaria.tools.terminal import terminal_tools  # noqa: PLC0415
-    from talaria.tools.toolset import Family  # noqa: PLC0415
 
-    return Family("terminal", terminal_tools(settings))
-
-
-def _todo(settings: ToolSettings) -> ToolSource:
-    from talaria.tools.todo import todo_tools  # noqa: PLC0415
-    from talaria.tools.toolset import Family  # noqa: PLC0415
-
-    return Family("todo", todo_tools())
+    return terminal_tools(settings)
 
 
-def _ask(settings: ToolSettings) -> ToolSource:
-    from talaria.tools.ask import ask_tools  # noqa: PLC0415
-    from talaria.tools.toolset import Family  # noqa: PLC0415
+def _recall(scope: ToolScope, settings: ToolSettings) -> tuple[Tool, ...]:
+    from talaria.tools.recall import recall_tools  # noqa: PLC0415
+    from talaria.tools.session_search import session_search_tool  # noqa: PLC0415
 
-    return Family("ask", ask_tools())
+    return (*recall_tools(scope, settings.max_result), session_search_tool(scope))
+
+
+def _todo(scope: ToolScope, settings: ToolSettings) -> tuple[Tool, ...]:
+    from talaria.tools.todo import TODO_TOOL  # noqa: PLC0415
+
+    return (TODO_TOOL,)
+
+
+def _ask(scope: ToolScope, settings: ToolSettings) -> tuple[Tool, ...]:
+    from talaria.tools.ask import AskUser  # noqa: PLC0415
+
+    return (AskUser(),)
+
+
+def _jobs(scope: ToolScope, settings: JobSettings) -> tuple[Tool, ...]:
+    from talaria.tools.jobs import JobsTool  # noqa: PLC0415
+    from talaria.tools.send_message import SendMessageTool  # noqa: PLC0415
+
+    jobs = JobsTool(scope, lambda: scope.current(JOBS))
+    return (jobs, SendMessageTool(scope.sender, scope.people))
+
+
+def _web(scope: ToolScope, settings: SearchSettings, dialer: Dialer) -> tuple[Tool, ...]:
+    from talaria.net.fetcher import PageFetcher  # noqa: PLC0415
+    from talaria.tools.page_process import PageProcess  # noqa: PLC0415
+    from talaria.tools.search_providers import open_search  # noqa: PLC0415
+    from talaria.tools.web import web_tools  # noqa: PLC0415
+    from talaria.workspace.sandbox.choice import Sandboxes  # noqa: PLC0415
+
+    def may_fetch() -> bool:
+        return bool(scope.current(NETWORK).fetch == "public")
+
+    pages = PageProcess(Sandboxes(scope.current(SANDBOX).sandbox, scope.home, scope.shared))
+    provider = open_search(settings, scope.environ)
+    return web_tools(PageFetcher(dialer), may_fetch, provider, pages)
 
 
 def _memory(scope: ToolScope) -> FileMemory:
@@ -67,22 +94,6 @@ def _memory(scope: ToolScope) -> FileMemory:
     return FileMemory(MemoryFiles(root), scope.people, scope.clock, scope.secrets)
 
 
-def _web(scope: ToolScope, settings: SearchSettings, dialer: Dialer) -> ToolSource:
-    from talaria.net.fetcher import PageFetcher  # noqa: PLC0415
-    from talaria.tools.page_process import PageProcess  # noqa: PLC0415
-    from talaria.tools.search_providers import open_search  # noqa: PLC0415
-    from talaria.tools.toolset import Family  # noqa: PLC0415
-    from talaria.tools.web import web_tools  # noqa: PLC0415
-    from talaria.workspace.sandbox.choice import Sandboxes  # noqa: PLC0415
-
-    def may_fetch() -> bool:
-        return bool(scope.current(NETWORK).fetch == "public")
-
-    pages = PageProcess(Sandboxes(scope.current(SANDBOX).sandbox, scope.home, scope.shared))
-    provider = open_search(settings, scope.environ)
-    return Family("web", web_tools(PageFetcher(dialer), may_fetch, provider, pages))
-
-
 def _skills(home: Path) -> ToolSource:
     from talaria.skills.pins import FOLDER, SkillsInUse  # noqa: PLC0415
     from talaria.tools.skill import SkillSource  # noqa: PLC0415
@@ -90,85 +101,50 @@ def _skills(home: Path) -> ToolSource:
     return SkillSource(SkillsInUse(home / FOLDER))
 
 
+def _make_family(name: str, tools: tuple[Tool, ...]) -> ToolSource:
+    from talaria.tools.toolset import Family  # noqa: PLC0415
+
+    return Family(name, tools)
+
+
+def _family(
+    name: str, table: str, settings: type[S], tools: Callable[[ToolScope, S], tuple[Tool, ...]]
+) -> ToolPart[S]:
+    """Return a part with tools that need no closing."""
+    return ToolPart(
+        name=name,
+        table=(table,),
+        settings=settings,
+        open=lambda scope, given: nullcontext(_make_family(name, tools(scope, given))),
+    )
+
+
 @asynccontextmanager
 async def _open_memory(scope: ToolScope, settings: ToolSettings) -> AsyncIterator[ToolSource]:
-    memory = _memory(scope)
-    try:
+    with closing(_memory(scope)) as memory:
         yield memory
-    finally:
-        memory.close()
 
 
 @asynccontextmanager
 async def _open_web(scope: ToolScope, settings: SearchSettings) -> AsyncIterator[ToolSource]:
     from talaria.net.dialer import Dialer  # noqa: PLC0415
 
-    dialer = Dialer(lambda: scope.current(NETWORK).private_endpoints())
-    try:
-        yield _web(scope, settings, dialer)
-    finally:
-        dialer.close()
+    with closing(Dialer(lambda: scope.current(NETWORK).private_endpoints())) as dialer:
+        yield _make_family("web", _web(scope, settings, dialer))
 
 
-def _recall(scope: ToolScope, settings: ToolSettings) -> ToolSource:
-    from talaria.tools.recall import recall_tools  # noqa: PLC0415
-    from talaria.tools.session_search import session_search_tool  # noqa: PLC0415
-    from talaria.tools.toolset import Family  # noqa: PLC0415
-
-    return Family("recall", (*recall_tools(scope, settings.max_result), session_search_tool(scope)))
-
-
-def _jobs(scope: ToolScope) -> ToolSource:
-    from talaria.tools.jobs import jobs_tools  # noqa: PLC0415
-    from talaria.tools.send_message import SendMessageTool  # noqa: PLC0415
-    from talaria.tools.toolset import Family  # noqa: PLC0415
-
-    jobs = jobs_tools(scope, lambda: scope.current(JOBS))
-    return Family("jobs", (*jobs, SendMessageTool(scope.sender, scope.people)))
-
-
-FILES: Final = ToolPart(
-    name="files",
-    table=("tools",),
-    settings=ToolSettings,
-    open=lambda scope, settings: nullcontext(_files(settings)),
-)
-TERMINAL: Final = ToolPart(
-    name="terminal",
-    table=("tools",),
-    settings=ToolSettings,
-    open=lambda scope, settings: nullcontext(_terminal(settings)),
-)
-TODO: Final = ToolPart(
-    name="todo",
-    table=("tools",),
-    settings=ToolSettings,
-    open=lambda scope, settings: nullcontext(_todo(settings)),
-)
-RECALL: Final = ToolPart(
-    name="recall",
-    table=("tools",),
-    settings=ToolSettings,
-    open=lambda scope, settings: nullcontext(_recall(scope, settings)),
-)
-ASK: Final = ToolPart(
-    name="ask",
-    table=("tools",),
-    settings=ToolSettings,
-    open=lambda scope, settings: nullcontext(_ask(settings)),
-)
+FILES: Final = _family("files", "tools", ToolSettings, _files)
+TERMINAL: Final = _family("terminal", "tools", ToolSettings, _terminal)
+RECALL: Final = _family("recall", "tools", ToolSettings, _recall)
+TODO: Final = _family("todo", "tools", ToolSettings, _todo)
+ASK: Final = _family("ask", "tools", ToolSettings, _ask)
+JOBS: Final = _family("jobs", "jobs", JobSettings, _jobs)
 MEMORY: Final = ToolPart(
     name="memory",
     table=("tools",),
     settings=ToolSettings,
     open=_open_memory,
     findings=check_memory,
-)
-JOBS: Final = ToolPart(
-    name="jobs",
-    table=("jobs",),
-    settings=JobSettings,
-    open=lambda scope, settings: nullcontext(_jobs(scope)),
 )
 SKILLS: Final = ToolPart(
     name="skills",
@@ -205,18 +181,16 @@ def builtin_sources(settings: ToolSettings) -> tuple[ToolSource, ...]:
 
     # Tools without a home are only described: nothing can be written below this path.
     scope = ToolScope(Path(os.devnull), {}, SystemClock(), People())
-    web, recall = _web(scope, SearchSettings(), Dialer()), _recall(scope, settings)
-    return (
-        _files(settings),
-        _terminal(settings),
-        web,
-        recall,
-        _todo(settings),
-        _ask(settings),
-        _memory(scope),
-        _jobs(scope),
-        _skills(scope.home),
-    )
+    tools = {
+        "files": _files(scope, settings),
+        "terminal": _terminal(scope, settings),
+        "web": _web(scope, SearchSettings(), Dialer()),
+        "recall": _recall(scope, settings),
+        "todo": _todo(scope, settings),
+        "ask": _ask(scope, settings),
+        "jobs": _jobs(scope, JobSettings()),
+    }
+    return (*starmap(_make_family, tools.items()), _memory(scope), _skills(scope.home))
 
 
 def builtin_tools(settings: ToolSettings) -> ToolSet:

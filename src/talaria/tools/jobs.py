@@ -177,10 +177,6 @@ class JobsTool(Tool):
         return "\n".join(lines)
 
 
-def jobs_tools(scope: ToolScope, settings: Callable[[], JobSettings]) -> tuple[Tool, ...]:
-    return (JobsTool(scope, settings),)
-
-
 def _request(arguments: Arguments, context: ToolContext | None) -> JobRequest:
     from talaria.jobs.requests import JobRequest, request_at  # noqa: PLC0415
 

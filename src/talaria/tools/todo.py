@@ -10,7 +10,7 @@ from talaria.core.errors import ToolError
 from talaria.core.files import todo_path
 from talaria.core.tools import Risk, ToolSpec
 from talaria.tools.function import Arguments, FunctionTool, in_thread, parameters
-from talaria.tools.tool import Tool, ToolContext
+from talaria.tools.tool import ToolContext
 from talaria.workspace.folder import Folder, FolderPath
 
 MAX_ITEMS = 100
@@ -66,10 +66,6 @@ TODO = ToolSpec(
 )
 
 
-def todo_tools() -> tuple[Tool, ...]:
-    return (FunctionTool(TODO, in_thread(_todo)),)
-
-
 def _todo(arguments: Arguments, context: ToolContext) -> str:
     folder = context.open_folder()
     path = folder.resolve(todo_path(context.session_id))
@@ -97,3 +93,6 @@ def _load(folder: Folder, path: FolderPath) -> tuple[TodoItem, ...]:
         return msgspec.json.decode(folder.read(path, _MAX_FILE_BYTES), type=tuple[TodoItem, ...])
     except (ToolError, msgspec.DecodeError):
         return ()
+
+
+TODO_TOOL = FunctionTool(TODO, in_thread(_todo))
