@@ -11,7 +11,7 @@ from talaria.core.terminal_text import readable
 from talaria.core.text import clean_line
 from talaria.core.tools import Risk, ToolSpec
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
-from talaria.tools.tool import Tool, ToolContext
+from talaria.tools.tool import ToolContext
 
 if TYPE_CHECKING:
     from talaria.workspace.processes import SessionProcesses
@@ -43,11 +43,6 @@ PROCESS = ToolSpec(
 )
 
 
-def process_tools() -> tuple[Tool, ...]:
-    """Return the tools for background processes."""
-    return (FunctionTool(PROCESS, _process, lambda arguments: arguments["action"] in _READING),)
-
-
 async def start_process(arguments: Arguments, context: ToolContext) -> str:
     """Start the command of a `terminal` call in the background, and say how to go on with it."""
     order = ProcessStart(arguments["command"], context.turn_id, wakes=bool(arguments.get("wake")))
@@ -69,7 +64,8 @@ async def _process(arguments: Arguments, context: ToolContext) -> str:
         raise ToolError(f"{action} needs the id of a process.", "process list shows the ids.")
     match action:
         case "poll":
-            return _polled(await processes.poll(process_id))
+            output = await processes.poll(process_id)
+            return f"{_text(output)}[{output.info.id} {describe(output.info)}.]"
         case "log":
             offset = arguments.get("offset")
             return _logged(await processes.log(process_id, offset, _PAGE))
@@ -109,10 +105,6 @@ def _listed(infos: Sequence[ProcessInfo]) -> str:
     return "\n".join(f"{info.id} {describe(info)}: {clean_line(info.command, _SHOWN)}" for info in infos)
 
 
-def _polled(output: ProcessOutput) -> str:
-    return f"{_text(output)}[{output.info.id} {describe(output.info)}.]"
-
-
 def _logged(output: ProcessOutput) -> str:
     written, begin, end = output.info.written, output.begin, output.end
     more = f" The next page begins at offset {end}." if end < written else ""
@@ -126,3 +118,6 @@ def _text(output: ProcessOutput) -> str:
     text = readable(output.text)
     gap = "\n" if text and not text.endswith("\n") else ""
     return f"{head}{text}{gap}"
+
+
+PROCESS_TOOL = FunctionTool(PROCESS, _process, lambda arguments: arguments["action"] in _READING)

@@ -12,9 +12,9 @@ import asyncio
 import re
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -62,7 +62,13 @@ async def search(context: ToolContext, pattern: str, path: str, deadline_seconds
         await context.resources.in_thread(_search_plain, folder, paths, pattern, report, context.scope)
         return report.render()
     async with open_matcher(context, pattern, deadline_seconds) as child:
-        await _search(child, paths, report, partial(_read_some, context, folder))
+        while paths and not report.is_full:
+            datas = await context.resources.in_thread(_read_batch, folder, paths[:_BATCH_FILES])
+            batch, paths = paths[: len(datas)], paths[len(datas) :]
+            found = [(file, data) for file, data in zip(batch, datas, strict=True) if report.read(data)]
+            answers = await child.ask(*(data for _, data in found if data is not None))
+            for (file, _), hits in zip(found, answers, strict=True):
+                report.add(file, hits)
     return report.render()
 
 
@@ -96,14 +102,15 @@ def _candidates(folder: Folder, path: str, scope: CallScope) -> tuple[list[Folde
     return [found.path for found in tree.found if found.item.kind is FileKind.FILE], tree.is_complete
 
 
+@dataclass(slots=True)
 class _Report:
-    """The matching lines so far, and what was left out."""
+    """The matching lines so far, and what was left out. `is_complete` is False if not all files were
+    searched."""
 
-    def __init__(self, *, is_complete: bool) -> None:
-        self._lines: list[str] = []
-        self._skipped = 0
-        self._room = _MAX_TOTAL_BYTES
-        self._is_complete = is_complete
+    is_complete: bool
+    _lines: list[str] = field(default_factory=list)
+    _skipped: int = 0
+    _room: int = _MAX_TOTAL_BYTES
 
     @property
     def is_full(self) -> bool:
@@ -115,16 +122,11 @@ class _Report:
             self._skipped += 1
             return False
         self._room -= len(data)
-        if self._room < 0:
-            self.cut()
+        self.is_complete &= self._room >= 0
         return self._room >= 0
 
     def add(self, path: FolderPath, hits: list[matcher.Hit]) -> None:
         self._lines += (f"{path}:{number}: {printable(text)}" for number, text in hits)
-
-    def cut(self) -> None:
-        """Note that the search ends before all files were searched."""
-        self._is_complete = False
 
     def render(self) -> str:
         if len(self._lines) >= _MAX_HITS:
@@ -134,7 +136,7 @@ class _Report:
         if self._skipped:
             limit = format_size(_MAX_FILE_BYTES)
             notes.append(f"[Not searched: {self._skipped} binary, unreadable or larger than {limit}.]")
-        if not self._is_complete:
+        if not self.is_complete:
             notes.append("[There are more files than one search covers. Narrow the path.]")
         return "\n".join([*self._lines, *notes])
 
@@ -148,7 +150,7 @@ def _search_plain(
         if report.is_full:
             return
         if not pace.may_go_on():
-            report.cut()
+            report.is_complete = False
             return
         data = _read_text(folder, path)
         if report.read(data):
@@ -171,26 +173,6 @@ def find_plain(needle: bytes, data: bytes, limit: int) -> list[matcher.Hit]:
             break
         number, start = number + 1, end + 1
     return hits
-
-
-async def _search(
-    child: LineMatcher,
-    paths: list[FolderPath],
-    report: _Report,
-    read: Callable[[list[FolderPath]], Awaitable[list[bytes | None]]],
-) -> None:
-    """Search for a regular expression, line by line."""
-    while paths and not report.is_full:
-        datas = await read(paths[:_BATCH_FILES])
-        batch, paths = paths[: len(datas)], paths[len(datas) :]
-        found = [(path, data) for path, data in zip(batch, datas, strict=True) if report.read(data)]
-        answers = await child.ask(*(data for _, data in found if data is not None))
-        for (path, _), hits in zip(found, answers, strict=True):
-            report.add(path, hits)
-
-
-async def _read_some(context: ToolContext, folder: Folder, paths: list[FolderPath]) -> list[bytes | None]:
-    return await context.resources.in_thread(_read_batch, folder, paths)
 
 
 def _read_batch(folder: Folder, paths: list[FolderPath]) -> list[bytes | None]:
@@ -219,11 +201,11 @@ class _Answer(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
 class LineMatcher:
     """The child process that finds the lines which match."""
 
-    def __init__(self, child: Process) -> None:
-        self._child = child
+    _child: Process
 
     async def ask(self, *texts: bytes) -> list[list[matcher.Hit]]:
         """Send the pattern first, then texts, and return the hits in each. Raises `ToolError` if the child

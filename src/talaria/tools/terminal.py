@@ -10,7 +10,7 @@ from talaria.core.tools import Risk, ToolSpec
 from talaria.core.units import format_duration
 from talaria.tools.command_output import CommandOutput
 from talaria.tools.function import Arguments, FunctionTool, Handler, counted, flag, parameters, text
-from talaria.tools.process import process_tools, start_process
+from talaria.tools.process import PROCESS_TOOL, start_process
 from talaria.tools.settings import ToolSettings
 from talaria.tools.tool import Tool, ToolContext
 
@@ -20,7 +20,7 @@ _END_BYTES = 1000  # the note on how a command ended
 
 def terminal_tools(settings: ToolSettings) -> tuple[Tool, ...]:
     """Return the tools of the family `terminal`."""
-    return (FunctionTool(_spec(settings), _terminal(settings)), *process_tools())
+    return (FunctionTool(_spec(settings), _terminal(settings)), PROCESS_TOOL)
 
 
 def _spec(settings: ToolSettings) -> ToolSpec:

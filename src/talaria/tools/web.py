@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from talaria.core.errors import ToolError
 from talaria.core.messages import Content, Text
@@ -12,7 +13,7 @@ from talaria.core.units import format_size
 from talaria.net.fetcher import FetchedPage, PageFetcher, check_url
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
 from talaria.tools.page_process import PageProcess
-from talaria.tools.search_providers import MAX_RESULTS, HttpSearch, SearchHit
+from talaria.tools.search_providers import MAX_RESULTS, HttpSearch
 from talaria.tools.tool import Tool, ToolContext
 from talaria.workspace.pictures import picture_part
 
@@ -54,16 +55,16 @@ def web_tools(
     """Return the tools of the family `web`. `may_fetch` is asked at each call. Without a search provider
     there is no `web_search`. `pages` reads HTML."""
     fetch = FetchTool(fetcher, may_fetch, pages or PageProcess())
-    return (fetch,) if provider is None else (fetch, FunctionTool(_SEARCH, _Search(provider).run))
+    return (fetch,) if provider is None else (fetch, FunctionTool(_SEARCH, partial(_search, provider)))
 
 
 class FetchTool(Tool):
     spec = _FETCH
 
     def __init__(self, fetcher: PageFetcher, may_fetch: Callable[[], bool], pages: PageProcess) -> None:
-        self._pages = pages
         self._fetcher = fetcher
         self._may_fetch = may_fetch
+        self._pages = pages
 
     def address(self, arguments: Arguments) -> str:
         return check_url(arguments["url"])
@@ -123,21 +124,16 @@ async def _picture(page: FetchedPage, context: ToolContext) -> Content:
     return Text(_head(page)), picture
 
 
-class _Search:
-    def __init__(self, provider: HttpSearch) -> None:
-        self._provider = provider
-
-    async def run(self, arguments: Arguments, context: ToolContext) -> str:
-        query = " ".join(arguments["query"].split())
-        if not query or len(query) > _MAX_QUERY:
-            raise ToolError(f"The query must have 1 to {_MAX_QUERY} characters.")
-        hits = await self._provider.search(query)
-        if not hits:
-            return f"Nothing was found for {query!r}. Try other words."
-        context.offer_links([hit.url for hit in hits[:MAX_RESULTS]])
-        shown = "\n\n".join(_render_hit(number, hit) for number, hit in enumerate(hits[:MAX_RESULTS], 1))
-        return f"{_FROM_OUTSIDE}\n\n{shown}"
-
-
-def _render_hit(number: int, hit: SearchHit) -> str:
-    return f"{number}. {hit.title or hit.url}\n   {hit.url}\n   {hit.excerpt}".rstrip()
+async def _search(provider: HttpSearch, arguments: Arguments, context: ToolContext) -> str:
+    query = " ".join(arguments["query"].split())
+    if not query or len(query) > _MAX_QUERY:
+        raise ToolError(f"The query must have 1 to {_MAX_QUERY} characters.")
+    hits = (await provider.search(query))[:MAX_RESULTS]
+    if not hits:
+        return f"Nothing was found for {query!r}. Try other words."
+    context.offer_links([hit.url for hit in hits])
+    shown = "\n\n".join(
+        f"{number}. {hit.title or hit.url}\n   {hit.url}\n   {hit.excerpt}".rstrip()
+        for number, hit in enumerate(hits, 1)
+    )
+    return f"{_FROM_OUTSIDE}\n\n{shown}"
