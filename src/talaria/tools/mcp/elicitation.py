@@ -3,7 +3,7 @@ ends, and the same call, made again, puts the question first and gives the serve
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -14,7 +14,7 @@ from talaria.core.text import visible_text
 from talaria.tools.mcp.texts import clean_line
 
 _SECONDS = 86_400.0
-_MOST_KEPT = 100
+MOST_KEPT = 100
 _MAX_CHOICES = 8
 _MAX_CHOICE = 60  # characters
 _MAX_FIELDS = 20
@@ -108,21 +108,11 @@ def _value(text: str, wanted: Any) -> Any:
     return text
 
 
-class OpenQuestions:
-    """The questions that calls ended with, until the same call is made again. The oldest go first."""
-
-    def __init__(self) -> None:
-        self._asked: BoundedDict[tuple[SessionId, str, bytes], Asked] = BoundedDict(_MOST_KEPT)
-
-    def note(self, session_id: SessionId, tool: str, arguments: dict[str, Any], asked: Asked) -> None:
-        self._asked[_key(session_id, tool, arguments)] = asked
-
-    def find(self, session_id: SessionId, tool: str, arguments: dict[str, Any]) -> Asked | None:
-        return self._asked.get(_key(session_id, tool, arguments))
-
-    def take(self, session_id: SessionId, tool: str, arguments: dict[str, Any]) -> Asked | None:
-        return self._asked.pop(_key(session_id, tool, arguments), None)
+CallKey: TypeAlias = tuple[SessionId, str, bytes]
+"""A call of a tool: the session, the tool's name, and the arguments as canonical JSON."""
+OpenQuestions: TypeAlias = BoundedDict[CallKey, Asked]
+"""The questions that calls ended with, until the same call is made again. The oldest go first."""
 
 
-def _key(session_id: SessionId, tool: str, arguments: dict[str, Any]) -> tuple[SessionId, str, bytes]:
+def call_key(session_id: SessionId, tool: str, arguments: dict[str, Any]) -> CallKey:
     return session_id, tool, msgspec.json.encode(arguments, order="sorted")

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from talaria.core.errors import TalariaError, ToolError
@@ -41,25 +41,6 @@ class CannotRun(TalariaError):
     type = "mcp"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerPlaces:
-    """The folders of a server: `own` is its home and its working folder, and lasts. `home` is the gateway's,
-    with no link in its path."""
-
-    home: Path
-    name: str
-
-    @property
-    def own(self) -> Path:
-        return self.home / FOLDER / "servers" / self.name
-
-    def session(self, writable: tuple[Path, ...]) -> SessionPlaces:
-        """Return the places of its process. Its user is the owner of the first folder that it may write."""
-        run = self.home / FOLDER / "run" / self.name
-        folder = writable[0] if writable else self.own
-        return SessionPlaces(folder, self.own, run, is_project=bool(writable))
-
-
 class ServerLauncher:
     """Starts the commands of servers. One for all servers of the process; `close` ends their networks."""
 
@@ -82,9 +63,10 @@ class ServerLauncher:
         self._sandboxes = sandboxes
         self._limits = limits or ProcessLimits()
         self.threads = FairThreads("talaria-mcp", lambda: 2)
-        settings = NetworkSettings
         self._networks = SessionNetworks(
-            self._home, lambda: settings(commands="open", allow_private=private()), threads=self.threads
+            self._home,
+            lambda: NetworkSettings(commands="open", allow_private=private()),
+            threads=self.threads,
         )
 
     async def close(self) -> None:
@@ -107,28 +89,33 @@ class ServerLauncher:
             sandbox = await self._sandboxes.get()
         except ToolError as error:
             raise CannotRun(error.user_text, error.hint) from error
-        places = ServerPlaces(self._home, name)
-        command = await self.threads.run(name, self._prepare, places, server, sandbox.name == "none")
-        network = await self._network(places.session(_real(server.writable)), server, sandbox)
+        command = await self.threads.run(name, self._prepare, name, server, sandbox.name == "none")
+        network = await self._network(self._places(name, _real(server.writable)), server, sandbox)
         async with open_process(sandbox, replace(command, network=network)) as process:
             yield process
 
-    def _prepare(self, places: ServerPlaces, server: McpServer, is_free: bool) -> SandboxCommand:
+    def _places(self, name: str, writable: tuple[Path, ...]) -> SessionPlaces:
+        """Return the places of a server's process. Its home and working folder last. Its user is the owner of
+        the first folder that it may write."""
+        own, run = self._home / FOLDER / "servers" / name, self._home / FOLDER / "run" / name
+        return SessionPlaces(writable[0] if writable else own, own, run, is_project=bool(writable))
+
+    def _prepare(self, name: str, server: McpServer, is_free: bool) -> SandboxCommand:
         """Return the command without its network. Makes its folders. Blocks."""
         program = find_program(server.command[0], self.environ.get("PATH", ""))
-        writable = tuple(_checked(path, places.home) for path in _real(server.writable))
-        readable = [_checked(path, places.home) for path in _real(server.readable)]
+        writable = tuple(_checked(path, self._home) for path in _real(server.writable))
+        readable = [_checked(path, self._home) for path in _real(server.readable)]
         if not is_free:
-            readable += [path for path in install_folders(program) if _is_apart(path, places.home)]
-        session = places.session(writable)
-        session.make()
+            readable += [path for path in install_folders(program) if _is_apart(path, self._home)]
+        places = self._places(name, writable)
+        places.make()
         limits = ProcessLimits(self._limits.memory, self._limits.processes, _FOREVER, open_files=_OPEN_FILES)
         return SandboxCommand(
             (str(program), *(_filled(word, self.environ) for word in server.command[1:])),
-            session.folder,
-            session.home,
-            session.tmp,
-            cwd=places.own,
+            places.folder,
+            places.home,
+            places.tmp,
+            cwd=places.home,
             environ={
                 "PATH": f"{program.parent}:{PATH}",
                 **(_OFFLINE if server.network == "off" else {}),
@@ -137,7 +124,7 @@ class ServerLauncher:
             readable=tuple(
                 path
                 for path in dict.fromkeys(readable)
-                if not any(path.is_relative_to(each) for each in (*writable, places.own))
+                if not any(path.is_relative_to(each) for each in (*writable, places.home))
             ),
             more_writable=writable[1:],
             limits=limits,

@@ -14,13 +14,14 @@ from functools import partial
 
 import msgspec
 
+from talaria.core.bounded import BoundedDict
 from talaria.core.closer import Closer
 from talaria.core.errors import ConfigError
 from talaria.core.tasks import stop
 from talaria.observe.metrics import ServerReading
 from talaria.tools.builtin import NETWORK, SANDBOX
 from talaria.tools.mcp import pins
-from talaria.tools.mcp.elicitation import OpenQuestions
+from talaria.tools.mcp.elicitation import MOST_KEPT, OpenQuestions
 from talaria.tools.mcp.launch import ServerLauncher
 from talaria.tools.mcp.settings import McpServer, McpSettings
 from talaria.tools.mcp.supervisor import ServerKeeper
@@ -56,7 +57,7 @@ class McpServers(ToolSource):
         self._pins = _read_pins(scope)
         self._stamp = pins.pins_stamp(scope.home)
         self._launcher: ServerLauncher | None = None
-        self._questions = OpenQuestions()
+        self._questions: OpenQuestions = BoundedDict(MOST_KEPT)
         self._keepers: dict[str, ServerKeeper] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._leaving: dict[str, list[asyncio.Task[None]]] = {}  # that were dropped, and may not be gone

@@ -12,7 +12,7 @@ from talaria.core.ids import SessionId
 from talaria.core.messages import Content, Text
 from talaria.core.questions import QuestionDraft
 from talaria.core.tools import Risk, ToolSpec
-from talaria.tools.mcp.elicitation import Asked, OpenQuestions
+from talaria.tools.mcp.elicitation import Asked, OpenQuestions, call_key
 from talaria.tools.mcp.pins import READER, PinnedTool
 from talaria.tools.mcp.settings import McpServer
 from talaria.tools.mcp.supervisor import ServerKeeper
@@ -65,7 +65,7 @@ class McpTool(Tool):
 
     def open_question(self, arguments: dict[str, Any], session_id: SessionId) -> QuestionDraft | None:
         """Return what the server asked when this call was last made."""
-        asked = self.questions.find(session_id, self.spec.name, arguments)
+        asked = self.questions.get(call_key(session_id, self.spec.name, arguments))
         return None if asked is None else asked.draft(self.server)
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Content:
@@ -87,24 +87,22 @@ class McpTool(Tool):
     ) -> Content:
         from talaria.tools.mcp.results import call_content  # noqa: PLC0415 - with the SDK
 
-        name = self.spec.name
-        host = McpCall(context, self.questions.take(context.session_id, name, arguments))
+        key = call_key(context.session_id, self.spec.name, arguments)
+        host = McpCall(context, self.questions.pop(key, None))
         result = await host.serve(connection.call(self.tool, arguments, host))
         note = ""
         if host.unanswered is not None:
             note = _NOBODY if context.is_unattended else _AGAIN
             if not context.is_unattended:
-                self.questions.note(context.session_id, name, arguments, host.unanswered)
+                self.questions[key] = host.unanswered
         try:
             content = await context.resources.in_thread(call_content, result, self.server, context)
         except ToolError as error:
             raise ToolError(error.user_text, error.hint or note) from error
-        return _with_note(content, note) if note else content
-
-
-def _with_note(content: Content, note: str) -> Content:
-    parts = (Text(content),) if isinstance(content, str) else tuple(content)
-    return (*parts, Text(note))
+        if not note:
+            return content
+        parts = (Text(content),) if isinstance(content, str) else tuple(content)
+        return (*parts, Text(note))
 
 
 async def _read(connection: ServerConnection, arguments: dict[str, Any], context: ToolContext) -> Content:
