@@ -53,7 +53,7 @@ def test_plugins_are_listed_checked_and_released(tmp_path: Path, run: Plugins) -
     listed = json.loads(run("list", "--json")[1])["plugins"]
     assert [each["state"] for each in listed] == ["loaded", "off"]
 
-    (good,) = [each for each in find_plugins(Home(tmp_path), {}) if each.name == "good"]
+    (good,) = [each for each in find_plugins(Home(tmp_path)) if each.name == "good"]
     quarantine(tmp_path, "good", Quarantined(good.digest(), "It held the event loop.", 0.0))
     findings = asyncio.run(examine(Home(tmp_path), {}))
     told = [(each.severity, each.text, each.command) for each in findings if each.subject == "plug-ins"]

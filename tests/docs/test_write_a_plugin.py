@@ -96,7 +96,7 @@ def test_the_package_of_the_page_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     package.mkdir()
     (package / "__init__.py").write_text(FILE)
     monkeypatch.syspath_prepend(str(site))
-    (source,) = find_plugins(Home(tmp_path), {})
+    (source,) = find_plugins(Home(tmp_path))
     assert (source.name, source.label) == ("weather", "talaria_weather 1.0")
     (examined,) = examine_plugins(Home(tmp_path), {}, ENVIRON)
     assert examined.result.problem is None

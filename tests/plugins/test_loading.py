@@ -233,7 +233,7 @@ def test_a_file_that_others_may_write_is_refused(home: Home) -> None:
 def test_names_of_files_are_checked_and_hidden_files_are_no_plugins(home: Home) -> None:
     write(home, "_shared", "raise ValueError")
     write(home, "Big Name", "raise ValueError")
-    (found,) = find_plugins(home, {})
+    (found,) = find_plugins(home)
     assert found.problem is not None and found.problem.hint
     assert found.problem.text == "plugins/Big Name.py has no name for a plug-in."
 
@@ -263,7 +263,7 @@ def test_packages_come_first_and_a_second_plugin_of_a_name_is_left_out(
     monkeypatch.syspath_prepend(str(site))
     write(home, "zoo", GOOD)
     write(home, "abc", "def register(plugin): pass\n")
-    found = find_plugins(home, {})
+    found = find_plugins(home)
     assert [(each.name, each.label) for each in found] == [
         ("ghost", "talaria_zoo 1.5"),
         ("zoo", "talaria_zoo 1.5"),

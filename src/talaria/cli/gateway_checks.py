@@ -232,13 +232,14 @@ def check_plugins(
     checked yet is checked, in a process of its own."""
     running = [msgspec.convert(each, PluginReport) for each in (status or {}).get("plugins", ())]
     findings = [*_unknown_tables(home, settings)]
-    if not find_plugins(home, {}):
+    if not find_plugins(home):
         return findings + [_gone(each) for each in running]
-    from talaria.plugins.loading import describe, examine_plugins
+    from talaria.plugins.loading import examine_plugins
 
     variables = home_environ(home.path, environ)
-    examined = examine_plugins(home, settings.plugins, variables)
-    next_start = [describe(each) for each in examined]
+    found = examine_plugins(home, settings.plugins, variables)
+    examined = [each for each in found if each.state is not PluginState.OFF]
+    next_start = [each.report() for each in examined]
     told = {each.name: each for each in running}
     for each, report in zip(examined, next_start, strict=True):
         now = told.pop(report.name, None)
@@ -280,7 +281,7 @@ def _unknown_tables(home: Home, settings: Settings) -> list[Problem]:
     """Warn of tables that no plug-in reads."""
     if not settings.plugins:
         return []
-    known = {source.name for source in find_plugins(home, {})}
+    known = {source.name for source in find_plugins(home)}
     return [
         warn(
             _PLUGINS,

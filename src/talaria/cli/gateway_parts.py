@@ -20,7 +20,7 @@ def parts_with_plugins(
     To be called when the log is open, and while no event loop is held up by it. Raises nothing for a plug-in
     that cannot be used: the log names it.
     """
-    if not find_plugins(home, {}):
+    if not find_plugins(home):
         return PARTS
     from talaria.plugins.loading import load_plugins
 

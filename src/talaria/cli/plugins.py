@@ -95,13 +95,13 @@ def _check_again(home: Home, name: str) -> PluginReport:
 
 
 def _examine(home: Home) -> list[PluginReport]:
-    from talaria.plugins.loading import describe, describe_disabled, examine_plugins, keep_results
+    from talaria.plugins.loading import examine_plugins, keep_results
 
     tables = load(home.path, os.environ, PARTS).settings.plugins
     examined = examine_plugins(home, tables, home_environ(home.path, os.environ))
     if examined:
-        keep_results(home.path, examined, tables)
-    return [*map(describe, examined), *describe_disabled(home, tables)]
+        keep_results(home.path, examined)
+    return [each.report() for each in examined]
 
 
 def _find(home: Home, name: str) -> PluginSource:
@@ -111,7 +111,7 @@ def _find(home: Home, name: str) -> PluginSource:
             hint = "Name a file, or a plug-in of `talaria plugins list`."
             raise NotFound(f"There is no file {name}.", hint)
         return PluginSource(path.stem, name, (str(path),))
-    found = {source.name: source for source in reversed(find_plugins(home, {}))}
+    found = {source.name: source for source in reversed(find_plugins(home))}
     if name not in found:
         hint = did_you_mean(name, found, "`talaria plugins list` shows them.")
         raise NotFound(f"There is no plug-in {name!r}.", hint)

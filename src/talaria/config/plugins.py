@@ -116,20 +116,11 @@ class PluginSource(msgspec.Struct, frozen=True):
         return found.hexdigest()
 
 
-def find_plugins(home: Home, tables: Mapping[str, Mapping[str, Any]]) -> list[PluginSource]:
-    """Return the plug-ins in the order in which they are loaded: packages by name, then files by name.
-
-    One that `[plugins.NAME] enabled = false` leaves out is not among them.
-    """
+def find_plugins(home: Home) -> list[PluginSource]:
+    """Return the plug-ins in the order in which they are loaded: packages by name, then files by name. Those
+    that `[plugins.NAME] enabled = false` leaves out are among them."""
     packages = {(each.name, each.label): each for each in _packages()}  # a path may be named twice
-    found = [*(packages[key] for key in sorted(packages)), *_files(home)]
-    return [each for each in found if tables.get(each.name, {}).get(ENABLED, True) is not False]
-
-
-def find_disabled(home: Home, tables: Mapping[str, Mapping[str, Any]]) -> list[PluginSource]:
-    """Return the plug-ins that the settings leave out."""
-    used = find_plugins(home, tables)
-    return [each for each in find_plugins(home, {}) if each not in used]
+    return [*(packages[key] for key in sorted(packages)), *_files(home)]
 
 
 # -- single files -----------------------------------------------------------------------------------------

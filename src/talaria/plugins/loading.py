@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import msgspec
 
 from talaria.agent.compaction.engine import ContextEngine, ContextPart, SummaryEngine
 from talaria.config.home import Home
-from talaria.config.plugins import PluginSource, find_disabled, find_plugins
+from talaria.config.plugins import ENABLED, PluginSource, find_plugins
 from talaria.config.secrets_file import home_environ
 from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.extensions import PluginReport, PluginState
@@ -44,7 +44,7 @@ from talaria.plugins.checking import (
 from talaria.plugins.records import KeptCheck, Quarantined, keep_checks, quarantine, read_records
 from talaria.plugins.running import HookRunner, PluginCalls, PluginHooks, make_command
 from talaria.tools.part import ToolPart, ToolScope
-from talaria.tools.tool import MemoryProvider, Tool, ToolSource
+from talaria.tools.tool import MemoryProvider, ToolSource
 from talaria.tools.toolset import Family
 
 _log = logging.getLogger("talaria.plugins")
@@ -53,14 +53,23 @@ _INSTEAD: Final = "The usual one is used instead. The log has more; correct it a
 RELEASE: Final = "Mend it, or release it as it is with `talaria plugins check {}`; then restart."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Examined:
-    """A plug-in that was found, and the result of its check, fresh or kept. `digest` is of its code."""
+    """A plug-in that was found, with its settings, and the result of its check, fresh or kept. `digest` is of
+    its code. `state` tells why it is not checked, if it is not."""
 
     source: PluginSource
-    digest: str
-    result: CheckResult
-    quarantined: Quarantined | None = None
+    table: dict[str, Any]
+    digest: str = ""
+    result: CheckResult = field(default_factory=CheckResult)
+    state: PluginState = PluginState.LOADED
+
+    def report(self) -> PluginReport:
+        """Return what becomes of the plug-in at a start."""
+        source, result, state = self.source, self.result, self.state
+        if result.problem and state is PluginState.LOADED:
+            state = PluginState.QUARANTINED if result.is_hung else PluginState.LEFT_OUT
+        return PluginReport.of(source.name, source.label, state, result.brings, result.problem)
 
 
 def examine_plugins(
@@ -70,91 +79,67 @@ def examine_plugins(
     *,
     seconds: float = CHECK_SECONDS,
 ) -> list[Examined]:
-    """Check all plug-ins in the order in which they are loaded. Only what has changed since its last good
-    check is run. Blocks; changes nothing on the disk."""
-    found, records = [], read_records(home.path)
-    waiting: dict[int, CheckOrder] = {}
-    for source in find_plugins(home, tables):
+    """Check all plug-ins in the order in which they are loaded; those that are turned off are the last. Only
+    what has changed since its last good check is run. Blocks; changes nothing on the disk."""
+    found: list[Examined] = []
+    waiting: list[Examined] = []
+    disabled: list[Examined] = []
+    records = read_records(home.path)
+    for source in find_plugins(home):
         table = dict(tables.get(source.name, {}))
+        each = Examined(source, table)
+        if table.get(ENABLED, True) is False:
+            hint = f"`talaria config unset plugins.{source.name}.enabled` turns it on."
+            each.state, each.result = PluginState.OFF, CheckResult.failed("It is turned off.", hint)
+            disabled.append(each)
+            continue
+        found.append(each)
         if source.problem:
-            found.append(Examined(source, "", CheckResult(problem=source.problem)))
+            each.result = CheckResult(problem=source.problem)
             continue
         try:
-            digest = source.digest()
+            each.digest = digest = source.digest()
         except OSError as error:
-            result = CheckResult.failed(f"It cannot be read: {error}.", "Make it readable.")
-            found.append(Examined(source, "", result))
+            each.result = CheckResult.failed(f"It cannot be read: {error}.", "Make it readable.")
             continue
         kept = records.checks.get(source.name)
         if (entry := records.quarantined(source.name, digest)) is not None:
-            result = CheckResult.failed(entry.why, RELEASE.format(source.name))
-            found.append(Examined(source, digest, result, entry))
+            each.state = PluginState.QUARANTINED
+            each.result = CheckResult.failed(entry.why, RELEASE.format(source.name))
         elif kept is not None and kept.key == check_key(digest, table):
-            found.append(Examined(source, digest, CheckResult(kept.brings)))
+            each.result = CheckResult(kept.brings)
         else:
-            waiting[len(found)] = CheckOrder(source, str(home.path), table)
-            found.append(Examined(source, digest, CheckResult()))
-    results = run_checks(list(waiting.values()), environ, seconds)
-    for index, result in zip(waiting, results, strict=True):
-        found[index] = Examined(found[index].source, found[index].digest, result)
-    return _without_doubles(found)
+            waiting.append(each)
+    orders = [CheckOrder(each.source, str(home.path), each.table) for each in waiting]
+    for each, result in zip(waiting, run_checks(orders, environ, seconds), strict=True):
+        each.result = result
+    _refuse_doubles(found)
+    return found + disabled
 
 
-def _without_doubles(found: Sequence[Examined]) -> list[Examined]:
+def _refuse_doubles(found: Sequence[Examined]) -> None:
     """Refuse plug-ins that ask for what an earlier one has."""
-    kept: list[Examined] = []
     names: set[str] = set()
     owners: dict[str, str] = {}
     for each in found:
         name, brings = each.source.name, each.result.brings
-        result = each.result
         if name in names:
-            result = CheckResult.failed(
-                f"Another plug-in is called {name} already.", "Rename one of the two."
-            )
-        elif not result.problem:
-            for thing in brings:
-                if not thing.startswith("hook ") and (owner := owners.get(thing)) is not None:
-                    text = f"It asks for the {thing}, which the plug-in {owner} has."
-                    result = CheckResult.failed(text, "Rename it, or leave one of the two out.")
-                    break
+            text = f"Another plug-in is called {name} already."
+            each.result = CheckResult.failed(text, "Rename one of the two.")
+        for thing in brings if not each.result.problem else ():
+            if not thing.startswith("hook ") and (owner := owners.get(thing)) is not None:
+                text = f"It asks for the {thing}, which the plug-in {owner} has."
+                each.result = CheckResult.failed(text, "Rename it, or leave one of the two out.")
+                break
         names.add(name)
-        if not result.problem:
+        if not each.result.problem:
             owners |= dict.fromkeys(brings, name)
-        kept.append(Examined(each.source, each.digest, result, each.quarantined))
-    return kept
 
 
-def describe(each: Examined) -> PluginReport:
-    """Return what becomes of the plug-in at a start."""
-    state = PluginState.LOADED
-    if each.result.problem:
-        is_held = each.quarantined is not None or each.result.is_hung
-        state = PluginState.QUARANTINED if is_held else PluginState.LEFT_OUT
-    return PluginReport.of(
-        each.source.name, each.source.label, state, each.result.brings, each.result.problem
-    )
-
-
-def describe_disabled(home: Home, tables: Mapping[str, Mapping[str, Any]]) -> list[PluginReport]:
-    return [
-        PluginReport(
-            source.name,
-            source.label,
-            PluginState.OFF,
-            problem="It is turned off.",
-            hint=f"`talaria config unset plugins.{source.name}.enabled` turns it on.",
-        )
-        for source in find_disabled(home, tables)
-    ]
-
-
-def keep_results(home: Path, examined: Sequence[Examined], tables: Mapping[str, Mapping[str, Any]]) -> None:
+def keep_results(home: Path, examined: Sequence[Examined]) -> None:
     """Keep good checks for the next start, and put a plug-in that hung into quarantine."""
     checks = {
-        each.source.name: KeptCheck(
-            check_key(each.digest, dict(tables.get(each.source.name, {}))), each.result.brings
-        )
+        each.source.name: KeptCheck(check_key(each.digest, each.table), each.result.brings)
         for each in examined
         if not each.result.problem
     }
@@ -212,30 +197,25 @@ def load_plugins(
     """
     environ = home_environ(home.path, environ)
     examined = examine_plugins(home, tables, environ, seconds=seconds)
-    keep_results(home.path, examined, tables)
+    keep_results(home.path, examined)
     loaded = LoadedPlugins(home.path)
-    for report in (*map(describe, examined), *describe_disabled(home, tables)):
-        loaded.reports.setdefault(report.name, report)
     for each in examined:
         if not each.result.problem:
-            _load(each, dict(tables.get(each.source.name, {})), environ, loaded, seconds)
-    for report in map(describe, examined):
-        _tell(loaded.reports[report.name] if not report.problem else report)
+            _load(each, environ, loaded, seconds)
+    for each in examined:
+        report = each.report()
+        loaded.reports.setdefault(report.name, report)
+        if report.state is not PluginState.OFF:
+            _tell(report)
     for plugin in loaded.plugins:
         secrets.add(plugin.brought.secrets)
     return _make_parts(loaded, parts) if loaded.reports else parts
 
 
-def _load(
-    each: Examined,
-    table: Mapping[str, Any],
-    environ: Mapping[str, str],
-    loaded: LoadedPlugins,
-    seconds: float,
-) -> None:
+def _load(each: Examined, environ: Mapping[str, str], loaded: LoadedPlugins, seconds: float) -> None:
     """Import and register a plug-in in this process, within its time."""
     name = each.source.name
-    plugin = Plugin(name, loaded.home, table, environ)
+    plugin = Plugin(name, loaded.home, each.table, environ)
     done: list[CheckResult] = []
     thread = Thread(
         target=lambda: done.append(register(each.source, plugin)), name=f"plug-in {name}", daemon=True
@@ -243,16 +223,17 @@ def _load(
     thread.start()
     thread.join(seconds)
     if not done:
-        result = CheckResult.failed(f"It did not come to an end within {seconds:g} seconds at the start.")
+        each.result = CheckResult.failed(
+            f"It did not come to an end within {seconds:g} seconds at the start."
+        )
     elif not done[0].problem and done[0].brings != each.result.brings:
-        result = CheckResult.failed(
+        each.result = CheckResult.failed(
             "It registers something else than when it was checked.",
             f"Let it not depend on the moment, then: `talaria plugins check {name}`.",
         )
     else:
-        result = done[0]
-    if result.problem:
-        loaded.reports[name] = describe(Examined(each.source, each.digest, result))
+        each.result = done[0]
+    if each.result.problem:
         CODE_OWNERS.drop(name)
         return
     loaded.plugins.append(plugin)
@@ -279,9 +260,9 @@ def _make_parts(loaded: LoadedPlugins, parts: Parts) -> Parts:
     result = list(parts)
     for plugin in loaded.plugins:
         brought, name = plugin.brought, plugin.name
-        if brought.tools:
-            found.append(_tool_part(f"plugin:{name}", brought.tools))
-        found += [_source_part(name, source) for source in brought.sources]
+        own = Family(f"plugin:{name}", tuple(brought.tools), is_builtin=False)
+        sources = [own, *brought.sources] if brought.tools else brought.sources
+        found += [_source_part(name, source) for source in sources]
         found += brought.channels
         if brought.engine is not None:
             opening = partial(_open_engine, loaded, name, brought.engine)
@@ -291,22 +272,9 @@ def _make_parts(loaded: LoadedPlugins, parts: Parts) -> Parts:
     return (*result[:-1], *found, result[-1])
 
 
-def _tool_part(name: str, tools: Sequence[Tool]) -> GatewayPart[Any]:
-    family = Family(name, tuple(tools), is_builtin=False)
-
-    @asynccontextmanager
-    async def opening(scope: ToolScope, settings: NoSettings) -> AsyncIterator[ToolSource]:
-        yield family
-
-    return ToolPart(name=name, settings=NoSettings, open=opening)
-
-
 def _source_part(name: str, source: ToolSource) -> GatewayPart[Any]:
-    @asynccontextmanager
-    async def opening(scope: ToolScope, settings: NoSettings) -> AsyncIterator[ToolSource]:
-        yield source
-
-    return ToolPart(name=f"plugin:{name}", settings=NoSettings, open=opening)
+    opening = nullcontext(source)
+    return ToolPart(name=f"plugin:{name}", settings=NoSettings, open=lambda scope, settings: opening)
 
 
 @asynccontextmanager
