@@ -77,41 +77,12 @@ class AnswerBudget:
     limit that is changed meanwhile counts for later answers.
     """
 
-    __slots__ = (
-        "_calls",
-        "_errors",
-        "_held",
-        "_kept",
-        "_limits",
-        "_max_bytes",
-        "_max_cpu",
-        "_max_pieces",
-        "_max_text",
-        "_memory",
-        "_reported",
-        "_text",
-        "check_at",
-        "cpu",
-        "keep",
-        "lines",
-        "max_arguments",
-        "pieces",
-        "received",
-        "share",
-        "unread",
-    )
-
     def __init__(self, errors: ProviderErrors, memory: AnswerMemory | None = None) -> None:
         self._errors = errors
         self._memory = memory or AnswerMemory()
         self.share = self._memory.share
         self._limits = self._memory.limits
-        limits = self._limits.now
-        self._max_bytes = limits.answer_bytes
-        self._max_pieces = limits.answer_pieces
-        self._max_text = limits.answer_text
-        self._max_cpu = limits.answer_cpu.total_seconds()
-        self.max_arguments = limits.call_arguments
+        self._now = self._limits.now
         self._kept: list[str] = []
         self.keep = self._kept.append
         self.received = self.pieces = self.lines = self.unread = self.check_at = self._text = self._calls = 0
@@ -152,22 +123,22 @@ class AnswerBudget:
 
         All that an answer brings is in bytes that it sent, so it is enough to look again at `check_at`.
         """
-        self.check_at = self.received + _CHECK_BYTES
-        if self.received > self._max_bytes:
-            raise self._over("answer_bytes", f"is longer than {write_size(self._max_bytes)}")
-        if self.pieces > self._max_pieces or self.lines > _LINES * self._max_pieces:
-            raise self._over("answer_pieces", f"came in more than {self._max_pieces} pieces")
-        if self.text_bytes() > self._max_text:
-            raise self._over("answer_text", f"holds more than {write_size(self._max_text)} of text")
-        if self.cpu > self._max_cpu:
-            raise self._over("answer_cpu", f"took more than {self._max_cpu:g} seconds to read")
+        self.check_at, now = self.received + _CHECK_BYTES, self._now
+        if self.received > now.answer_bytes:
+            raise self._over("answer_bytes", f"is longer than {write_size(now.answer_bytes)}")
+        if self.pieces > now.answer_pieces or self.lines > _LINES * now.answer_pieces:
+            raise self._over("answer_pieces", f"came in more than {now.answer_pieces} pieces")
+        if self.text_bytes() > now.answer_text:
+            raise self._over("answer_text", f"holds more than {write_size(now.answer_text)} of text")
+        if self.cpu > (seconds := now.answer_cpu.total_seconds()):
+            raise self._over("answer_cpu", f"took more than {seconds:g} seconds to read")
         if self._held + self.unread != self._reported:
             self._take_memory()
 
     def check_arguments(self, size: int) -> None:
         """Check the length of one call's arguments. Raises `AnswerTooLarge`."""
-        if size > self.max_arguments:
-            what = f"has a tool call with more than {write_size(self.max_arguments)} of arguments"
+        if size > (limit := self._now.call_arguments):
+            what = f"has a tool call with more than {write_size(limit)} of arguments"
             raise self._over("call_arguments", what)
 
     def check_name(self, name: str) -> None:

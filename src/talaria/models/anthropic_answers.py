@@ -114,15 +114,12 @@ _BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
 _FIELDS = {"text": "text_delta", "thinking": "thinking_delta", "tool_use": "input_json_delta"}
 
 
-class AnthropicReader:
+class AnthropicReader(msgspec.Struct, eq=False):
     """See `models.wire.EventReader`."""
 
-    __slots__ = ("_blocks", "_calls", "_counts")
-
-    def __init__(self) -> None:
-        self._blocks: dict[int, _Block] = {}  # in the order in which they began
-        self._calls = 0
-        self._counts: dict[str, int] = {}
+    _blocks: dict[int, _Block] = {}  # in the order in which they began
+    _calls: int = 0
+    _counts: dict[str, int] = {}
 
     def read_event(self, event: bytes, answer: AnswerDecoder) -> None:
         try:

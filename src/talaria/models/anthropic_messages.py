@@ -44,11 +44,9 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.answer_budget import AnswerBudget
 from talaria.models.anthropic_answers import THINKING, AnthropicReader
-from talaria.models.failures import ProviderErrors
 from talaria.models.parameters import translate
-from talaria.models.wire import AnswerDecoder, answer_text, part_text, separated
+from talaria.models.wire import Wire, answer_text, part_text, separated
 
 VERSION = "2023-06-01"
 MAX_OUTPUT = 32_000
@@ -73,7 +71,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class AnthropicMessages:
+class AnthropicMessages(Wire):
     """Stateless: one instance serves every endpoint."""
 
     name = "anthropic-messages"
@@ -99,6 +97,9 @@ class AnthropicMessages:
             case _:
                 assert_never(message)
 
+    def reader(self) -> AnthropicReader:
+        return AnthropicReader()
+
     def headers(self, key: str) -> dict[str, str]:
         return {"anthropic-version": VERSION, **({"x-api-key": key} if key else {})}
 
@@ -121,11 +122,6 @@ class AnthropicMessages:
             *_marked(chunks, notes),
             b"]," + _encode(_options(call))[1:-1] + b"}",
         ]
-
-    def decoder(
-        self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
-    ) -> AnswerDecoder:
-        return AnswerDecoder(model, errors, AnthropicReader(), budget)
 
 
 # -- joining the messages -----------------------------------------------------------------------------------

@@ -247,15 +247,12 @@ def _seconds(text: str, unit: float) -> float | None:
 # -- errors for people --------------------------------------------------------------------------------------
 
 
-class ProviderErrors:
+class ProviderErrors(msgspec.Struct, eq=False):
     """Makes the errors of one provider's model. Their texts never hold the provider's secrets."""
 
-    __slots__ = ("_model", "_provider", "_redact")
-
-    def __init__(self, provider: str, model: str, redact: Redactor | None = None) -> None:
-        self._provider = provider
-        self._model = model
-        self._redact = Redactor() if redact is None else redact
+    _provider: str
+    _model: str
+    _redact: Redactor = msgspec.field(default_factory=Redactor)
 
     def from_status(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
         """Return the error for a response whose status is no success."""

@@ -151,7 +151,7 @@ class CallLimiter:
 
     def call(self, session: str, errors: ProviderErrors, *, gives_way: bool = False) -> LimitedCall:
         """Return the context in which the caller makes one call."""
-        return LimitedCall(self, session, errors, gives_way=gives_way)
+        return LimitedCall(self, session, errors, gives_way)
 
     def reading(self) -> EndpointReading:
         breaker = self.breaker
@@ -164,23 +164,18 @@ class CallLimiter:
         )
 
 
-class LimitedCall:
+class LimitedCall(msgspec.Struct, eq=False):
     """Holds a permit inside the block. Entering returns the function to call when the answer starts.
 
     Entering raises `EndpointResting` while the breaker is open: before waiting for a permit, and again after
     it. A class, because a generator costs twice as much.
     """
 
-    __slots__ = ("_errors", "_gives_way", "_limiter", "_session", "_ticket")
-
-    def __init__(
-        self, limiter: CallLimiter, session: str, errors: ProviderErrors, *, gives_way: bool
-    ) -> None:
-        self._limiter = limiter
-        self._session = session
-        self._errors = errors
-        self._gives_way = gives_way
-        self._ticket = 0
+    _limiter: CallLimiter
+    _session: str
+    _errors: ProviderErrors
+    _gives_way: bool
+    _ticket: int = 0
 
     async def __aenter__(self) -> Callable[[], None]:
         breaker, permits = self._limiter.breaker, self._limiter.permits

@@ -37,13 +37,13 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.answer_budget import MAX_DETAIL_VALUES, MAX_ID, SMALL_SHAPE, AnswerBudget
-from talaria.models.failures import ErrorBody, ProviderErrors, is_error, parse_error
+from talaria.models.answer_budget import MAX_DETAIL_VALUES, MAX_ID, SMALL_SHAPE
+from talaria.models.failures import ErrorBody, is_error, parse_error
 from talaria.models.reported_usage import count, read_counts
 from talaria.models.wire import (
     AnswerDecoder,
+    Wire,
     answer_text,
-    bearer,
     openai_content,
     openai_prefix,
     part_text,
@@ -63,12 +63,11 @@ _EFFORTS = frozenset({"minimal", "low", "medium", "high"})
 _encode = msgspec.json.Encoder().encode
 
 
-class OpenAIChat:
+class OpenAIChat(Wire):
     """Stateless: one instance serves every endpoint."""
 
     name = "openai-chat"
     path = "/chat/completions"
-    list_path = "/models"
 
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
         return openai_prefix(prompt, [_tool(spec) for spec in tools])
@@ -86,8 +85,8 @@ class OpenAIChat:
             case _:
                 assert_never(message)
 
-    def headers(self, key: str) -> dict[str, str]:
-        return bearer(key)
+    def reader(self) -> ChatReader:
+        return ChatReader()
 
     def body(self, call: ModelCall) -> list[bytes]:
         """Return the pieces. The history is in between: neither copied nor parsed."""
@@ -103,11 +102,6 @@ class OpenAIChat:
         if call.sampling:
             tail += b"," + call.sampling
         return [head, *separated(call.chunks), tail + b"}"]
-
-    def decoder(
-        self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
-    ) -> AnswerDecoder:
-        return AnswerDecoder(model, errors, ChatReader(), budget)
 
 
 # -- writing requests ---------------------------------------------------------------------------------------
@@ -286,27 +280,16 @@ _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _decode_details = msgspec.json.Decoder(list[dict[str, Any]] | None).decode
 
 
-class ChatReader:
+class ChatReader(msgspec.Struct, eq=False):
     """See `models.wire.EventReader`."""
 
-    __slots__ = (
-        "_calls",
-        "_calls_by_id",
-        "_calls_by_index",
-        "_details",
-        "_kept_details",
-        "_thought_field",
-        "_thoughts",
-    )
-
-    def __init__(self) -> None:
-        self._kept_details = 0  # blocks and members
-        self._thoughts: list[str] = []
-        self._thought_field = ""
-        self._details: list[_PartialDetail] = []
-        self._calls: list[_PartialCall] = []
-        self._calls_by_index: dict[int, _PartialCall] = {}
-        self._calls_by_id: dict[str, _PartialCall] = {}
+    _kept_details: int = 0  # blocks and members
+    _thoughts: list[str] = []
+    _thought_field: str = ""
+    _details: list[_PartialDetail] = []
+    _calls: list[_PartialCall] = []
+    _calls_by_index: dict[int, _PartialCall] = {}
+    _calls_by_id: dict[str, _PartialCall] = {}
 
     def read_event(self, event: bytes, answer: AnswerDecoder) -> None:
         if event == b"[DONE]":

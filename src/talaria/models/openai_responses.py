@@ -31,11 +31,9 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.answer_budget import AnswerBudget
-from talaria.models.failures import ProviderErrors
 from talaria.models.openai_responses_answers import ITEM, ItemPlace, ResponsesReader
 from talaria.models.parameters import translate
-from talaria.models.wire import AnswerDecoder, answer_text, bearer, openai_content, openai_prefix, separated
+from talaria.models.wire import Wire, answer_text, openai_content, openai_prefix, separated
 
 MAX_CALL_ID = 64
 MIN_OUTPUT = 16  # less is refused
@@ -65,12 +63,11 @@ _decode_kept = msgspec.json.Decoder(_Kept).decode
 _decode_place = msgspec.json.Decoder(ItemPlace).decode
 
 
-class OpenAIResponses:
+class OpenAIResponses(Wire):
     """Stateless: one instance serves every endpoint."""
 
     name = "openai-responses"
     path = "/responses"
-    list_path = "/models"
 
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
         return openai_prefix(prompt, [_tool(spec) for spec in tools])
@@ -88,8 +85,8 @@ class OpenAIResponses:
             case _:
                 assert_never(message)
 
-    def headers(self, key: str) -> dict[str, str]:
-        return bearer(key)
+    def reader(self) -> ResponsesReader:
+        return ResponsesReader()
 
     def body(self, call: ModelCall) -> list[bytes]:
         """Return the pieces. The history is in between: neither copied nor parsed."""
@@ -104,11 +101,6 @@ class OpenAIResponses:
         if members := _members(call):
             tail += b"," + _encode(members)[1:-1]
         return [head, *separated(call.chunks), tail + b"}"]
-
-    def decoder(
-        self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
-    ) -> AnswerDecoder:
-        return AnswerDecoder(model, errors, ResponsesReader(), budget)
 
 
 # -- what surrounds the messages ----------------------------------------------------------------------------

@@ -137,16 +137,13 @@ class _PartialItem(msgspec.Struct):
         return ToolCall(item.call_id or "", item.name or "", item.arguments or "".join(self.streamed))
 
 
-class ResponsesReader:
+class ResponsesReader(msgspec.Struct, eq=False):
     """See `models.wire.EventReader`."""
 
-    __slots__ = ("_calls", "_items", "_last", "_told")
-
-    def __init__(self) -> None:
-        self._items: dict[int, _PartialItem] = {}
-        self._last = 0  # the highest index so far
-        self._calls = 0
-        self._told: set[str] = set()  # ids of calls
+    _items: dict[int, _PartialItem] = {}
+    _last: int = 0  # the highest index so far
+    _calls: int = 0
+    _told: set[str] = set()  # ids of calls
 
     def read_body(self, body: bytes, answer: AnswerDecoder) -> None:
         self._take_response(body, "", answer)

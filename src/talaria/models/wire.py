@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -40,7 +41,6 @@ from talaria.models.answer_budget import MAX_DOCUMENT_BYTES, MAX_ID, SMALL_DOCUM
 from talaria.models.failures import DECODE_ERRORS, ProviderErrors
 from talaria.net.sse import SseDataParser, SseOverflow
 
-_NO_USAGE = TokenUsage()
 _CUTS = frozenset({"length", "content_filter"})  # reasons of answers that are not whole
 _encode = msgspec.json.Encoder().encode
 
@@ -50,8 +50,9 @@ class Wire(Protocol):
     message does not depend on its position, so that the bytes of a request are a prefix of those of later
     requests."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    path: str  # of calls, below the provider's base URL
+    list_path: str = "/models"
 
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix: ...
 
@@ -59,19 +60,13 @@ class Wire(Protocol):
         """Return one or more JSON objects, joined by commas."""
         ...
 
-    @property
-    def path(self) -> str:
-        """The path of calls below the provider's base URL."""
-        ...
-
-    @property
-    def list_path(self) -> str:
-        """The path of the model list below the provider's base URL."""
+    def reader(self) -> EventReader:
+        """Return a reader for one answer."""
         ...
 
     def headers(self, key: str) -> dict[str, str]:
         """Return the headers that this API wants; `key` is empty for a provider without one."""
-        ...
+        return {"Authorization": f"Bearer {key}"} if key else {}
 
     def body(self, call: ModelCall) -> list[bytes]:
         """Return the request body in pieces; their concatenation is one JSON object. The call's chunks are
@@ -80,7 +75,8 @@ class Wire(Protocol):
 
     def decoder(
         self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
-    ) -> AnswerDecoder: ...
+    ) -> AnswerDecoder:
+        return AnswerDecoder(model, errors, self.reader(), budget or AnswerBudget(errors))
 
 
 # -- reading answers ----------------------------------------------------------------------------------------
@@ -100,21 +96,7 @@ class EventReader(Protocol):
         ...
 
 
-class _DroppedReader:
-    """Takes the place of the reader of an answer that failed."""
-
-    def read_event(self, event: bytes, answer: AnswerDecoder) -> None: ...
-
-    def read_body(self, body: bytes, answer: AnswerDecoder) -> None: ...
-
-    def finish(self, answer: AnswerDecoder) -> tuple[tuple[ToolCall, ...], tuple[Reasoning, ...]]:
-        return (), ()
-
-
-_DROPPED = _DroppedReader()
-
-
-class AnswerDecoder:
+class AnswerDecoder(msgspec.Struct, eq=False):
     """Decodes one answer as its bytes arrive: a stream of events, or one JSON object.
 
     - `has_started`: the model has produced text, a thought or a part of a call. Keep-alives do not count.
@@ -126,47 +108,26 @@ class AnswerDecoder:
     methods. `budget` counts what is kept. With `tells_calls` the pieces of tool calls are told as they come.
     """
 
-    __slots__ = (
-        "_counted",
-        "_deltas",
-        "_length",
-        "_measured",
-        "_model",
-        "_plain",
-        "_reader",
-        "_saw_first_byte",
-        "_sse",
-        "_text",
-        "budget",
-        "errors",
-        "has_started",
-        "id",
-        "is_closed",
-        "is_complete",
-        "is_refusal",
-        "stop",
-        "tells_calls",
-        "usage",
-    )
-
-    def __init__(
-        self, model: str, errors: ProviderErrors, reader: EventReader, budget: AnswerBudget | None = None
-    ) -> None:
-        self.errors = errors
-        self.budget = budget or AnswerBudget(errors)
-        self.has_started = self.is_complete = self.is_closed = False
-        self.is_refusal = self.tells_calls = False
-        self.id = ""
-        self.stop = ""  # in the words of `Completion.stop`; empty for the usual reason
-        self.usage = _NO_USAGE
-        self._model = model
-        self._reader = reader
-        self._text: list[str] = []
-        self._length = self._measured = self._counted = 0
-        self._deltas: list[ModelDelta] = []
-        self._sse = SseDataParser(MAX_DOCUMENT_BYTES)
-        self._plain: list[bytes] | None = None  # the body of an answer that is not a stream
-        self._saw_first_byte = False
+    _model: str
+    errors: ProviderErrors
+    _reader: EventReader
+    budget: AnswerBudget
+    has_started: bool = False
+    is_complete: bool = False
+    is_closed: bool = False
+    is_refusal: bool = False
+    tells_calls: bool = False
+    id: str = ""
+    stop: str = ""  # in the words of `Completion.stop`; empty for the usual reason
+    usage: TokenUsage = TokenUsage()
+    _text: list[str] = []
+    _length: int = 0
+    _measured: int = 0
+    _counted: int = 0
+    _deltas: list[ModelDelta] = []
+    _sse: SseDataParser = msgspec.field(default_factory=partial(SseDataParser, MAX_DOCUMENT_BYTES))
+    _plain: list[bytes] | None = None  # the body of an answer that is not a stream
+    _saw_first_byte: bool = False
 
     def feed(self, data: bytes) -> list[ModelDelta]:
         budget = self.budget
@@ -245,7 +206,7 @@ class AnswerDecoder:
         """Let go of everything, after a call that failed. An exception may keep the decoder alive."""
         self._text, self._plain, self._deltas, self._counted = [], None, [], 0
         self._sse = SseDataParser()
-        self._reader = _DROPPED
+        self._reader = type(self._reader)()
 
     def _read(self, events: list[bytes]) -> list[ModelDelta]:
         deltas = self._deltas = []
@@ -358,10 +319,6 @@ def separated(chunks: Sequence[bytes]) -> list[bytes]:
     pieces = [b","] * max(0, 2 * len(chunks) - 1)
     pieces[::2] = chunks
     return pieces
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def openai_prefix(prompt: str, tools: list[dict[str, Any]]) -> Prefix:

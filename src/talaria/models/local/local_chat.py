@@ -35,11 +35,10 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.core.tools import ToolSpec
-from talaria.models.answer_budget import AnswerBudget
-from talaria.models.failures import DECODE_ERRORS, ProviderErrors
+from talaria.models.failures import DECODE_ERRORS
 from talaria.models.local.router import TOOL_OF
 from talaria.models.openai_chat import ChatReader, OpenAIChat
-from talaria.models.wire import AnswerDecoder, attached_text
+from talaria.models.wire import AnswerDecoder, Wire, attached_text
 
 MAX_OUTPUT = 512
 MAX_RESULT = 2_000  # characters of one result that a small model is shown
@@ -92,15 +91,14 @@ def is_session(prefix: Prefix) -> bool:
     return prefix.tools.startswith(b"{")
 
 
-class LocalChat:
+class LocalChat(Wire):
     """Stateless, as every wire format."""
 
     name = "built-in"
     path = OpenAIChat.path
-    list_path = OpenAIChat.list_path
 
-    def headers(self, key: str) -> dict[str, str]:
-        return _CHAT.headers(key)
+    def reader(self) -> LocalReader:
+        return LocalReader()
 
     def render_prefix(self, prompt: str, tools: Sequence[ToolSpec]) -> Prefix:
         known = {spec.name for spec in tools}
@@ -140,11 +138,6 @@ class LocalChat:
             msgspec.structs.replace(call, prefix=prefix, sampling=sampling, max_output=limit, reasoning=None)
         )
 
-    def decoder(
-        self, model: str, errors: ProviderErrors, budget: AnswerBudget | None = None
-    ) -> AnswerDecoder:
-        return AnswerDecoder(model, errors, LocalReader(), budget)
-
 
 class _TokenScore(msgspec.Struct, gc=False):
     logprob: float | None = None
@@ -167,8 +160,6 @@ _decode_scores = msgspec.json.Decoder(_ScoredChunk).decode
 
 class LocalReader(ChatReader):
     """Reads the probabilities of tokens too, where a call has asked for them."""
-
-    __slots__ = ()
 
     def read_event(self, event: bytes, answer: AnswerDecoder) -> None:
         before = answer.text_pieces
