@@ -32,7 +32,7 @@ from talaria.core.wrapped_calls import inner_call
 from talaria.store.store import Store
 
 
-class Journal:
+class Journal(msgspec.Struct, eq=False):
     """Writes all commits of one turn, and so knows what the turn has committed.
 
     `unanswered` are the calls of the last assistant message that have no results entry yet, those of
@@ -41,39 +41,30 @@ class Journal:
     `questions` are those of earlier attempts, by step. `asked` is set once the turn is parked, `end` once it
     is settled; nothing can be committed after either. `taken` are turns whose messages joined this one. A
     commit that fails changes none of these. The next commit, whatever it is for, also records the attempts at
-    model calls that did not end (`owe`, `drop`).
+    model calls that did not end (`owe`, `drop`). `_before_release` is called before a commit that gives the
+    lease back. What it returns is called if that commit was refused because the turn is not over.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        session_id: SessionId,
-        turn_id: TurnId,
-        fence: Fence,
-        before_release: Callable[[], Callable[[], None]] | None = None,
-    ) -> None:
-        """`before_release` is called before a commit that gives the lease back. What it returns is called if
-        that commit was refused because the turn is not over."""
-        self._store = store
-        self.fence = fence
-        self._before_release = before_release
-        self._agent: WarmAgent | None = None
-        self._view: WarmAgent | None = None
-        self._is_kept = True
-        self._last_model = 0
-        self.session_id = session_id
-        self.turn_id = turn_id
-        self.steps: dict[int, Step] = {}
-        self.model_calls = 0
-        self.unanswered: tuple[ToolCall, ...] = ()
-        self.spent = Spent()
-        self.questions: dict[int, Question] = {}
-        self.asked: tuple[Question, ...] = ()
-        self.end: TurnEnd | None = None
-        self.ended_at = 0.0  # as the turn's row has it
-        self.taken: set[TurnId] = set()
-        self._owed: list[UsageWrite] = []
-        self._unsent: list[tuple[int, int]] = []
+    _store: Store
+    session_id: SessionId
+    turn_id: TurnId
+    fence: Fence
+    _before_release: Callable[[], Callable[[], None]] | None = None
+    _agent: WarmAgent | None = None
+    _view: WarmAgent | None = None
+    _is_kept: bool = True
+    _last_model: int = 0
+    steps: dict[int, Step] = {}
+    model_calls: int = 0
+    unanswered: tuple[ToolCall, ...] = ()
+    spent: Spent = msgspec.field(default_factory=Spent)
+    questions: dict[int, Question] = {}
+    asked: tuple[Question, ...] = ()
+    end: TurnEnd | None = None
+    ended_at: float = 0.0  # as the turn's row has it
+    taken: set[TurnId] = set()
+    _owed: list[UsageWrite] = []
+    _unsent: list[tuple[int, int]] = []
 
     @property
     def usage(self) -> TokenUsage:

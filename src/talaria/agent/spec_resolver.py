@@ -24,35 +24,25 @@ from talaria.tools.toolset import ToolSet
 _KEPT = 128
 
 
-class SpecResolver:
+class SpecResolver(msgspec.Struct, eq=False):
     """Makes pinned specs from the configuration and from what is known of a model now.
 
-    Results are cached until the configuration changes.
+    Results are cached until the configuration changes. `_tools` returns the tools that a new session gets,
+    `memory` what is remembered for a chat, `offer` which of its tools a session is shown, and `skills` the
+    section of the prompt about skills, all as of now.
     """
 
-    def __init__(
-        self,
-        settings: AgentSettings,
-        catalog: Catalog,
-        models: Models,
-        tools: Callable[[], ToolSet],
-        *,
-        memory: Callable[[ChatKey], str] = lambda key: "",
-        offer: Callable[[ToolSet], ToolOffer] = ToolOffer,
-        skills: Callable[[], str] = str,
-    ) -> None:
-        """`tools` returns the tools that a new session gets, `memory` what is remembered for a chat, `offer`
-        which of its tools a session is shown, and `skills` the section of the prompt about skills, all as of
-        now."""
-        self._offer = offer
-        self._settings = settings
-        self._catalog = catalog
-        self._models = models
-        self._tools = tools
-        self._memory = memory
-        self._skills = skills
-        self._known: BoundedDict[tuple[str, str, str, bool, str, str], PinnedSpec] = BoundedDict(_KEPT)
-        self._tool_bytes: dict[tuple[str, str], bytes] = {}
+    _settings: AgentSettings
+    _catalog: Catalog
+    _models: Models
+    _tools: Callable[[], ToolSet]
+    memory: Callable[[ChatKey], str] = lambda key: ""
+    offer: Callable[[ToolSet], ToolOffer] = ToolOffer
+    skills: Callable[[], str] = str
+    _known: BoundedDict[tuple[object, ...], PinnedSpec] = msgspec.field(
+        default_factory=lambda: BoundedDict(_KEPT)
+    )
+    _tool_bytes: dict[tuple[str, str], bytes] = {}
 
     @property
     def tools(self) -> ToolSet:
@@ -74,7 +64,7 @@ class SpecResolver:
         """
         choice = self._catalog.resolve(wish)
         known_of = self._catalog.abilities(choice.provider, choice.model)
-        section = self._skills()
+        section = self.skills()
         tools = self._tools() if only is None else self._tools().only(only)
         if known_of.tools is False:
             tools = tools.only(())
@@ -82,8 +72,8 @@ class SpecResolver:
         sees = known_of.images is True
         wire = self._models.wire(choice.provider)
         is_plain = wire.name == LocalChat.name
-        memory = "" if is_plain else self._memory(key)
-        offer = ToolOffer(tools) if is_plain else self._offer(tools)
+        memory = "" if is_plain else self.memory(key)
+        offer = ToolOffer(tools) if is_plain else self.offer(tools)
         skills = section if SKILL_TOOL in tools else ""
         kept_as = (choice.provider, choice.model, offer.fingerprint, sees, memory, skills)
         known = self._known.get(kept_as)
@@ -121,7 +111,7 @@ class SpecResolver:
         spec = pinned.spec
         if spec.api == LocalChat.name or not spec.prompt:
             return pinned
-        memory = self._memory(key)
+        memory = self.memory(key)
         if memory == spec.remembered:
             return pinned
         prompt = replace_memory(spec.prompt, spec.remembered, memory)

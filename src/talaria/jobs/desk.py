@@ -74,24 +74,15 @@ class JobAsker:
     in_chat: bool = True
 
 
-class JobDesk:
-    def __init__(
-        self,
-        jobs: JobStore,
-        people: People,
-        clock: Clock,
-        *,
-        zone: tzinfo,
-        settings: Callable[[], JobSettings] = JobSettings,
-        check_model: Callable[[str], object] = lambda name: None,
-    ) -> None:
-        """`zone` is the agent's. `check_model` raises for a model that does not exist."""
-        self._jobs = jobs
-        self._people = people
-        self._clock = clock
-        self.zone = zone
-        self._settings = settings
-        self._check_model = check_model
+class JobDesk(msgspec.Struct, eq=False):
+    """`zone` is the agent's. `check_model` raises for a model that does not exist."""
+
+    _jobs: JobStore
+    _people: People
+    _clock: Clock
+    zone: tzinfo
+    settings: Callable[[], JobSettings] = JobSettings
+    check_model: Callable[[str], object] = lambda name: None
 
     @property
     def note(self) -> str:
@@ -157,7 +148,7 @@ class JobDesk:
     def _proposal(self, plan: JobPlan, now: float, asked_in: str, *, is_worded: bool) -> JobProposal:
         check_reminder(plan)
         zone = find_zone(plan.zone) if plan.zone else self.zone
-        shortest = self._settings().min_interval
+        shortest = self.settings().min_interval
         if plan.check:
             shortest = min(shortest, CHECKED_INTERVAL)
         check_schedule(plan.schedule, zone, now, shortest)
@@ -180,7 +171,7 @@ class JobDesk:
         if request.to is not UNSET:
             plan = msgspec.structs.replace(plan, to=self._chat(asker, request.to.strip()))
         if request.model:
-            self._check_model(plan.model)
+            self.check_model(plan.model)
         return plan
 
     def _chat(self, asker: JobAsker | None, to: str) -> str:
@@ -209,7 +200,7 @@ class JobDesk:
         """Save a new job. With the `job_id` of an earlier call, the job of that call is returned. Raise
         `LimitReached`."""
         origin = JobOrigin(self._person(asker), asker.chat_key, asker.sender, asker.address)
-        most = self._settings().max_jobs
+        most = self.settings().max_jobs
         return await self._jobs.add(
             AddJob(job_id or new_job_id(), origin, proposal.plan, proposal.next_at, most)
         )

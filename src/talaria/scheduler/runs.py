@@ -73,7 +73,7 @@ class JobRuns:
         self._agent = gateway.settings.agent.name
         self._tasks = Tasks()
         self._turns.live.observe(self._watch)
-        self._turns.hosts.use_owners(self._put_question)
+        self._turns.hosts.tell_owner = self._put_question
         for live in self._turns.live:
             self._watch(live)
 

@@ -12,6 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import tzinfo
 
+import msgspec
+
 from talaria.core.clock import Clock
 from talaria.core.errors import HeadMoved, NotFound, StaleFence, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
@@ -45,7 +47,7 @@ _BATCH = 200
 _RULES = "jobs.zones"  # the cursor with the rules by which the stored instants were computed
 
 
-class Scheduler:
+class Scheduler(msgspec.Struct, eq=False):
     """Starts the runs of jobs that have come. `run` goes on until it is cancelled.
 
     `start` makes the turn of a slot and returns once it is accepted, or settles the slot without a turn. The
@@ -58,28 +60,16 @@ class Scheduler:
     of runs that have not begun are given back.
     """
 
-    def __init__(
-        self,
-        jobs: JobStore,
-        start: Callable[[ClaimedSlot], Awaitable[None]],
-        clock: Clock,
-        owner: OwnerId,
-        *,
-        settings: Callable[[], JobSettings],
-        zone: tzinfo,
-        sheds: Callable[[], bool] = lambda: False,
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._jobs = jobs
-        self._start_run = start
-        self._clock = clock
-        self._owner = owner
-        self._settings = settings
-        self._zone = zone
-        self._sheds = sheds
-        self._metrics = metrics
-        self._woken = asyncio.Event()
-        self._starting: dict[asyncio.Task[None], ClaimedSlot] = {}
+    _jobs: JobStore
+    _start_run: Callable[[ClaimedSlot], Awaitable[None]]
+    _clock: Clock
+    _owner: OwnerId
+    settings: Callable[[], JobSettings]
+    zone: tzinfo
+    sheds: Callable[[], bool] = lambda: False
+    metrics: Metrics | None = None
+    _woken: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    _starting: dict[asyncio.Task[None], ClaimedSlot] = {}
 
     async def run(self, look_too: Callable[[], Awaitable[None]] | None = None) -> None:
         """Look whenever something may be due. `look_too` is called before each look."""
@@ -120,7 +110,7 @@ class Scheduler:
         while ahead := await self._jobs.ahead_of(now, _BATCH):
             orders = []
             for job in ahead:
-                zone = zone_of(job.plan, self._zone)
+                zone = zone_of(job.plan, self.zone)
                 if (instant := next_instant(job.plan.schedule, zone, now)) is not None:
                     orders.append(RewindJob(job.id, job.version, instant))
             if not await self._jobs.rewind(orders) or len(ahead) < _BATCH:
@@ -138,7 +128,7 @@ class Scheduler:
             for job in lost:
                 await self._pause(job, f"this machine has no time zone {job.plan.zone!r}")
             known = [job for job in jobs if job not in lost]
-            plans = plan_slots(known, now, self._settings().late, self._zone)
+            plans = plan_slots(known, now, self.settings().late, self.zone)
             if not await self._jobs.advance(plans) and not lost:
                 return
             hit(Failpoint.SLOTS_WRITTEN)
@@ -152,12 +142,12 @@ class Scheduler:
 
     async def _claim(self) -> None:
         while True:
-            order = ClaimSlots(self._owner, 0 if self._sheds() else self._settings().max_running)
+            order = ClaimSlots(self._owner, 0 if self.sheds() else self.settings().max_running)
             claimed = await self._jobs.claim(order)
             for one in claimed:
                 hit(Failpoint.SLOT_CLAIMED)
-                if self._metrics is not None:
-                    self._metrics.job_started(self._clock.now() - one.slot.due_at)
+                if self.metrics is not None:
+                    self.metrics.job_started(self._clock.now() - one.slot.due_at)
                 task = asyncio.create_task(self._start(one), name=f"job {one.slot.id}")
                 self._starting[task] = one
                 task.add_done_callback(self._forget)

@@ -24,7 +24,6 @@ from talaria.store.store import Store
 from talaria.turns.agents import Agents
 from talaria.turns.decisions import MAX_ANSWER, Decisions
 from talaria.turns.live import LiveTurn, LiveTurns
-from talaria.turns.settings import TurnSettings
 from talaria.turns.slash import SlashCommands
 
 _log = logging.getLogger("talaria.turns")
@@ -34,27 +33,16 @@ INTERNAL = TalariaError(
 )
 
 
-class CommandRunner:
+class CommandRunner(msgspec.Struct, eq=False):
     """Answers commands. A command that appends entries takes the session's lease to do so."""
 
-    def __init__(
-        self,
-        store: Store,
-        keeper: LeaseKeeper,
-        agents: Agents,
-        live: LiveTurns,
-        settings: TurnSettings,
-        *,
-        decisions: Decisions,
-        end_session: Callable[[SessionId], Awaitable[object]],
-    ) -> None:
-        self._end_session = end_session
-        self._store = store
-        self._keeper = keeper
-        self._agents = agents
-        self._live = live
-        self._decisions = decisions
-        self._slash = SlashCommands(store, agents, live, settings, decisions)
+    _store: Store
+    _keeper: LeaseKeeper
+    _agents: Agents
+    _live: LiveTurns
+    _slash: SlashCommands
+    _decisions: Decisions
+    _end_session: Callable[[SessionId], Awaitable[object]]
 
     async def run(self, live: LiveTurn) -> None:
         """Answer the command and settle its turn. Raises store errors if the end cannot be written."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
+
 from talaria.access.approvals import Decider, NotEntitled, QuestionClosed, may_decide
 from talaria.core.clock import Clock
 from talaria.core.errors import BadRequest, IllegalMove, NotFound
@@ -24,31 +26,22 @@ _RECENT = 50  # turns among which the sender's last message is looked for
 _HOW_TO_LIST = "`GET /api/approvals` and `/status` list the open ones."
 
 
-class Decisions:
-    """The one way by which questions are decided. `take_up` is called with the chat of a decided question, so
-    that a turn that was left alone is taken up. `redact` takes the gateway's secrets out of answers."""
+class Decisions(msgspec.Struct, eq=False, dict=True):
+    """The one way by which questions are decided. `_take_up` is called with the chat of a decided question,
+    so that a turn that was left alone is taken up. `redact` takes the gateway's secrets out of answers.
+    `followed` are turns of other members of the cluster, which are told about decisions on them."""
 
-    def __init__(
-        self,
-        store: Store,
-        live: LiveTurns,
-        clock: Clock,
-        take_up: Callable[[ChatKey], None],
-        hosts: HostQuestions,
-        *,
-        agent_name: str,
-        redact: Callable[[str], str] = str,
-        followed: FollowedTurns | None = None,
-    ) -> None:
-        """`followed` are turns of other members of the cluster, which are told about decisions on them."""
-        self._jobs = jobs_within(agent_name)
-        self._redact = redact
-        self._store = store
-        self._live = live
-        self._clock = clock
-        self._take_up = take_up
-        self._hosts = hosts
-        self._followed = followed
+    _store: Store
+    _live: LiveTurns
+    _clock: Clock
+    _take_up: Callable[[ChatKey], None]
+    _hosts: HostQuestions
+    agent_name: str
+    redact: Callable[[str], str] = str
+    followed: FollowedTurns | None = None
+
+    def __post_init__(self) -> None:
+        self._jobs = jobs_within(self.agent_name)
 
     async def listing(self, page: Page, within: str = "") -> QuestionPage:
         """Return the open questions, oldest first, in chats whose key begins with `within`."""
@@ -115,8 +108,8 @@ class Decisions:
                 "Only an operator can allow a host for always: that counts for every chat.",
                 "Approve it for the session, or ask the operator to add it to `network.allow`.",
             )
-        text = self._redact(text)
-        is_away = self._followed is not None and await self._followed.is_away(found.turn)
+        text = self.redact(text)
+        is_away = self.followed is not None and await self.followed.is_away(found.turn)
         if not is_away:
             span = self._hosts.span_of(found, text, span)
         decision = Decision(text, decider.id, self._clock.now(), span)
@@ -148,8 +141,8 @@ class Decisions:
         for live in self._live:
             if live.turn.session_id == turn.session_id and live.state is not LiveState.QUEUED:
                 _tell(live, question_id, decision)
-        if self._followed is not None and self._live.get(turn.id) is None:
-            await self._followed.nudge(turn.id)
+        if self.followed is not None and self._live.get(turn.id) is None:
+            await self.followed.nudge(turn.id)
         return turn
 
     async def awaits(self, parked: Turn, said: Turn) -> bool:

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import msgspec
+
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError, ToolError
 from talaria.core.failpoints import Failpoint, hit
@@ -21,7 +23,7 @@ from talaria.workspace.sent_files import remove_private
 _log = logging.getLogger("talaria.turns")
 
 
-class Deletions:
+class Deletions(msgspec.Struct, eq=False):
     """Deletes sessions.
 
     A session has its log, its turns with their steps and replies, saved results of tools, long messages,
@@ -30,27 +32,18 @@ class Deletions:
 
     The store's order decides: after it the session is gone for every reader. What is left of it is removed
     afterwards, first rows, then files. `sweep` does that too, for what the end of a process left behind.
+
+    `_folder_of` returns the folder of a chat. `_forget` removes a session from the search index. With
+    `place`, files of chats in other places are left to the gateways there.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        sessions: SessionLifecycle,
-        folder_of: Callable[[ChatKey], Path],
-        forget: Callable[[SessionId], Awaitable[None]],
-        *,
-        place: str = "",
-    ) -> None:
-        """`folder_of` returns the folder of a chat. `forget` removes a session from the search index. With
-        `place`, files of chats in other places are left to the gateways there."""
-        self._store = store
-        self._clock = clock
-        self._sessions = sessions
-        self._folder_of = folder_of
-        self._forget = forget
-        self._place = place
-        self._sweeping = asyncio.Lock()
+    _store: Store
+    _clock: Clock
+    _sessions: SessionLifecycle
+    _folder_of: Callable[[ChatKey], Path]
+    _forget: Callable[[SessionId], Awaitable[None]]
+    place: str = ""
+    _sweeping: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
     async def delete(self, session_id: SessionId) -> Session:
         """Delete the session and return it as it was.
@@ -83,7 +76,7 @@ class Deletions:
                 count += 1
             if count:
                 hit(Failpoint.PURGED)
-            while removals := await self._store.retention.removals(self._place):
+            while removals := await self._store.retention.removals(self.place):
                 await self._remove(removals[0].chat_key, removals)
 
     async def sweep_workspaces(self) -> None:

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from talaria.access.approvals import host_digest
 from talaria.commands.deciding import outcome_words
 from talaria.core.bounded import BoundedDict
@@ -31,7 +33,7 @@ _log = logging.getLogger("talaria.turns")
 
 NETWORK = "network"  # the name of these questions in the place of a tool's
 _ASK_SECONDS = 86_400.0
-_MOST_REMEMBERED = 256
+_KEPT = 256  # decisions
 _MOST_OPEN = 3  # questions about hosts in a session
 _REFUSED = HostAnswer(False, "A person refused it.")
 _UNASKED = HostAnswer(False, "It is not in network.allow, and nobody can be asked.")
@@ -50,37 +52,24 @@ class _Held:
     call: int | None = None
 
 
-class HostQuestions:
+class HostQuestions(msgspec.Struct, eq=False):
     """`ask` is the `AskHost` of the gateway. With `asks` False nobody is asked: such a host is refused.
     `allow_always` writes a host to the configuration; it may block. `send` shows the questions that no
-    running turn shows, and their outcomes, in the chat."""
+    running turn shows, and their outcomes, in the chat. `tell_owner` puts the questions of jobs to those who
+    asked for the jobs."""
 
-    def __init__(
-        self,
-        store: Store,
-        live: LiveTurns,
-        clock: Clock,
-        *,
-        asks: bool = True,
-        allow_always: Callable[[str, int], None] | None = None,
-        send: Callable[[Turn, Question, str], None] = lambda turn, question, outcome: None,
-    ) -> None:
-        self._store = store
-        self._live = live
-        self._clock = clock
-        self._asks = asks
-        self._allow_always = allow_always
-        self._send = send
-        self._tell_owner: Callable[[Turn, Question], None] = lambda turn, question: None
-        self._putting = asyncio.Lock()
-        self._held: dict[QuestionId, _Held] = {}
-        # A denial lasts for its turn, and an approval for a call with that call.
-        self._denied: BoundedDict[tuple[TurnId, str], bool] = BoundedDict(_MOST_REMEMBERED)
-        self._once: BoundedDict[tuple[TurnId, str], int] = BoundedDict(_MOST_REMEMBERED)
-
-    def use_owners(self, tell: Callable[[Turn, Question], None]) -> None:
-        """Have `tell` put the questions of jobs to those who asked for the jobs."""
-        self._tell_owner = tell
+    _store: Store
+    _live: LiveTurns
+    _clock: Clock
+    asks: bool = True
+    allow_always: Callable[[str, int], None] | None = None
+    send: Callable[[Turn, Question, str], None] = lambda turn, question, outcome: None
+    tell_owner: Callable[[Turn, Question], None] = lambda turn, question: None
+    _putting: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    _held: dict[QuestionId, _Held] = {}
+    # A denial lasts for its turn, and an approval for a call with that call.
+    _denied: BoundedDict[tuple[TurnId, str], bool] = msgspec.field(default_factory=lambda: BoundedDict(_KEPT))
+    _once: BoundedDict[tuple[TurnId, str], int] = msgspec.field(default_factory=lambda: BoundedDict(_KEPT))
 
     async def ask(self, request: HostRequest) -> HostAnswer:
         digest = host_digest(request.host, request.port)
@@ -89,7 +78,7 @@ class HostQuestions:
         if await self._is_granted(request.session_id, digest, run):
             return HostAnswer(True)
         may_ask = run is not None and run.may_ask
-        if not self._asks or turn is None or (turn.inbound.is_unattended is True and not may_ask):
+        if not self.asks or turn is None or (turn.inbound.is_unattended is True and not may_ask):
             return _UNASKED
         if (turn.id, digest) in self._denied:
             return _REFUSED
@@ -132,16 +121,16 @@ class HostQuestions:
             if not waiter.done():
                 waiter.set_result(HostAnswer(True) if is_admitted else _REFUSED)
         if not self._running(asked.turn.session_id):
-            self._send(asked.turn, question, outcome_words(question.kind, decision.text, decision.span))
+            self.send(asked.turn, question, outcome_words(question.kind, decision.text, decision.span))
         await self.allow(question, decision)
 
     async def allow(self, question: Question, decision: Decision) -> None:
         """Write a host that is allowed for always to the configuration of this gateway."""
         is_always = decision.text == APPROVE and decision.span is Span.ALWAYS
-        if is_always and self._allow_always is not None:
+        if is_always and self.allow_always is not None:
             host, _, port = question.digest.removeprefix("host:").rpartition(":")
             try:
-                await asyncio.to_thread(self._allow_always, host, int(port))
+                await asyncio.to_thread(self.allow_always, host, int(port))
             except Exception:  # the grant for the session stands
                 _log.exception("%s could not be written to network.allow", host)
 
@@ -191,9 +180,9 @@ class HostQuestions:
         for live in running:
             live.emit(QuestionAsked.of(question, NETWORK))
         if turn.inbound.order is not None:
-            self._tell_owner(turn, question)
+            self.tell_owner(turn, question)
         elif not running and question.shown_id is None:
-            self._send(turn, question, "")
+            self.send(turn, question, "")
 
     def _running(self, session_id: SessionId) -> list[LiveTurn]:
         turns = (live for live in self._live if live.turn.session_id == session_id)

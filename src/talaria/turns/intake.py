@@ -110,40 +110,27 @@ def _brings_file(inbound: Inbound) -> bool:
     return False
 
 
-class Intake:
+class Intake(msgspec.Struct, eq=False, dict=True):
     """The one way in for messages. An accepted turn runs even if the caller is cancelled meanwhile."""
 
-    def __init__(
-        self,
-        store: Store,
-        keeper: LeaseKeeper,
-        agents: Agents,
-        sessions: SessionLifecycle,
-        lanes: Lanes,
-        *,
-        settings: TurnSettings,
-        load: Load,
-        inputs: LongInputs | None = None,
-        cluster: Membership | LoneGateway,
-    ) -> None:
-        self._store = store
-        self._cluster = cluster
-        self._keeper = keeper
-        self._agents = agents
-        self._sessions = sessions
-        self._lanes = lanes
-        self._settings = settings
-        self._load = load
-        self._inputs = inputs
-        self._clock = agents.clock
-        self._limits = load.limits
-        self._branches = Branching(store, agents, load.limits)
-        self._limits.watch("chat_queue", lambda: max((len(lane) - 1 for lane in lanes), default=0))
-        self._live = lanes.live
-        self.requests = RecentRequests(store, self._clock, is_shared=cluster.has_others)
-        self._is_open = False
-        self._arriving: dict[ChatKey, int] = {}  # how many messages of the chat are being accepted now
-        self.accepting: set[TurnId] = set()  # turns that may be in the store and are not live yet
+    _store: Store
+    _keeper: LeaseKeeper
+    _agents: Agents
+    _sessions: SessionLifecycle
+    _lanes: Lanes
+    settings: TurnSettings
+    load: Load
+    cluster: Membership | LoneGateway
+    inputs: LongInputs | None = None
+    _is_open: bool = False
+    _arriving: dict[ChatKey, int] = {}  # how many messages of the chat are being accepted now
+    accepting: set[TurnId] = set()  # turns that may be in the store and are not live yet
+
+    def __post_init__(self) -> None:
+        self._clock, self._live, self._limits = self._agents.clock, self._lanes.live, self.load.limits
+        self._branches = Branching(self._store, self._agents, self._limits)
+        self._limits.watch("chat_queue", lambda: max((len(lane) - 1 for lane in self._lanes), default=0))
+        self.requests = RecentRequests(self._store, self._clock, is_shared=self.cluster.has_others)
 
     def open(self) -> None:
         self._is_open = True
@@ -198,20 +185,20 @@ class Intake:
         extra = self._agents.commands
         command = extra.parse(inbound.text)
         if not inbound.gives_way and (command is None or not extra.is_control(command.name)):
-            self._load.check()
+            self.load.check()
         if inbound.key is not None:
             digest = await _digest(inbound.parts, inbound.model)
-        busy, is_explicit = choose_busy(command, self._settings.busy)
+        busy, is_explicit = choose_busy(command, self.settings.busy)
         if is_explicit and command is not None:
             inbound, command = _with_text(inbound, command.args), None
         elif command is not None and (text := extra.message_of(command)) is not None:
-            inbound, command, busy = _with_text(inbound, text), None, self._settings.busy
+            inbound, command, busy = _with_text(inbound, text), None, self.settings.busy
         elif command is None and self.answers(inbound):
             busy, command = Busy.QUEUE, Command(ANSWER)
         turn_id = new_turn_id()
-        if self._inputs is not None and (command is None or command.name == ANSWER):
+        if self.inputs is not None and (command is None or command.name == ANSWER):
             self._check_open()
-            inbound = await self._inputs.shorten(inbound, turn_id, is_answer=command is not None)
+            inbound = await self.inputs.shorten(inbound, turn_id, is_answer=command is not None)
         # Most messages belong to the session that the chat has, so none is prepared. The model that a message
         # wishes for is checked before the message is accepted.
         is_usual = command is None and history is None and inbound.model is None
@@ -244,7 +231,7 @@ class Intake:
 
         Raises `NotFound` if the session is not the chat's current one, and what `submit` raises.
         """
-        self._load.check()
+        self.load.check()
         order = Accept(
             turn_id=new_turn_id(),
             inbound=inbound,
@@ -279,12 +266,12 @@ class Intake:
 
     async def _take(self, inbound: Inbound, job_id: JobId | None, changes: dict[str, Any]) -> LiveTurn:
         """Accept a message that no person wrote, which is no command. `changes` are those of `Accept`."""
-        self._load.check()
+        self.load.check()
         said = await self._without_secrets((UserMessage(inbound.parts),))
         inbound = msgspec.structs.replace(inbound, parts=said[0].parts)
         turn_id = new_turn_id()
-        if self._inputs is not None:
-            inbound = await self._inputs.shorten(inbound, turn_id)
+        if self.inputs is not None:
+            inbound = await self.inputs.shorten(inbound, turn_id)
         order = msgspec.structs.replace(Accept(turn_id, inbound, self._fresh(inbound, job_id)), **changes)
         self._check_open()
         return await finish(self._accept_in_turn(order, Busy.QUEUE, is_explicit=False))
@@ -302,7 +289,7 @@ class Intake:
         A response that continues the last one of its chain is put into the same session, unless another one
         is there first.
         """
-        self._load.check()
+        self.load.check()
         context = await self._without_secrets(call.context)
         order = await self._order(msgspec.structs.replace(call, context=context))
         self._check_open()
@@ -334,7 +321,7 @@ class Intake:
             digest=digest,
             behind=behind,
             response=call.response,
-            here=self._cluster.here,
+            here=self.cluster.here,
         )
         # Without input the head stays where it is, and another response could be put there too.
         if behind is None or not behind.is_head or call.response is None or not call.context:
@@ -347,7 +334,7 @@ class Intake:
         assert order.fresh is not None
         session_id = order.fresh.session_id
         place = (call.owner, session_id) if call.owner else (session_id,)
-        chat = ChatAddress(self._settings.agent_name, "http", EPHEMERAL, *place)
+        chat = ChatAddress(self.settings.agent_name, "http", EPHEMERAL, *place)
         inbound = msgspec.structs.replace(order.inbound, chat_key=chat.key())
         binding = Binding.CURRENT if order.behind is None else Binding.NEW
         return msgspec.structs.replace(order, inbound=inbound, binding=binding)
@@ -374,7 +361,7 @@ class Intake:
             self._check_room(order, ahead, running)
         most = 0 if is_control else self._limits.now.chat_queue
         order = msgspec.structs.replace(
-            order, here=self._cluster.here, busy=busy, passes=is_explicit, most_waiting=most
+            order, here=self.cluster.here, busy=busy, passes=is_explicit, most_waiting=most
         )
         self._arriving[key] = ahead + 1
         try:
@@ -415,7 +402,7 @@ class Intake:
         key, asked_at = order.inbound.chat_key, self._keeper.now()
         is_message = not order.command and order.steers is None
         has_lane = may_begin and is_message and self._lanes.claim(key)
-        must_wait = order.inbound.gives_way and self._load.runs_wait()
+        must_wait = order.inbound.gives_way and self.load.runs_wait()
         is_coming = self._agents.pending is not None and self._agents.pending.is_any
         if has_lane and not must_wait and not is_coming and not self._keeper.is_out:
             order = msgspec.structs.replace(order, begin=self._begin(order))
@@ -441,7 +428,7 @@ class Intake:
             if has_lane:
                 self._lanes.unclaim(key)
             return self._pass_on(accepted)
-        self._cluster.note_accepted(key, has_loss=accepted.has_loss)
+        self.cluster.note_accepted(key, has_loss=accepted.has_loss)
         live = self._live.accept(turn, options, accepted.began, asked_at)
         if turn.merged_into is None:
             self._lanes.put(live, is_claimed=has_lane)
@@ -464,7 +451,7 @@ class Intake:
     def _pass_on(self, accepted: Accepted) -> LiveTurn:
         """Let another member of the cluster have the turn. It finds the turn by itself too."""
         if accepted.elsewhere is not None:
-            self._cluster.wake(Wake.TURNS, accepted.elsewhere)
+            self.cluster.wake(Wake.TURNS, accepted.elsewhere)
         live = self._live.accept_elsewhere(accepted.turn)
         if (absent := accepted.waits_for_place) is not None:
             live.emit(Queued(1, absent.sentence(self._clock.now())))
@@ -472,7 +459,7 @@ class Intake:
 
     def _begin(self, order: Accept) -> Begin:
         inbound, now = order.inbound, self._clock.now()
-        user = self._settings.user_message(inbound.parts, now, inbound.untrusted)
+        user = self.settings.user_message(inbound.parts, now, inbound.untrusted)
         return Begin(order.turn_id, self._keeper.owner, self._keeper.lease_seconds, user)
 
     def _fresh(self, inbound: Inbound, job_id: JobId | None = None) -> Fresh:

@@ -8,6 +8,8 @@ from datetime import datetime, time, timedelta, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from talaria.core.clock import Clock
 from talaria.core.closer import Closer
 from talaria.core.errors import LeaseHeld
@@ -57,44 +59,36 @@ def _latest_daily(at: time, now: float, zone: tzinfo | None) -> float:
     raise AssertionError("one of the last three days had this time")
 
 
-class SessionLifecycle:
+class SessionLifecycle(msgspec.Struct, eq=False, dict=True):
     """Ends sessions: on request, by expiry, or for a message that finds its session expired.
 
     Every end is first written to the store, by exactly one caller, which then calls `ended`. That releases
     the session's agent and lets its workspace stop what the session had. The workspace gets `END_SECONDS`;
     no caller waits for it, and a failure is only logged.
+
+    `release` lets a session's agent leave the pool. `cutoff` returns the moment before which an unused
+    session has expired, 0 for never. Of several gateways on one database, the one that `is_in_charge` ends
+    those.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        workspaces: ChatWorkspaces,
-        release: Callable[[SessionId], None],
-        cutoff: Callable[[], float] = lambda: 0.0,
-        *,
-        hooks: Hooks | None = None,
-        is_in_charge: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """`release` lets a session's agent leave the pool. `cutoff` returns the moment before which an
-        unused session has expired, 0 for never. Of several gateways on one database, the one that
-        `is_in_charge` ends those."""
-        self._hooks = hooks
-        self._is_in_charge = is_in_charge
-        self._store = store
-        self._clock = clock
-        self._workspaces = workspaces
-        self._release = release
-        self._closer = Closer(clock, END_SECONDS, "the workspace", _log)
-        self.cutoff = cutoff
+    _store: Store
+    _clock: Clock
+    _workspaces: ChatWorkspaces
+    release: Callable[[SessionId], None]
+    cutoff: Callable[[], float] = lambda: 0.0
+    hooks: Hooks | None = None
+    is_in_charge: Callable[[], bool] = lambda: True
+
+    def __post_init__(self) -> None:
+        self._closer = Closer(self._clock, END_SECONDS, "the workspace", _log)
 
     def ended(self, session_id: SessionId) -> None:
         """Clean up after a session that was ended in the store. Must be called once for each end."""
         _log.info("session %s ended", session_id)
-        self._release(session_id)
+        self.release(session_id)
         self._closer.close(session_id, partial(self._workspaces.end, session_id))
-        if self._hooks is not None:
-            self._hooks.session_ended(session_id)
+        if self.hooks is not None:
+            self.hooks.session_ended(session_id)
 
     async def end(self, session_id: SessionId) -> Session:
         """End the session now and return it; a session that has ended already is returned unchanged.
@@ -116,7 +110,7 @@ class SessionLifecycle:
     async def run(self, every: float = _EXPIRY_SECONDS) -> None:
         """End expired sessions every `every` seconds, until cancelled."""
         while True:
-            if self._is_in_charge():
+            if self.is_in_charge():
                 await self.sweep()
             await self._clock.sleep(every)
 
@@ -157,32 +151,22 @@ class SessionLifecycle:
         await self._closer.drain()
 
 
-class Retention:
+class Retention(msgspec.Struct, eq=False):
     """Deletes by rule what weeks of turns leave behind. Unsettled turns and unsent replies stay.
 
-    Each order to the store is small, so that the orders of turns come in between.
+    Each order to the store is small, so that the orders of turns come in between. `_drop_results` deletes the
+    files that tools left before a moment and returns how many. Nothing is begun while `load` sheds scheduled
+    work. Of several gateways on one database, the one that `is_in_charge` deletes rows; each deletes its own
+    files.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        settings: RetentionSettings,
-        drop_results: Callable[[float], Awaitable[int]],
-        *,
-        load: Load | None = None,
-        is_in_charge: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """`drop_results` deletes the files that tools left before a moment and returns how many. Nothing is
-        begun while `load` sheds scheduled work. Of several gateways on one database, the one that
-        `is_in_charge` deletes rows; each deletes its own files."""
-        self._store = store
-        self._clock = clock
-        self._settings = settings
-        self._drop_results = drop_results
-        self._load = load or Load()
-        self._is_in_charge = is_in_charge
-        self._position = 0
+    _store: Store
+    _clock: Clock
+    _settings: RetentionSettings
+    _drop_results: Callable[[float], Awaitable[int]]
+    load: Load = msgspec.field(default_factory=Load)
+    is_in_charge: Callable[[], bool] = lambda: True
+    _position: int = 0
 
     async def run(self) -> None:
         while True:
@@ -191,7 +175,7 @@ class Retention:
 
     async def sweep(self) -> None:
         ledger = self._clock.now() - max(self._settings.ledger.total_seconds(), KEY_SECONDS)
-        counts = await self._sweep_rows(ledger) if self._is_in_charge() else {}
+        counts = await self._sweep_rows(ledger) if self.is_in_charge() else {}
         counts["results of tools"] = await self._drop_results(ledger)
         if any(counts.values()):
             deleted = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
@@ -236,5 +220,5 @@ class Retention:
         return total
 
     async def _wait_for_calm(self) -> None:
-        while self._load.sheds_scheduled:
+        while self.load.sheds_scheduled:
             await self._clock.sleep(_CALM_SECONDS)

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
+import msgspec
+
 from talaria.access.people import People, place_of
 from talaria.agent.warm import WarmAgent
 from talaria.core.bounded import BoundedDict
@@ -20,7 +22,7 @@ from talaria.core.entries import MEMORY_NOTE, MEMORY_TOOL, Entry, Note, SpecSet,
 from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatKey, SessionId, asking_chat
 from talaria.core.memory import FAMILY, MemoryPlace, TurnMemory
-from talaria.core.messages import Message, Text, ToolOutcome, ToolResults, UserMessage
+from talaria.core.messages import Message, ToolOutcome, ToolResults, UserMessage
 from talaria.core.shown import ShownLog
 from talaria.core.tasks import Tasks
 from talaria.core.turns import Turn
@@ -41,28 +43,24 @@ _SYNC_SECONDS: Final = 30.0
 _MOST_SYNCS: Final = 64
 
 
-class Memories:
+class Memories(msgspec.Struct, eq=False, dict=True):
     """The memory of all chats, by the provider that is in use. Without one, or while the family `memory` is
     not enabled, nothing is remembered. A `NoteSource`."""
 
-    def __init__(
-        self,
-        sources: Sequence[ToolSource],
-        people: People,
-        tools: ToolRunner,
-        store: Store,
-        settings: TurnSettings,
-    ) -> None:
+    _sources: Sequence[ToolSource]
+    _people: People
+    _tools: ToolRunner
+    _store: Store
+    _settings: TurnSettings
+    # The state of memory that sessions know, and the one that they are being told.
+    _known: BoundedDict[SessionId, _KnownMark] = msgspec.field(default_factory=lambda: BoundedDict(_KEPT))
+    _telling: BoundedDict[SessionId, _KnownMark] = msgspec.field(default_factory=lambda: BoundedDict(_KEPT))
+    _syncs: Tasks = msgspec.field(default_factory=Tasks)
+
+    def __post_init__(self) -> None:
         """The provider is the first one among the sources of tools."""
-        self._provider = next((source for source in sources if isinstance(source, MemoryProvider)), None)
-        self._people = people
-        self._tools = tools
-        self._store = store
-        self._settings = settings
-        # The state of memory that sessions know, and the one that they are being told.
-        self._known: BoundedDict[SessionId, _KnownMark] = BoundedDict(_KEPT)
-        self._telling: BoundedDict[SessionId, _KnownMark] = BoundedDict(_KEPT)
-        self._syncs = Tasks()
+        found = (source for source in self._sources if isinstance(source, MemoryProvider))
+        self._provider = next(found, None)
 
     @property
     def provider(self) -> MemoryProvider | None:
@@ -119,8 +117,7 @@ class Memories:
         return self._note(f"recalled:{turn.id}", f"{_RECALLED}{text}\n]", turn) if text else None
 
     def _note(self, key: str, text: str, turn: Turn) -> Note:
-        message = self._settings.user_message((Text(text),), turn.accepted_at)
-        return Note(key, text, message.stamp if message else "")
+        return Note(key, text, self._settings.stamp(turn.accepted_at))
 
     # -- providers that follow turns ------------------------------------------------------------------------
 

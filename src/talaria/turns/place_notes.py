@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
+
 from talaria.agent.warm import WarmAgent
 from talaria.cluster.chat_places import ChatPlaces
 from talaria.cluster.membership import Membership
@@ -73,22 +75,14 @@ async def keep_places(
         yield LossNotes(chats, store, workspaces.folders, notes.settings, notes.clock)
 
 
-class LossNotes:
+class LossNotes(msgspec.Struct, eq=False):
     """The notes of chats that this member took over from a place that is gone. A `NoteSource`."""
 
-    def __init__(
-        self,
-        places: ChatPlaces,
-        store: Store,
-        folder_of: Callable[[ChatKey], Path],
-        settings: TurnSettings,
-        clock: Clock,
-    ) -> None:
-        self._places = places
-        self._store = store
-        self._folder_of = folder_of
-        self._settings = settings
-        self._clock = clock
+    _places: ChatPlaces
+    _store: Store
+    _folder_of: Callable[[ChatKey], Path]
+    _settings: TurnSettings
+    _clock: Clock
 
     async def waiting(self, turn: Turn, agent: WarmAgent, *, is_first: bool) -> list[Note]:
         chat_key = turn.chat_key
@@ -128,29 +122,23 @@ def _has_files(folder: Path) -> bool:
         return False
 
 
-class ProcessWatch:
+class ProcessWatch(msgspec.Struct, eq=False):
     """Compares the background processes of this place with the rows of their sessions and chats.
 
     Another member may have ended a session, or taken its chat over: then its processes here end. The chat's
     row gets the names of those that run, for the note of a loss.
     """
 
-    def __init__(
-        self,
-        places: ChatPlaces,
-        store: Store,
-        cluster: ClusterStore,
-        processes: BackgroundProcesses,
-        clock: Clock,
-    ) -> None:
-        self._places = places
-        self._store = store
-        self._cluster = cluster
-        self._processes = processes
-        self._clock = clock
-        self._noted: dict[ChatKey, tuple[str, ...]] = {}
-        self._woken = asyncio.Event()
-        processes.watchers.append(self._woken.set)
+    _places: ChatPlaces
+    _store: Store
+    _cluster: ClusterStore
+    _processes: BackgroundProcesses
+    _clock: Clock
+    _noted: dict[ChatKey, tuple[str, ...]] = {}
+    _woken: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._processes.watchers.append(self._woken.set)
 
     async def run(self) -> None:
         """Look every few seconds, and when a process begins or ends, until cancelled."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from talaria.agent.warm import WarmAgent
 from talaria.core.background import ProcessState
 from talaria.core.backoff import Backoff
@@ -56,25 +58,24 @@ def describe_process(process: WatchedProcess, *, with_command: bool = True) -> s
     return f"{head} ended with exit code {info.code} after {seconds:.0f} s. {hint}"
 
 
-class ProcessNotes:
+class ProcessNotes(msgspec.Struct, eq=False):
     """Tells sessions of their processes' ends. A `NoteSource`.
 
     A note joins the turn that runs before its next model call; without a turn it waits for the next one. If
     the model asked to be woken, the news is a message of its own, which joins a running turn or starts one.
     """
 
-    def __init__(
-        self, store: Store, processes: BackgroundProcesses, settings: TurnSettings, clock: Clock
-    ) -> None:
-        self._store = store
-        self.processes = processes
-        self.settings = settings
-        self.clock = clock
-        self._wake: Callable[[Inbound, SessionId], Awaitable[object]] | None = None
-        self._tasks = Tasks()
-        self.is_open = False
-        self.is_gone: Callable[[Session], Awaitable[bool]] | None = None
-        processes.on_end = self._note_end
+    _store: Store
+    processes: BackgroundProcesses
+    settings: TurnSettings
+    clock: Clock
+    _wake: Callable[[Inbound, SessionId], Awaitable[object]] | None = None
+    _tasks: Tasks = msgspec.field(default_factory=Tasks)
+    is_open: bool = False
+    is_gone: Callable[[Session], Awaitable[bool]] | None = None
+
+    def __post_init__(self) -> None:
+        self.processes.on_end = self._note_end
 
     async def open(self, wake: Callable[[Inbound, SessionId], Awaitable[object]]) -> None:
         """Find the processes of earlier gateways again, and end those whose sessions have ended meanwhile, or

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from itertools import count, islice
 from typing import Final
 
+import msgspec
+
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
 from talaria.core.ids import TurnId
@@ -27,28 +29,23 @@ _MARKS: Final = 500  # in one write
 _numbers = count(1)
 
 
-class _Known:
+class _Known(msgspec.Struct, eq=False):
     """The turn of a request, and what became of its answer. `turn_id` is None until the turn is accepted."""
 
-    __slots__ = ("accepted", "at", "digest", "has_left", "is_answered", "reader", "turn_id")
-
-    def __init__(
-        self, digest: str, at: float, turn_id: TurnId | None = None, *, is_answered: bool = False
-    ) -> None:
-        self.digest = digest
-        self.at = at
-        self.turn_id = turn_id
-        self.is_answered = is_answered
-        self.has_left: Callable[[], bool] | None = None  # while its first client waits for the answer
-        self.reader = 0  # the number of the request to which the whole answer was written
-        self.accepted: asyncio.Future[None] | None = None  # if a retry waits for it
+    digest: str
+    at: float
+    turn_id: TurnId | None = None
+    is_answered: bool = False
+    has_left: Callable[[], bool] | None = None  # while its first client waits for the answer
+    reader: int = 0  # the number of the request to which the whole answer was written
+    accepted: asyncio.Future[None] | None = None  # if a retry waits for it
 
     def is_broken(self) -> bool:
         """Return whether a connection broke before the whole answer was written to any client."""
         return not self.is_answered and (self.has_left is None or self.has_left())
 
 
-class ClientRequest:
+class ClientRequest(msgspec.Struct, eq=False):
     """A request that its client may send again.
 
     `digest` stands for the caller, the chat and the whole request. `is_retry`: the client says that it has
@@ -56,14 +53,11 @@ class ClientRequest:
     tells `RecentRequests` what becomes of the answer.
     """
 
-    __slots__ = ("digest", "has_left", "is_retry", "known", "number")
-
-    def __init__(self, digest: str, has_left: Callable[[], bool], *, is_retry: bool) -> None:
-        self.digest = digest
-        self.is_retry = is_retry
-        self.has_left = has_left
-        self.known: _Known | None = None
-        self.number = next(_numbers)
+    digest: str
+    has_left: Callable[[], bool]
+    is_retry: bool
+    known: _Known | None = None
+    number: int = msgspec.field(default_factory=_numbers.__next__)
 
 
 class RecentRequests:

@@ -45,7 +45,7 @@ from talaria.turns.crashes import MAX_CRASHES, Quarantine
 from talaria.turns.decisions import Decisions
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
-from talaria.turns.slash import COMPACT, asks_model, read_exchanges
+from talaria.turns.slash import COMPACT, SlashCommands, asks_model, read_exchanges
 from talaria.turns.states import ENDING, INTERRUPTIONS, LiveState
 from talaria.turns.titles import Titles
 
@@ -94,9 +94,8 @@ class Runner:
         self._titles = titles
         self._settings = settings
         self._clock = agents.clock
-        self._commands = CommandRunner(
-            store, keeper, agents, live, settings, decisions=decisions, end_session=end_session
-        )
+        slash = SlashCommands(store, agents, live, settings, decisions)
+        self._commands = CommandRunner(store, keeper, agents, live, slash, decisions, end_session)
         self._quarantine = Quarantine(store, agents.clock, live)
         self._load = load or Load()
         self._is_leaving = False

@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 
+import msgspec
 from msgspec import UNSET
 
 from talaria.core.clock import Clock
@@ -41,7 +42,7 @@ MAX_TEXT = 256 << 10  # characters
 _HTTP = "http"
 
 
-class ChatSender:
+class ChatSender(msgspec.Struct, eq=False):
     """Writes messages for chats. `find_address` returns the platform's address of a chat, None for a chat
     that fetches its messages, and raises `BadRequest` for a chat that cannot be written to.
 
@@ -49,31 +50,21 @@ class ChatSender:
     messages.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        settings: TurnSettings,
-        find_address: Callable[[ChatAddress], str | None],
-        folders: ChatFolders,
-        *,
-        secrets: SecretRegistry,
-        clock: Clock,
-        live: LiveTurns | None = None,
-        wake: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._store = store
-        self._settings = settings
-        self.find_address = find_address
-        self._folders = folders
-        self._secrets = secrets
-        self._clock = clock
-        self._live = live
-        self._wake = wake
-        self._waiting: dict[SessionId, LiveTurn | None] = {}  # the turn that is known to run
-        self._is_known = False  # whether all sessions for which messages wait are in `_waiting`
-        self._woken = asyncio.Event()
-        if live is not None:
-            live.observe(self._watch)
+    _store: Store
+    _settings: TurnSettings
+    find_address: Callable[[ChatAddress], str | None]
+    _folders: ChatFolders
+    secrets: SecretRegistry
+    clock: Clock
+    live: LiveTurns | None = None
+    wake: Callable[[], None] = lambda: None
+    _waiting: dict[SessionId, LiveTurn | None] = {}  # the turn that is known to run
+    _is_known: bool = False  # whether all sessions for which messages wait are in `_waiting`
+    _woken: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        if self.live is not None:
+            self.live.observe(self._watch)
 
     def _watch(self, live: LiveTurn) -> None:
         """Let the chat that a run replies to have the reply in its log."""
@@ -82,7 +73,7 @@ class ChatSender:
 
     def look(self) -> None:
         """Deliver and log what other orders of the store may have written."""
-        self._wake()
+        self.wake()
         self._is_known = False
         self._woken.set()
 
@@ -120,7 +111,7 @@ class ChatSender:
 
         Raises `BadRequest`, `ToolError` for a file, `IdempotencyConflict`, `StoreError`.
         """
-        text = self._secrets(message.text)
+        text = self.secrets(message.text)
         if not (text.strip() or message.files):
             raise BadRequest("The message is empty.", "Write something, or name a file.")
         if len(text) > MAX_TEXT:
@@ -131,7 +122,7 @@ class ChatSender:
         address = self.find_address(ChatAddress.parse(message.chat_key)) if place is None else place.address
         turn_id = new_turn_id()
         files = await asyncio.to_thread(self._copy, message, turn_id) if message.files else ()
-        entry = Announcement(text, self._settings.stamp(self._clock.now()), message.is_untrusted or UNSET)
+        entry = Announcement(text, self._settings.stamp(self.clock.now()), message.is_untrusted or UNSET)
         names = "\n".join(message.files)
         order = SendMessage(
             turn_id,
@@ -151,9 +142,9 @@ class ChatSender:
     async def _write(self, order: SendMessage) -> SentTurn:
         sent = await self._store.send(order)
         if not sent.is_duplicate:
-            self._wake()
-            if self._live is not None and self._live.feed.listeners:
-                self._live.feed.tell(LiveTurn.recorded(sent.turn, self._clock))
+            self.wake()
+            if self.live is not None and self.live.feed.listeners:
+                self.live.feed.tell(LiveTurn.recorded(sent.turn, self.clock))
         if not sent.is_logged:
             self._wait(sent.turn.session_id, sent.turn.chat_key)
         return sent
@@ -174,7 +165,7 @@ class ChatSender:
         )
 
     def _check(self, data: bytes) -> None:
-        if names := self._secrets.redactor.names_in(data):
+        if names := self.secrets.redactor.names_in(data):
             what = f"The file holds a secret of the gateway ({', '.join(names)}) and is not sent."
             raise ToolError(what, "Take it out of the file first.")
 
@@ -182,7 +173,7 @@ class ChatSender:
 
     def _wait(self, session_id: SessionId, chat_key: ChatKey | None = None) -> None:
         """Log what waits for the session when its turn is over."""
-        running = self._live.running_in(chat_key) if self._live is not None and chat_key else None
+        running = self.live.running_in(chat_key) if self.live is not None and chat_key else None
         if session_id not in self._waiting:
             self._woken.set()
         elif running is None or self._waiting[session_id] is running:
@@ -200,7 +191,7 @@ class ChatSender:
             for session_id in tuple(self._waiting):
                 await self._announce(session_id)
             if self._waiting:
-                await sleep_until_woken(self._clock, _LOOK_SECONDS, self._woken)
+                await sleep_until_woken(self.clock, _LOOK_SECONDS, self._woken)
             else:
                 await self._woken.wait()
 

@@ -95,21 +95,18 @@ class _Model(msgspec.Struct, frozen=True):
         return self.abilities is None or self.abilities.tools is not False
 
 
-class SlashCommands:
+class SlashCommands(msgspec.Struct, eq=False):
     """Carries out the built-in commands. The handlers in the table are its methods.
 
     A handler raises `TalariaError` for a failure that the person should read. After a kill the command runs
     again, so what a handler does before its result is committed may be done twice.
     """
 
-    def __init__(
-        self, store: Store, agents: Agents, live: LiveTurns, settings: TurnSettings, decisions: Decisions
-    ) -> None:
-        self._store = store
-        self._agents = agents
-        self._live = live
-        self._settings = settings
-        self._decisions = decisions
+    _store: Store
+    _agents: Agents
+    _live: LiveTurns
+    _settings: TurnSettings
+    _decisions: Decisions
 
     async def run(self, command: Command, turn: Turn) -> CommandResult:
         """Carry out the command of a turn. An unknown one is answered with a guess."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+import msgspec
 
 from talaria.access.egress import may_open, read_seen
 from talaria.core.bounded import BoundedDict
@@ -18,7 +21,7 @@ from talaria.tools.tool import SessionTrust
 _MARKS_KEPT = 256
 
 
-class FolderTrust:
+class FolderTrust(msgspec.Struct, eq=False):
     """The folders that untrusted content may have reached. Shared by all turns of the process.
 
     A chat works in its own folder and in that of its project, which `find_project` returns; a job works in
@@ -27,11 +30,10 @@ class FolderTrust:
     the truth, because another gateway may have marked or cleared a folder.
     """
 
-    def __init__(self, taints: Taints, find_project: Callable[[ChatKey], Path | None], clock: Clock) -> None:
-        self._taints = taints
-        self._find_project = find_project
-        self._clock = clock
-        self._marked: BoundedDict[FolderName, None] = BoundedDict(_MARKS_KEPT)
+    _taints: Taints
+    _find_project: Callable[[ChatKey], Path | None]
+    _clock: Clock
+    _marked: BoundedDict[FolderName, None] = msgspec.field(default_factory=partial(BoundedDict, _MARKS_KEPT))
 
     def is_marked(self, chat_key: ChatKey) -> bool:
         """Return whether this process has marked a folder of the chat lately, and has not cleared it."""
@@ -64,18 +66,15 @@ class FolderTrust:
         return folder_names(asking_chat(chat_key), self._find_project(chat_key))
 
 
-class TurnTrust(SessionTrust):
+class TurnTrust(SessionTrust, msgspec.Struct, eq=False):
     """The trust of one turn. `has_untrusted` says whether untrusted content is in what the model sees now.
     The run of a job has the grants of its job too."""
 
-    def __init__(
-        self, store: Store, folders: FolderTrust, turn: Turn, has_untrusted: Callable[[], bool]
-    ) -> None:
-        self._store = store
-        self._folders = folders
-        self._turn = turn
-        self._has_untrusted = has_untrusted
-        self._was_tainted: bool | None = None  # the folder, when this turn first used it
+    _store: Store
+    _folders: FolderTrust
+    _turn: Turn
+    _has_untrusted: Callable[[], bool]
+    _was_tainted: bool | None = None  # the folder, when this turn first used it
 
     async def is_granted(self, digest: str) -> bool:
         order, store = self._turn.inbound.order, self._store

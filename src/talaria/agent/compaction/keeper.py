@@ -97,25 +97,17 @@ class CompactionOutcome(msgspec.Struct, frozen=True):
     failure: str = ""
 
 
-class ContextKeeper:
+class ContextKeeper(msgspec.Struct, eq=False):
     """Keeps the context of one turn. `note` is what people are told of it with the reply."""
 
-    def __init__(
-        self,
-        means: Compaction,
-        turn: Turn,
-        agent: WarmAgent,
-        journal: Journal,
-        emit: Callable[[Event], None],
-    ) -> None:
-        self._means = means
-        self._turn = turn
-        self._agent = agent
-        self._journal = journal
-        self._emit = emit
-        self._limits: dict[tuple[str, str], WindowLimits] = {}
-        self._has_relieved = False
-        self.note = ""
+    _means: Compaction
+    _turn: Turn
+    _agent: WarmAgent
+    _journal: Journal
+    _emit: Callable[[Event], None]
+    _limits: dict[tuple[str, str], WindowLimits] = {}
+    _has_relieved: bool = False
+    note: str = ""
 
     async def fit(self, view: WarmAgent) -> None:
         """Compact what `view` shows if the next request would be too large. Cheap if it is not.

@@ -241,24 +241,22 @@ def megabytes(count: int) -> str:
     return f"{count / 1e6:.0f}" if count >= 10_000_000 else f"{count / 1e6:.1f}"
 
 
-class ProgressMeter:
+class ProgressMeter(msgspec.Struct, eq=False):
     """Reports snapshots of one download.
 
     The rate counts received bytes only: neither the bytes that were here before, nor those that are fetched
     again after a source has failed, change it.
     """
 
-    def __init__(
-        self, model: str, total: int, now: Callable[[], float], report: Callable[[FetchProgress], None]
-    ) -> None:
-        self._model = model
-        self._total = total
-        self._now = now
-        self._report = report
-        self._done: int | None = None
-        self._received = 0
-        self._samples: deque[tuple[float, int]] = deque()  # a time, and the bytes received by then
-        self.source = ""
+    _model: str
+    _total: int
+    _now: Callable[[], float]
+    _report: Callable[[FetchProgress], None]
+    _done: int | None = None
+    _received: int = 0
+    # A time, and the bytes received by then.
+    _samples: deque[tuple[float, int]] = msgspec.field(default_factory=deque)
+    source: str = ""
 
     def at(self, done: int, stage: FetchStage = FetchStage.FETCHING) -> None:
         """Report that the file has `done` bytes."""
