@@ -49,7 +49,7 @@ class FallbackRig:
         return await self.end(await self.rig.submit(text, name))
 
     async def end(self, receipt: LiveTurn) -> tuple[Turn, list[Event]]:
-        events = [event async for _, event in self.rig.turns.follow(receipt)]
+        events = [event async for _, event in receipt.follow()]
         return await self.rig.turns.wait(receipt), events
 
     async def messages(self, name: str = "one") -> list[object]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.scripted_model import ScriptedModels
+from talaria.agent.transcript import Transcript
 from talaria.agent.warm import AgentBuilder, WarmAgent, load_agent
 from talaria.core.entries import Entry, EntryBody, Hidden, ReasoningSet, Revision, SpecSet, TitleSet
 from talaria.core.errors import StoreError
@@ -36,7 +37,7 @@ def log(*bodies: EntryBody) -> list[Entry]:
 
 
 def agent() -> WarmAgent:
-    return WarmAgent(SESSION, SPEC, "", OpenAIChat())
+    return WarmAgent(SESSION, SPEC, "", Transcript(OpenAIChat(), SPEC.spec))
 
 
 ENTRIES = log(

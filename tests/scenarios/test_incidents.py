@@ -211,7 +211,7 @@ async def test_each_turn_speaks_to_its_own_followers_over_one_agent(tmp_path: Pa
 
         async def told(text: str) -> list[Event]:
             receipt = await here.rig.submit(text)
-            return [event async for _, event in here.rig.turns.follow(receipt)]
+            return [event async for _, event in receipt.follow()]
 
         first, second = await told("[[reply alpha]]"), await told("[[reply beta]]")
         assert (first[-1], second[-1]) == (Done("alpha"), Done("beta"))
@@ -366,7 +366,7 @@ async def test_a_turn_goes_on_when_its_agent_is_to_be_evicted(tmp_path: Path) ->
         assert (turn.state, turn.reply) == (TurnState.DONE, "4")
         assert here.held() == set(), "it left when its turn had ended"
         assert (await here.rig.say("[[history]]")).reply == "6"
-    assert not {"client", "endpoint", "model"} & set(WarmAgent.__slots__), "it has no client to lose"
+    assert not {"client", "endpoint", "model"} & set(WarmAgent.__struct_fields__), "it has no client to lose"
 
 
 # -- live: rows 33 to 36

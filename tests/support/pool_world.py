@@ -51,7 +51,7 @@ class GuardedAgent(WarmAgent):
     the closer keeps what is raised in it to itself."""
 
     def __init__(self, built: WarmAgent, protests: list[str]) -> None:
-        for name in WarmAgent.__slots__:
+        for name in WarmAgent.__struct_fields__:
             setattr(self, name, getattr(built, name))
         self.users = 0
         self._protests = protests

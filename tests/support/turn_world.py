@@ -314,7 +314,7 @@ class TurnWorld:
                 await asyncio.sleep(self._random.uniform(0, 0.3))
                 await rig.turns.cancel(receipt)
             case 3:
-                async with aclosing(rig.turns.follow(receipt)) as events:
+                async with aclosing(receipt.follow()) as events:
                     async for _ in events:
                         if self._random.random() < 0.1:
                             break

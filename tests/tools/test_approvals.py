@@ -219,7 +219,7 @@ async def test_a_turn_waits_for_the_approval_of_a_risky_call(
     store = MemoryStore(SystemClock())
     async with start(store, tmp_path, tools=lambda tools: tools.with_tools([shell])) as rig:
         live = await rig.submit('[[call shell {"command": "ls \u202e"}]]')
-        async for _, event in rig.turns.follow(live):
+        async for _, event in live.follow():
             if isinstance(event, QuestionAsked):
                 assert event.text.startswith('shell\n{\n  "command": "ls \\u202e"\n}')
                 assert f"Folder: {tmp_path}" in event.text and "Sandbox: auto" in event.text
@@ -235,7 +235,7 @@ async def test_an_answer_is_the_result_of_the_call_that_asked(tmp_path: Path) ->
     store = MemoryStore(SystemClock())
     async with start(store, tmp_path) as rig:
         live = await rig.submit('[[call ask_user {"question": "Red?"}]]')
-        async for _, event in rig.turns.follow(live):
+        async for _, event in live.follow():
             if isinstance(event, QuestionAsked):
                 await rig.turns.decide(event.question_id, "blue", "person")
         assert (await rig.turns.wait(live)).reply == "Tool results: blue"

@@ -88,7 +88,7 @@ async def test_hostile_globs_do_not_hold_up_another_chats_read(tmp_path: Path) -
 
         async def follow() -> None:
             nonlocal listed
-            async for _, event in rig.turns.follow(hostile):
+            async for _, event in hostile.follow():
                 listed += isinstance(event, ToolFinished)
 
         following = asyncio.create_task(follow())

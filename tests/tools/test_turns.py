@@ -47,7 +47,7 @@ async def test_output_of_a_call_is_heard_between_its_start_and_its_end(tmp_path:
     events: list[Event] = []
     async with rig_with(talk, tmp_path) as rig:
         receipt = await rig.submit("[[call probe {}]][[reply fine]]")
-        async for _, event in rig.turns.follow(receipt):
+        async for _, event in receipt.follow():
             if isinstance(event, (ToolStarted, ToolOutput, ToolFinished)):
                 events.append(event)
             if isinstance(event, ToolOutput):
@@ -68,7 +68,7 @@ async def test_output_that_was_not_read_is_joined_for_each_call(tmp_path: Path) 
     async with rig_with(talk, tmp_path) as rig:
         receipt = await rig.submit("[[call probe {}]]+[[call probe {}]][[reply fine]]")
         await rig.turns.wait(receipt)
-        events = [event async for _, event in rig.turns.follow(receipt)]
+        events = [event async for _, event in receipt.follow()]
     assert [event.text for event in events if isinstance(event, ToolOutput)] == ["one two three "] * 2
 
 

@@ -195,7 +195,7 @@ async def test_a_turn_waits_for_a_disk_that_fails_and_is_answered_when_it_works(
         said = await messages(store, receipt.turn.session_id)
         assert_well_formed(said)
         assert isinstance(said[-2], UserMessage) and said[-2].text == "and me?"
-        events = [event async for _, event in rig.turns.follow(receipt)]
+        events = [event async for _, event in receipt.follow()]
         assert Reset() in events and events[-1] == Done("done")
 
 
@@ -223,7 +223,7 @@ async def test_what_cannot_be_stored_fails_its_turn_once(tmp_path: Path) -> None
         assert turn.state is TurnState.FAILED
         assert len(rig.model.bodies) == 1
         assert turn.error is not None
-        assert [event async for _, event in rig.turns.follow(receipt)][-1] == Failed(turn.error)
+        assert [event async for _, event in receipt.follow()][-1] == Failed(turn.error)
 
 
 async def test_a_turn_that_is_over_elsewhere_is_let_go(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ async def test_a_lease_that_ran_out_while_the_machine_slept_is_taken_again(tmp_p
         await clock.play(1)
         assert (await soon(rig, receipt)).reply == "You said: hello"
         assert (await soon(rig, behind)).reply == "You said: me too"
-        events = [event async for _, event in rig.turns.follow(receipt)]
+        events = [event async for _, event in receipt.follow()]
         assert events[0] == Reset() and isinstance(events[-1], Done)
         assert len(rig.model.bodies) == 3
 
@@ -346,7 +346,7 @@ async def test_followers_that_leave_a_silent_turn_leave_nothing_behind(rig: Rig)
         return sum(issubclass(type(thing), asyncio.Future) for thing in gc.get_objects())
 
     async def look() -> None:
-        async for _ in rig.turns.follow(receipt):
+        async for _ in receipt.follow():
             pass
 
     before = futures()
@@ -368,7 +368,7 @@ async def test_following_an_unsettled_turn_that_another_owner_has_tells_nothing(
     await rig.turns.wait(receipt)
     found = await rig.turns.find(receipt.turn.id)
     assert found.state is LiveState.LET_GO and not found.turn.state.is_final
-    assert [event async for _, event in rig.turns.follow(found)] == []
+    assert [event async for _, event in found.follow()] == []
     assert (await rig.turns.cancel(found)).state is TurnState.RUNNING
 
 

@@ -99,7 +99,7 @@ async def test_a_hidden_tool_is_found_and_called_and_everything_names_it(
         assert len(told(rig.model.bodies[-1])) <= SETTINGS.search_above
 
         live = await rig.submit(calling("mcp_home_lamp", where="here") + "[[reply done]]")
-        events: list[Event] = [event async for _, event in rig.turns.follow(live)]
+        events: list[Event] = [event async for _, event in live.follow()]
         turn = await rig.turns.wait(live)
         assert turn.reply == "done"
         [started] = [event for event in events if isinstance(event, ToolStarted)]
@@ -120,7 +120,7 @@ async def test_a_person_is_asked_about_the_inner_call(store: Store, tmp_path: Pa
     door = server_tool("mcp_home_door", "Opens the door.", risk=Risk.HIGH)
     async with rig_with(store, tmp_path, home_with(door)) as rig:
         live = await rig.submit(calling("mcp_home_door", where="front"))
-        async for _, event in rig.turns.follow(live):
+        async for _, event in live.follow():
             if isinstance(event, QuestionAsked):
                 break
         [question] = await store.questions(live.turn.id)

@@ -24,7 +24,7 @@ from talaria.turns.live import LiveTurn
 
 
 async def follow(rig: Rig, receipt: LiveTurn, after: int = 0) -> list[Event]:
-    return [event async for _, event in rig.turns.follow(receipt, after)]
+    return [event async for _, event in receipt.follow(after)]
 
 
 async def messages(store: Store, session_id: SessionId) -> list[Message]:

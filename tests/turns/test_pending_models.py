@@ -52,7 +52,7 @@ async def test_a_message_is_saved_told_of_and_answered_when_the_model_is_here(
 
 
 async def _events(rig: Rig, receipt: LiveTurn) -> list[Event]:
-    return [event async for _, event in rig.turns.follow(receipt)]
+    return [event async for _, event in receipt.follow()]
 
 
 async def test_dying_while_it_waits_is_no_attempt_however_often(store: MemoryStore, tmp_path: Path) -> None:

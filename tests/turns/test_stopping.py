@@ -64,7 +64,7 @@ def assert_well_formed(said: list[Message]) -> None:
 
 async def test_stopping_a_streaming_answer_keeps_what_was_said(rig: Rig) -> None:
     receipt = await rig.submit("[[chunks 3]][[chunk-delay 0.02]][[cut 2]][[words 3]]")
-    async for _, event in rig.turns.follow(receipt):
+    async for _, event in receipt.follow():
         if isinstance(event, Delta):
             break
     turn = await rig.turns.cancel(receipt)
@@ -105,7 +105,7 @@ async def test_a_turn_stopped_in_the_queue_never_begins(rig: Rig) -> None:
     await asyncio.sleep(0)
     await rig.turns.cancel(first)
     assert (await stopping).state is TurnState.CANCELLED
-    assert [event async for _, event in rig.turns.follow(second)][-1] == Cancelled("")
+    assert [event async for _, event in second.follow()][-1] == Cancelled("")
     said = await messages(rig.store, first.turn.session_id)
     assert [message.text for message in said if isinstance(message, UserMessage)] == ["[[hang]]"]
 
@@ -337,7 +337,7 @@ async def test_a_turn_that_lost_its_lease_stops_without_a_word(store: Store, tmp
         await store.reclaim(OwnerId("own_another"))
         await store.hold(receipt.turn.session_id, OwnerId("own_another"), 30)
         await rig.keeper.renew()
-        events = [event async for _, event in rig.turns.follow(receipt)]
+        events = [event async for _, event in receipt.follow()]
         assert events == []
         record = await store.turn_record(receipt.turn.id)
         assert record is not None and record.turn.state is TurnState.RUNNING

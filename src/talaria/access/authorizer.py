@@ -187,7 +187,10 @@ class Authorizer:
         self.change_allowed(allowed)
         self._clock = clock
         self._limits = limits or PairingLimits()
-        self._silence = _SilenceCache()
+        # Strangers who get no answer before a time that the store named, so that their further messages cost
+        # no write. An empty user id stands for everybody else on the channel. If the oldest entry was
+        # dropped, the store decides again.
+        self._silence: BoundedDict[tuple[str, str], float] = BoundedDict(_REMEMBERED)
 
     def change_allowed(self, allowed: Mapping[str, Iterable[int | str]]) -> None:
         """Replace the configured user ids, from the next message on."""
@@ -209,7 +212,8 @@ class Authorizer:
         code = _presented_code(said)
         if code is not None and isinstance(await self._redeem(actor, code), Paired):
             return pairing.welcome_text()
-        if self._silence.covers(actor.channel, actor.user_id, self._clock.now()):
+        of_channel = self._silence.get((actor.channel, ""), 0.0)
+        if self._clock.now() < self._silence.get((actor.channel, actor.user_id), of_channel):
             return None
         return await self._ask(actor)
 
@@ -227,7 +231,7 @@ class Authorizer:
         admission = await self._pairings.redeem(RedeemInvitation(actor.person, hash_code(code), self._limits))
         match admission:
             case Paired():
-                self._silence.end(actor.channel, actor.user_id)
+                self._silence.pop((actor.channel, actor.user_id), None)
                 _log.info("%s user %s was paired by an invitation", actor.channel, actor.user_id)
             case WrongCode():
                 _log.warning("%s user %s presented a wrong invitation", actor.channel, actor.user_id)
@@ -242,37 +246,18 @@ class Authorizer:
         asked = await self._pairings.ask(RequestPairing(actor.person, hash_code(code), self._limits))
         match asked:
             case RequestOpened():
-                self._silence.begin(*who, self._clock.now() + self._limits.pause_seconds)
+                self._silence[who] = self._clock.now() + self._limits.pause_seconds
                 _log.info("%s user %s asks to be paired", actor.channel, actor.user_id)
                 return pairing.code_text(code, self._limits.code_seconds)
             case RequestPending(may_tell=may_tell, quiet_until=quiet_until):
-                self._silence.begin(*who, quiet_until)
+                self._silence[who] = quiet_until
                 return pairing.waiting_text() if may_tell else None
             case RequestsFull(until=until):
-                self._silence.begin(actor.channel, "", until)
+                self._silence[actor.channel, ""] = until
                 _log.warning("too many strangers write on %s: no more codes for a while", actor.channel)
                 return None
             case _:
                 assert_never(asked)
-
-
-class _SilenceCache:
-    """Strangers who get no answer before a time that the store named, so that their further messages cost no
-    write. The oldest entry is dropped when the cache is full; the store then decides again."""
-
-    def __init__(self) -> None:
-        self._until: BoundedDict[tuple[str, str], float] = BoundedDict(_REMEMBERED)
-
-    def covers(self, channel: str, user_id: str, now: float) -> bool:
-        whole_channel = self._until.get((channel, ""), 0.0)
-        return now < self._until.get((channel, user_id), whole_channel)
-
-    def begin(self, channel: str, user_id: str, until: float) -> None:
-        """An empty user id stands for everybody else on the channel."""
-        self._until[channel, user_id] = until
-
-    def end(self, channel: str, user_id: str) -> None:
-        self._until.pop((channel, user_id), None)
 
 
 def _presented_code(said: str) -> Code | None:

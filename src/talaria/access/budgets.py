@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, tzinfo
 
+import msgspec
+
 from talaria.access.settings import BudgetSettings
 from talaria.core.clock import Clock
 from talaria.core.errors import OverBudget
@@ -39,7 +41,7 @@ from talaria.core.spending import (
     show_usd,
     to_usd,
 )
-from talaria.core.turns import RunOrder, Turn
+from talaria.core.turns import Turn
 from talaria.observe.metrics import Metrics
 from talaria.store.store import Store
 
@@ -53,8 +55,8 @@ _SHORTEST_ANSWER = 256  # tokens; with fewer, a run is stopped rather than cut s
 
 
 class Budgets:
-    """The spending of all turns. `price` returns the price of a provider's model. Days begin at midnight in
-    `zone`, None being the machine's time zone."""
+    """The caps and prices for all turns, and what was spent. `price` returns the price of a provider's model.
+    Days begin at midnight in `zone`, None being the machine's time zone."""
 
     def __init__(
         self,
@@ -66,16 +68,16 @@ class Budgets:
         clock: Clock,
         zone: tzinfo | None = None,
     ) -> None:
-        self._store = store
-        self._metrics = metrics
+        self.store = store
+        self.metrics = metrics
         self._clock = clock
         self._zone = zone
         self.change(settings, price)
 
     def change(self, settings: BudgetSettings, price: Callable[[str, str], Price | None]) -> None:
         """Apply other caps and prices from the next call on. Reservations stay as they are."""
-        self._settings = settings
-        self._price = price
+        self.settings = settings
+        self.price = price
         limits = {
             Scope.DAY: settings.per_day_usd,
             Scope.USER: settings.per_user_daily_usd,
@@ -91,16 +93,16 @@ class Budgets:
     async def account(self, turn: Turn | None = None, model: str = "") -> Account:
         """Return what was spent today; with a turn, also by its session and its user. `model` is that of the
         session."""
-        since, until = day_of(self._clock.now(), self._zone)
+        since, until = self.today()
         whose = (
             SpendingQuery(SessionId(""), "", since)
             if turn is None
             else SpendingQuery(turn.session_id, user_of(turn), since)
         )
-        spending = await self._store.spending(whose)
+        spending = await self.store.spending(whose)
         provider, _, name = model.partition("/")
-        is_priced = bool(name) and self._price(provider, name) is not None
-        return Account(spending, self.caps, self._moment(until), is_priced)
+        is_priced = bool(name) and self.price(provider, name) is not None
+        return Account(spending, self.caps, self.moment(until), is_priced)
 
     async def status(self) -> dict[str, object]:
         """Return what was spent today, what is reserved, and the caps, for operators."""
@@ -115,142 +117,24 @@ class Budgets:
             "resets": account.resets,
         }
 
-    def charge(self, user: str, attempt: int, call: PlannedCall, completion: Completion) -> UsageWrite:
-        """Return the usage of a call that ended. If the provider did not report it, it is estimated."""
-        tokens = bounded(completion.usage)
-        if tokens == TokenUsage() and not completion.without_model:
-            said = completion.message
-            size = _size(
-                said.text, *(part for used in said.tool_calls for part in (used.name, used.arguments))
-            )
-            size += _size(*(thought.text for thought in said.reasoning))
-            return self.charge_cut(user, attempt, call, size, has_reasoned=bool(said.reasoning))
-        price = self._price(call.provider, call.model)
-        amount = None if price is None else cost(tokens, price)
-        return self._spend(UsageWrite(call.n, call.provider, call.model, tokens, amount, user, attempt))
+    def today(self) -> tuple[float, float]:
+        """Return when this day began and when it ends."""
+        return day_of(self._clock.now(), self._zone)
 
-    def charge_cut(
-        self, user: str, attempt: int, call: PlannedCall, output_bytes: int, *, has_reasoned: bool
-    ) -> UsageWrite:
-        """Return an estimate of the usage of a call of which `output_bytes` of output arrived."""
-        price = self._price(call.provider, call.model)
-        output = -(-output_bytes // BYTES_PER_TOKEN)
-        amount = None
-        if price is not None:
-            longest = self._max_output(call, price)
-            output = longest if call.reasons or has_reasoned else min(output, longest)
-            amount = most(_input(call), output, price)
-        tokens = TokenUsage(_input(call), output=output)
-        return self._spend(
-            UsageWrite(call.n, call.provider, call.model, tokens, amount, user, attempt, is_estimate=True)
-        )
-
-    def _spend(self, call: UsageWrite) -> UsageWrite:
-        if call.cost is not None:
-            self._metrics.money_spent(call.provider, call.model, call.cost)
-        return call
-
-    async def reserve(self, turn: Turn, attempt: int, call: PlannedCall) -> None:
-        """Reserve the most that an attempt can cost. Raises `OverBudget`."""
-        price = self._price(call.provider, call.model)
-        if price is None:
-            caps = (*self.caps, *(run_caps(turn) if self._settings.per_job_run_usd else ()))
-            if not caps:
-                return  # only the usual cap of a run is there, and nothing tells what the run costs
-            raise _unknown_price(f"{call.provider}/{call.model}", caps)
-        output = self._max_output(call, price)
-        amount = most(_input(call), output, price)
-        if not amount:
-            return
-        since, until = day_of(self._clock.now(), self._zone)
-        order = Reserve(
-            turn.session_id,
-            call.fence,
-            turn.id,
-            call.n,
-            user_of(turn),
-            amount,
-            since,
-            (*run_caps(turn), *self._caps_of(turn)),
-            attempt,
-            call.provider,
-            call.model,
-            _input(call),
-            output,
-            0 if (run := turn.inbound.order) is None else run.spent,
-            call.owner,
-        )
-        overrun = await self._store.reserve(order)
-        if overrun is not None:
-            if amount > overrun.cap.limit:
-                raise _too_dear(overrun.cap, call, price, amount)
-            raise self._refusal(overrun, amount, until, is_scheduled=turn.inbound.gives_way)
-
-    def _caps_of(self, turn: Turn) -> tuple[Cap, ...]:
-        """Return the caps for everything. Scheduled work leaves a part of the daily ones to people."""
-        if not turn.inbound.gives_way:
-            return self.caps
-        return tuple(
-            Cap(cap.scope, cap.limit * _SCHEDULED_TENTHS // 10) if cap.scope in _DAILY else cap
-            for cap in self.caps
-        )
-
-    def longest_output(self, order: RunOrder, call: PlannedCall, spent: int) -> int | None:
-        """Return how many tokens an answer of a run may have, so that its cap is not reached by one call. If
-        too few are left for an answer, the call is refused."""
-        price = self._price(call.provider, call.model)
-        if price is None or not price.output:
-            return call.max_output
-        left = order.cap - order.spent - spent - most(_input(call), 0, price)
-        room = left * MILLION // price.output - (THINKING_TOKENS if call.reasons else 0)
-        is_enough = most(0, self._max_output(call, price), price) <= left
-        return call.max_output if is_enough else max(room, _SHORTEST_ANSWER)
-
-    def _max_output(self, call: PlannedCall, price: Price) -> int:
-        limit = min(price.max_output or self._settings.assumed_output, MOST_COUNTED)
-        if call.max_output is None:
-            return limit
-        wished = call.max_output + (THINKING_TOKENS if call.reasons else 0)
-        return min(wished, limit if price.max_output else MOST_COUNTED)
-
-    def _refusal(self, overrun: Overrun, amount: int, until: float, *, is_scheduled: bool) -> OverBudget:
-        cap, usage = overrun.cap, overrun.usage
-        what = _WHAT[cap.scope]
-        if is_scheduled and cap.scope in _DAILY:
-            what = f"the part of {what} that scheduled work may use"
-        reserved = f", {show_usd(usage.reserved)} is set aside for calls under way" if usage.reserved else ""
-        text = (
-            f"The model was not called: {what} is {show_usd(cap.limit)}, of which "
-            f"{show_usd(usage.spent)} is spent{reserved}, and this call could cost up to "
-            f"{show_usd(amount)}."
-        )
-        action = Action(Do.NEW_BUDGET) if cap.scope is Scope.SESSION else None
-        match cap.scope:
-            case Scope.SESSION:
-                way_out = str(action)
-            case Scope.RUN:
-                way_out = "Give the job less to do or a cheaper model"
-            case _:
-                way_out = f"Wait until {self._moment(until)}"
-        hint = f"{way_out}, or have the operator raise {KEYS[cap.scope]} in config.toml."
-        return OverBudget(text, hint, action=action)
-
-    def _moment(self, at: float) -> str:
+    def moment(self, at: float) -> str:
+        """Return a time for people to read."""
         moment = datetime.fromtimestamp(at, self._zone)
         return (moment if self._zone else moment.astimezone()).strftime("%Y-%m-%d %H:%M %Z")
 
 
-class TurnBudget:
-    """The money of one turn."""
+class TurnBudget(msgspec.Struct, eq=False):
+    """The money of one turn. `_attempt` counts its attempts at model calls."""
 
-    __slots__ = ("_attempt", "_budgets", "_call", "_is_reserved", "_turn")
-
-    def __init__(self, budgets: Budgets, turn: Turn, attempts: int = 0) -> None:
-        self._budgets = budgets
-        self._turn = turn
-        self._attempt = attempts
-        self._call: PlannedCall | None = None
-        self._is_reserved = False
+    _budgets: Budgets
+    _turn: Turn
+    _attempt: int = 0
+    _planned: PlannedCall | None = None
+    _is_reserved: bool = False
 
     async def reserve(self, call: PlannedCall) -> None:
         """Reserve the most that a call can cost; to be called before each attempt. One of the other methods
@@ -259,35 +143,120 @@ class TurnBudget:
         Raises `OverBudget` if a cap forbids the call, which must not be made then.
         """
         self._attempt += 1
-        self._call = call
+        self._planned = call
         self._is_reserved = bool(self._budgets.caps or run_caps(self._turn))
         if self._is_reserved:
-            await self._budgets.reserve(self._turn, self._attempt, call)
+            await self._reserve(call)
+
+    async def _reserve(self, call: PlannedCall) -> None:
+        turn, budgets, price = self._turn, self._budgets, self._price(call)
+        if price is None:
+            caps = (*budgets.caps, *(run_caps(turn) if budgets.settings.per_job_run_usd else ()))
+            if not caps:
+                return  # only the usual cap of a run is there, and nothing tells what the run costs
+            raise _unknown_price(f"{call.provider}/{call.model}", caps)
+        output = self._max_output(call, price)
+        amount = most(_input(call), output, price)
+        if not amount:
+            return
+        since, until = budgets.today()
+        order = Reserve(
+            turn.session_id,
+            call.fence,
+            turn.id,
+            call.n,
+            user_of(turn),
+            amount,
+            since,
+            (*run_caps(turn), *self._caps()),
+            self._attempt,
+            call.provider,
+            call.model,
+            _input(call),
+            output,
+            0 if (run := turn.inbound.order) is None else run.spent,
+            call.owner,
+        )
+        overrun = await budgets.store.reserve(order)
+        if overrun is not None:
+            if amount > overrun.cap.limit:
+                raise _too_dear(overrun.cap, call, price, amount)
+            raise _refusal(overrun, amount, budgets.moment(until), is_scheduled=turn.inbound.gives_way)
 
     def longest_output(self, call: PlannedCall, spent: int) -> int | None:
         """Return how many tokens the answer may have, None for as many as the model gives. `spent` is what
-        the turn has cost. The run of a job gets shorter answers as its cap comes near."""
+        the turn has cost. The run of a job gets shorter answers as its cap comes near. If too few tokens are
+        left for an answer, the call is refused."""
         order = self._turn.inbound.order
-        if order is None or not order.cap:
+        if order is None or not order.cap or (price := self._price(call)) is None or not price.output:
             return call.max_output
-        return self._budgets.longest_output(order, call, spent)
+        left = order.cap - order.spent - spent - most(_input(call), 0, price)
+        room = left * MILLION // price.output - (THINKING_TOKENS if call.reasons else 0)
+        is_enough = most(0, self._max_output(call, price), price) <= left
+        return call.max_output if is_enough else max(room, _SHORTEST_ANSWER)
 
     def charge(self, completion: Completion) -> UsageWrite:
-        """Return the usage of the attempt, which ended with this answer, with its cost."""
-        assert self._call is not None
-        return self._budgets.charge(user_of(self._turn), self._attempt, self._call, completion)
+        """Return the usage of the attempt, which ended with this answer, with its cost. If the provider did
+        not report it, it is estimated."""
+        tokens = bounded(completion.usage)
+        if tokens == TokenUsage() and not completion.without_model:
+            said = completion.message
+            size = _size(
+                said.text, *(part for used in said.tool_calls for part in (used.name, used.arguments))
+            )
+            size += _size(*(thought.text for thought in said.reasoning))
+            return self.charge_cut(size, has_reasoned=bool(said.reasoning))
+        price = self._price(self._call)
+        return self._spend(tokens, None if price is None else cost(tokens, price))
 
     def charge_cut(self, output_bytes: int, *, has_reasoned: bool) -> UsageWrite:
-        """Return an estimate of the usage of the attempt, which was sent and did not end, with its cost."""
-        assert self._call is not None
-        return self._budgets.charge_cut(
-            user_of(self._turn), self._attempt, self._call, output_bytes, has_reasoned=has_reasoned
-        )
+        """Return an estimate of the usage of the attempt, which was sent and did not end, with its cost.
+        `output_bytes` of output arrived."""
+        call = self._call
+        price, amount = self._price(call), None
+        output = -(-output_bytes // BYTES_PER_TOKEN)
+        if price is not None:
+            longest = self._max_output(call, price)
+            output = longest if call.reasons or has_reasoned else min(output, longest)
+            amount = most(_input(call), output, price)
+        return self._spend(TokenUsage(_input(call), output=output), amount, is_estimate=True)
 
     def release(self) -> tuple[int, int] | None:
         """Return the step and the number of the attempt, which was not sent, if money may be reserved."""
-        assert self._call is not None
         return (self._call.n, self._attempt) if self._is_reserved else None
+
+    @property
+    def _call(self) -> PlannedCall:
+        assert self._planned is not None
+        return self._planned
+
+    def _price(self, call: PlannedCall) -> Price | None:
+        return self._budgets.price(call.provider, call.model)
+
+    def _spend(self, tokens: TokenUsage, amount: int | None, *, is_estimate: bool = False) -> UsageWrite:
+        call, user = self._call, user_of(self._turn)
+        if amount is not None:
+            self._budgets.metrics.money_spent(call.provider, call.model, amount)
+        return UsageWrite(
+            call.n, call.provider, call.model, tokens, amount, user, self._attempt, is_estimate=is_estimate
+        )
+
+    def _caps(self) -> tuple[Cap, ...]:
+        """Return the caps for everything. Scheduled work leaves a part of the daily ones to people."""
+        caps = self._budgets.caps
+        if not self._turn.inbound.gives_way:
+            return caps
+        return tuple(
+            Cap(cap.scope, cap.limit * _SCHEDULED_TENTHS // 10) if cap.scope in _DAILY else cap
+            for cap in caps
+        )
+
+    def _max_output(self, call: PlannedCall, price: Price) -> int:
+        limit = min(price.max_output or self._budgets.settings.assumed_output, MOST_COUNTED)
+        if call.max_output is None:
+            return limit
+        wished = call.max_output + (THINKING_TOKENS if call.reasons else 0)
+        return min(wished, limit if price.max_output else MOST_COUNTED)
 
 
 KEYS = {
@@ -331,6 +300,29 @@ def _unknown_price(name: str, caps: Sequence[Cap]) -> OverBudget:
         f'Have the operator set input and output in [prices."{name}"] in config.toml, in dollars for a '
         "million tokens (0 for a free model).",
     )
+
+
+def _refusal(overrun: Overrun, amount: int, until: str, *, is_scheduled: bool) -> OverBudget:
+    cap, usage = overrun.cap, overrun.usage
+    what = _WHAT[cap.scope]
+    if is_scheduled and cap.scope in _DAILY:
+        what = f"the part of {what} that scheduled work may use"
+    reserved = f", {show_usd(usage.reserved)} is set aside for calls under way" if usage.reserved else ""
+    text = (
+        f"The model was not called: {what} is {show_usd(cap.limit)}, of which "
+        f"{show_usd(usage.spent)} is spent{reserved}, and this call could cost up to "
+        f"{show_usd(amount)}."
+    )
+    action = Action(Do.NEW_BUDGET) if cap.scope is Scope.SESSION else None
+    match cap.scope:
+        case Scope.SESSION:
+            way_out = str(action)
+        case Scope.RUN:
+            way_out = "Give the job less to do or a cheaper model"
+        case _:
+            way_out = f"Wait until {until}"
+    hint = f"{way_out}, or have the operator raise {KEYS[cap.scope]} in config.toml."
+    return OverBudget(text, hint, action=action)
 
 
 def _too_dear(cap: Cap, call: PlannedCall, price: Price, amount: int) -> OverBudget:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from talaria.agent.cache_watch import CacheSample
 from talaria.agent.transcript import Transcript
 from talaria.core.bounded import BoundedDict
@@ -32,48 +34,32 @@ RECALL_TOOL = "recall_expand"
 _ENTRY_WORK = 1 << 10  # an entry takes as long as so many bytes, besides its own
 
 
-class WarmAgent:
+class WarmAgent(msgspec.Struct, eq=False):
     """Spec, transcript bytes and revision of one session. The log has all of it, so releasing loses nothing.
 
-    `reasoning` is the session's own effort, empty if it has none. `summary` is the one in force. `workspace`
-    is a handle to what the tools act on; it cannot end anything. Agents of stateless calls have none.
+    `reasoning` is the session's own effort, empty if it has none. `summary` is the one in force, if
+    `summary_seq` is not 0. `workspace` is a handle to what the tools act on; it cannot end anything. Agents of
+    stateless calls have none.
     `cache_sample` is the last answer, for the cache watch. `has_untrusted` says whether untrusted content is
     in what the model sees. `has_heard` says that the log may tell of changes of memory, by a note or an edit.
     `measured` is the weight of the last request that was answered, and the tokens that the provider counted;
     `failed_at` the size in tokens at which the last compaction failed.
     """
 
-    __slots__ = (
-        "cache_sample",
-        "credential",
-        "failed_at",
-        "has_heard",
-        "has_untrusted",
-        "measured",
-        "pinned",
-        "reasoning",
-        "revision",
-        "session_id",
-        "summary",
-        "summary_seq",
-        "transcript",
-        "workspace",
-    )
-
-    def __init__(self, session_id: SessionId, pinned: PinnedSpec, credential: str, wire: Wire) -> None:
-        self.session_id = session_id
-        self.pinned = pinned
-        self.credential = credential
-        self.transcript = Transcript(wire, pinned.spec)
-        self.revision = Revision(0, 0)
-        self.reasoning = ""
-        self.summary_seq, self.summary = 0, Summary()  # the summary in force, if the seq is not 0
-        self.measured: tuple[int, int] | None = None
-        self.failed_at = 0
-        self.has_heard = False
-        self.has_untrusted = False
-        self.workspace: ChatWorkspace | None = None
-        self.cache_sample: CacheSample | None = None
+    session_id: SessionId
+    pinned: PinnedSpec
+    credential: str
+    transcript: Transcript
+    revision: Revision = Revision(0, 0)
+    reasoning: str = ""
+    summary_seq: int = 0
+    summary: Summary = Summary()
+    measured: tuple[int, int] | None = None
+    failed_at: int = 0
+    has_heard: bool = False
+    has_untrusted: bool = False
+    workspace: ChatWorkspace | None = None
+    cache_sample: CacheSample | None = None
 
     @property
     def size(self) -> int:
@@ -145,7 +131,7 @@ class AgentBuilder:
         """Build an agent for another spec than the session's, without a workspace. Waits while two agents are
         being built, so that many long sessions at once do not take several times their memory."""
         wire = self._models.wire(pinned.spec.provider)
-        agent = WarmAgent(session_id, pinned, self.credential(pinned), wire)
+        agent = WarmAgent(session_id, pinned, self.credential(pinned), Transcript(wire, pinned.spec))
         async with self._builds:
             await load_agent(agent, await self._store.shown_log(session_id))
         return agent

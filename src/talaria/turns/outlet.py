@@ -25,15 +25,11 @@ class ShownTurn:
         self._live = live
         self._store = store
         self._is_ours = is_ours
-        self._shown_id = live.turn.shown_id
+        self.shown_id = live.turn.shown_id
 
     @property
     def turn(self) -> Turn:
         return self._live.turn
-
-    @property
-    def shown_id(self) -> str | None:
-        return self._shown_id
 
     @property
     def is_ours(self) -> bool:
@@ -49,7 +45,7 @@ class ShownTurn:
 
     async def shown(self, platform_id: str) -> None:
         """Store the id of the message that shows the turn; the final reply will be an edit of it."""
-        self._shown_id = platform_id
+        self.shown_id = platform_id
         await self._store.show(self._live.turn.id, platform_id)
 
     async def question_message(self, question_id: QuestionId) -> str | None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.lone_gateway import LoneGateway
 from talaria.cluster.membership import Membership
 from talaria.core.errors import NotFound, StoreError
-from talaria.core.events import Event
-from talaria.core.ids import ChatKey, OwnerId, QuestionId, SessionId, TurnId
+from talaria.core.ids import OwnerId, QuestionId, SessionId, TurnId
 from talaria.core.jobs import SlotClaim
 from talaria.core.ledger import Binding, MessageName
 from talaria.core.questions import Decision
@@ -161,7 +159,10 @@ class Turns:
         await self._titles.close()
         if left:
             _log.warning("what did not finish in time is resumed by the next start: %d", left)
-            await self._yield_turns()
+            try:  # give the leases back, so that the next process can go on at once and counts no crash
+                await self._store.yield_turns(self._keeper.owner)
+            except StoreError as error:
+                _log.error("the leases of this process could not be given back: %s", error)
         for live in self.live:
             self.live.let_go(live)
         if self.other_feeds is not None:
@@ -171,13 +172,6 @@ class Turns:
         await self.requests.mark()
         self.live.feed.close()
         return left
-
-    async def _yield_turns(self) -> None:
-        """Give the leases back, so that the next process can go on at once and counts no crash."""
-        try:
-            await self._store.yield_turns(self._keeper.owner)
-        except StoreError as error:
-            _log.error("the leases of this process could not be given back: %s", error)
 
     # -- what channels do -----------------------------------------------------------------------------------
 
@@ -234,12 +228,6 @@ class Turns:
         if (live := await self._intake.find(turn_id)) is None:
             raise NotFound(f"There is no turn {turn_id}.", NO_SUCH_TURN)
         return live
-
-    async def follow(self, live: LiveTurn, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:
-        """Yield numbered events; see `LiveTurn.follow`."""
-        async with aclosing(live.follow(after)) as events:
-            async for item in events:
-                yield item
 
     async def cancel(self, live: LiveTurn) -> Turn:
         """Stop the turn and return it when it is over. A turn that is over stays as it is."""

@@ -52,13 +52,11 @@ class CompactionRequest(msgspec.Struct, frozen=True):
 
 class Plan(msgspec.Struct, frozen=True):
     """A compaction to be done. The entries up to `last` are summarised, if those are more than the summary in
-    force stands for. `source` is the tokens of what is summarised, `rest` those of what stays."""
+    force stands for."""
 
     last: int
     stubs: tuple[str, ...]
     folds: tuple[tuple[int, int], ...]
-    source: int
-    rest: int
 
 
 class _Item(msgspec.Struct):
@@ -78,7 +76,7 @@ def plan_compaction(request: CompactionRequest) -> Plan:
     before, floor = log.summary, log.floor
     turns = group_turns(_items(request, log))
     if not turns:
-        return Plan(floor, before.stubs, before.folds, 0, request.tokens)
+        return Plan(floor, before.stubs, before.folds)
     kept, stubs = _choose_kept(turns, request)
     old = [item for turn in turns[: len(turns) - kept] for item in turn]
     new = [item for turn in turns[len(turns) - kept :] for item in turn]
@@ -88,18 +86,12 @@ def plan_compaction(request: CompactionRequest) -> Plan:
     base = request.fixed + size
     if old and base + spoken + shortened <= limits.target and not request.is_wished:
         cut = stubs.union(*(item.stubs for item in old))
-        return Plan(floor, _sorted(cut), before.folds, 0, base + spoken + shortened)
+        return Plan(floor, tuple(sorted(cut)), before.folds)
     last = new[0].entry.seq - 1 if old else floor
-    source = sum(item.size for item in old) + (spoken if old else 0)
     rest = base + (request.summary_tokens if old else spoken)
-    running = turns[-1]
-    folds, saved = _fold(running, stubs, rest - limits.target, before.folds)
-    cut, more = _cut_messages(new, stubs, folds, rest - saved - limits.most, request)
-    return Plan(last, _sorted(stubs | cut), folds, source, rest - saved - more)
-
-
-def _sorted(stubs: frozenset[str]) -> tuple[str, ...]:
-    return tuple(sorted(stubs))
+    folds, saved = _fold(turns[-1], stubs, rest - limits.target, before.folds)
+    cut = _cut_messages(new, stubs, folds, rest - saved - limits.most, request)
+    return Plan(last, tuple(sorted(stubs | cut)), folds)
 
 
 def _items(request: CompactionRequest, log: ShownLog) -> list[_Item]:
@@ -201,8 +193,8 @@ def _cut_messages(
     folds: Sequence[tuple[int, int]],
     excess: int,
     request: CompactionRequest,
-) -> tuple[frozenset[str], int]:
-    """Return stubs for the longest messages and results, until so much is saved; and what is saved."""
+) -> frozenset[str]:
+    """Return stubs for the longest messages and results, until so much is saved."""
     folded = {seq for first, last in folds for seq in range(first, last + 1)}
     cuts, saved = frozenset[str](), 0
     open_items = [item for item in items if item.entry.seq not in folded]
@@ -220,7 +212,7 @@ def _cut_messages(
         if gain > 0:
             cuts |= names
             saved += gain
-    return cuts, saved
+    return cuts
 
 
 # -- checks -------------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ class TurnApi:
             after += 1
             for data in _encode_event(after, Reset()):
                 yield data
-        async for _, event in self._turns.follow(live, after):
+        async for _, event in live.follow(after):
             for data in _encode_event(_LAST_EVENT, event):
                 yield data
 
