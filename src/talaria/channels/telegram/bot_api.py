@@ -237,6 +237,16 @@ class BotApi:
             given["link_preview_options"] = {"is_disabled": True}
         return await self._ask(method, answer, _ANSWER_SECONDS + wait, json=given)
 
+    async def edit(self, chat: int, message_id: str, **params: Value) -> None:
+        """Edit the text of a message. No effect if the message has this text already."""
+        try:
+            await self.call(
+                "editMessageText", msgspec.Raw, chat_id=chat, message_id=int(message_id), **params
+            )
+        except BotApiRefused as refusal:
+            if not refusal.says("message is not modified"):
+                raise
+
     async def upload(
         self, method: str, answer: type[T], field: str, file: tuple[str, bytes], /, **params: Value
     ) -> T:

@@ -26,7 +26,6 @@ from talaria.channels.telegram.bot_api import (
     BotApi,
     BotApiError,
     BotApiRefused,
-    Message,
     User,
     WebhookInfo,
 )
@@ -180,7 +179,9 @@ class TelegramChannel:
     async def _complete_album(self, updates: Sequence[msgspec.Raw]) -> Sequence[msgspec.Raw]:
         """Wait for the rest of an album, or of a long text: each of its parts is a message, and the last ones
         may come later."""
-        while updates and (last := decode(updates[-1])) and last.message and _may_go_on(last.message):
+        while updates and (last := decode(updates[-1])) and (message := last.message):
+            if message.media_group_id is None and not is_full(message.text):
+                break
             await self._clock.sleep(_ALBUM_SECONDS)
             more = await self._fetch(0)
             if len(more) <= len(updates):
@@ -277,10 +278,6 @@ def _cursor_of(bot: User) -> str:
 
 class _UpdateId(msgspec.Struct, frozen=True):
     update_id: int
-
-
-def _may_go_on(message: Message) -> bool:
-    return message.media_group_id is not None or is_full(message.text)
 
 
 def _update_id(raw: msgspec.Raw) -> int:

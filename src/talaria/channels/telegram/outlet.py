@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-
 from talaria.channels.telegram.bot_api import (
     BotApi,
     BotApiError,
@@ -21,7 +19,7 @@ from talaria.channels.telegram.bot_api import (
     PostedMessage,
     Value,
 )
-from talaria.channels.telegram.parse import ChatTarget, button_data
+from talaria.channels.telegram.parse import ChatTarget, keyboard_params
 from talaria.channels.telegram.questions import QuestionBoard
 from talaria.channels.telegram.render import (
     MAX_CAPTION,
@@ -127,7 +125,7 @@ class TelegramOutlet:
         return await self._send(target, post)
 
     async def _send(self, target: ChatTarget, post: OutgoingMessage) -> str:
-        params = {**_target_params(target), **_keyboard_params(post.buttons)}
+        params = {**target.params(), **_keyboard(post.buttons)}
 
         async def send(text: str, **form: Value) -> PostedMessage:
             return await self._api.call("sendMessage", PostedMessage, text=text, **form, **params)
@@ -138,11 +136,10 @@ class TelegramOutlet:
 
     async def _edit(self, target: ChatTarget, post: OutgoingMessage) -> bool:
         """Return False if the message to edit is gone."""
-        params: dict[str, Value] = {"chat_id": target.chat, "message_id": int(post.edits or 0)}
-        params |= _keyboard_params(post.buttons)
 
-        async def edit(text: str, **form: Value) -> msgspec.Raw:
-            return await self._api.call("editMessageText", msgspec.Raw, text=text, **form, **params)
+        async def edit(text: str, **form: Value) -> None:
+            form |= _keyboard(post.buttons)
+            await self._api.edit(target.chat, post.edits or "0", text=text, **form)
 
         with _as_delivery_error(is_edit=True):
             try:
@@ -150,15 +147,14 @@ class TelegramOutlet:
             except BotApiRefused as refusal:
                 if refusal.says("message to edit not found", "message can't be edited", "MESSAGE_ID_INVALID"):
                     return False
-                if not refusal.says("message is not modified"):
-                    raise
+                raise
         return True
 
     async def _send_file(self, target: ChatTarget, post: OutgoingMessage) -> str:
         assert post.file is not None
         file = (post.file.name, post.file.data)
         kind = _file_kind(*file)
-        params = {**_target_params(target), **_keyboard_params(post.buttons)}
+        params = {**target.params(), **_keyboard(post.buttons)}
 
         async def upload(text: str, entities: Value = None, **form: Value) -> PostedMessage:
             method = f"send{kind.capitalize()}"
@@ -225,24 +221,8 @@ def _file_kind(name: str, data: bytes) -> str:
     return "voice" if name.lower().endswith(_VOICES) else "document"
 
 
-def _target_params(target: ChatTarget) -> dict[str, Value]:
-    """Return where a new message goes. It is no reply if the question was deleted meanwhile."""
-    params: dict[str, Value] = {"chat_id": target.chat, "message_thread_id": target.thread}
-    if target.reply_to is not None:
-        params["reply_parameters"] = {"message_id": target.reply_to, "allow_sending_without_reply": True}
-    return params
-
-
-def _keyboard_params(buttons: tuple[Button, ...]) -> dict[str, Value]:
-    if not buttons:
-        return {}
-    keys = [
-        {"text": button.label, "callback_data": button_data(button.command, index)}
-        for index, button in enumerate(buttons)
-    ]
-    width = 3 if all(len(button.label) <= 16 for button in buttons) else 1
-    rows = [keys[start : start + width] for start in range(0, len(keys), width)]
-    return {"reply_markup": {"inline_keyboard": rows}}
+def _keyboard(buttons: tuple[Button, ...]) -> dict[str, Value]:
+    return keyboard_params(buttons, 3 if all(len(button.label) <= 16 for button in buttons) else 1)
 
 
 # -- a running turn ---------------------------------------------------------------------------------------
@@ -258,14 +238,14 @@ class LiveText:
     ) -> None:
         self._mode = mode
         self._now = now
-        self._started: float | None = None  # of the running tool
         self._own = own
         self._pieces: list[str] = []  # of the text
         self._length = 0  # of the pieces
         self._is_blank = True
         self._lines: deque[str] = deque(maxlen=_MAX_LINES)
-        self._output = OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)  # of the running tool
         self._loading = ""
+        self._started: float | None = None  # of the running tool
+        self._output = OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)  # of the running tool
 
     def take(self, event: Event) -> bool:
         """Apply an event and return whether there is something new to show."""
@@ -282,13 +262,14 @@ class LiveText:
                     self._clear()
                 self._lines.append(describe(event))
                 self._loading = ""
-                self._started, self._output = self._now(), OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)
+                self._end_tool()
+                self._started = self._now()
             case ToolOutput(text=text):
                 before = self._output.last()
                 self._output.add(text[-_MAX_KEPT:])
                 return self._output.last() != before
             case ToolFinished(name=name, outcome=outcome, note=note):
-                self._started, self._output = None, OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)
+                self._end_tool()
                 if outcome is ToolOutcome.OK and not is_failure(note):
                     return False
                 about = clean_line(note) if outcome is ToolOutcome.OK else outcome
@@ -299,7 +280,7 @@ class LiveText:
                 if isinstance(event, Reset):
                     self._clear()
                     self._loading = ""
-                    self._started, self._output = None, OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)
+                    self._end_tool()
                 return False
         return True
 
@@ -326,6 +307,10 @@ class LiveText:
             self._pieces = ["".join(self._pieces)[-_MAX_SHOWN - 1 :]]
             self._length = len(self._pieces[0])
         return not self._is_blank
+
+    def _end_tool(self) -> None:
+        self._started = None
+        self._output = OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)
 
     def _clear(self) -> None:
         self._lines.clear()
@@ -433,13 +418,8 @@ class LiveMessage:
         shown_id = self._view.shown_id
         text: dict[str, Value] = {"text": self._text.html(), "parse_mode": "HTML"}
         if shown_id is None:
-            sent = await self._api.call("sendMessage", PostedMessage, **_target_params(self._target), **text)
+            sent = await self._api.call("sendMessage", PostedMessage, **self._target.params(), **text)
             hit(Failpoint.SHOWN)
             await self._view.shown(str(sent.message_id))
-            return
-        try:
-            message: dict[str, Value] = {"chat_id": self._target.chat, "message_id": int(shown_id)}
-            await self._api.call("editMessageText", msgspec.Raw, **message, **text)
-        except BotApiRefused as refusal:
-            if not refusal.says("message is not modified"):
-                raise
+        else:
+            await self._api.edit(self._target.chat, shown_id, **text)

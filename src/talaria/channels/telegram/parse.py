@@ -19,8 +19,10 @@ from talaria.channels.telegram.bot_api import (
     TelegramFile,
     Update,
     User,
+    Value,
 )
 from talaria.commands.command import parse_command
+from talaria.core.delivery import Button
 from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.text import CONTROLS, EMBEDDINGS, cut
 
@@ -57,6 +59,13 @@ class ChatTarget(msgspec.Struct, frozen=True):
         """Return the target that `address` wrote. Raises ValueError for any other text."""
         chat, thread, reply_to = address.split(":")
         return cls(int(chat), int(thread) if thread else None, int(reply_to) if reply_to else None)
+
+    def params(self) -> dict[str, Value]:
+        """Return the parameters of a new message. It is not a reply if the question was deleted meanwhile."""
+        params: dict[str, Value] = {"chat_id": self.chat, "message_thread_id": self.thread}
+        if self.reply_to is not None:
+            params["reply_parameters"] = {"message_id": self.reply_to, "allow_sending_without_reply": True}
+        return params
 
 
 class Attachment(msgspec.Struct, frozen=True):
@@ -296,6 +305,16 @@ def button_data(command: str, index: int) -> str:
     """Return what a button carries: its command or, if that is too long, its position in the message."""
     is_plain = 0 < len(command.encode()) <= 64 and not command.startswith("#")
     return command if is_plain else f"#{index}"
+
+
+def keyboard_params(buttons: tuple[Button, ...], width: int = 1) -> dict[str, Value]:
+    """Return the parameters that put buttons below a message, `width` of them in a row."""
+    keys = [
+        {"text": button.label, "callback_data": button_data(button.command, index)}
+        for index, button in enumerate(buttons)
+    ]
+    rows = [keys[start : start + width] for start in range(0, len(keys), width)]
+    return {"reply_markup": {"inline_keyboard": rows}} if rows else {}
 
 
 def _parse_press(query: CallbackQuery) -> ParsedUpdate:

@@ -8,7 +8,7 @@ import logging
 import msgspec
 
 from talaria.channels.telegram.bot_api import BotApi, BotApiError, BotApiRefused, PostedMessage, Value
-from talaria.channels.telegram.parse import ChatTarget
+from talaria.channels.telegram.parse import ChatTarget, keyboard_params
 from talaria.commands.deciding import HOST_TITLE, decision_buttons, outcome_words
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
@@ -101,8 +101,8 @@ class QuestionBoard:
                     PostedMessage,
                     text=text,
                     entities=_code(text, event),
-                    **self._place(),
-                    **_keyboard(question_buttons(event)),
+                    **self._target.params(),
+                    **keyboard_params(question_buttons(event)),
                 )
                 break
             except BotApiRefused as refusal:
@@ -117,31 +117,17 @@ class QuestionBoard:
     async def _send_file(self, event: QuestionAsked) -> None:
         name = f"{event.name or 'question'}.txt"
         await self._api.upload(
-            "sendDocument", PostedMessage, "document", (name, event.text.encode()), **self._place()
+            "sendDocument", PostedMessage, "document", (name, event.text.encode()), **self._target.params()
         )
 
     async def _close(self, event: QuestionAsked, shown: str, told: str) -> None:
         """Let the message say the outcome. Its buttons go."""
         text = f"{self._text(event)}\n\n{told}"
-        params: dict[str, Value] = {"chat_id": self._target.chat, "message_id": int(shown)}
-        try:
-            await self._api.call(
-                "editMessageText", msgspec.Raw, text=text, entities=_code(text, event), **params
-            )
-        except BotApiRefused as refusal:
-            if not refusal.says("message is not modified"):
-                raise
+        await self._api.edit(self._target.chat, shown, text=text, entities=_code(text, event))
 
     def _text(self, event: QuestionAsked) -> str:
         body = event.text if len(event.text) <= MAX_TEXT else f"{event.name}: {_IN_FILE}"
         return f"{title_of(event)}\n\n{body}"
-
-    def _place(self) -> dict[str, Value]:
-        target = self._target
-        place: dict[str, Value] = {"chat_id": target.chat, "message_thread_id": target.thread}
-        if target.reply_to is not None:
-            place["reply_parameters"] = {"message_id": target.reply_to, "allow_sending_without_reply": True}
-        return place
 
 
 def _code(text: str, event: QuestionAsked) -> Value:
@@ -150,11 +136,6 @@ def _code(text: str, event: QuestionAsked) -> Value:
         return None
     before = len(title_of(event)) + 2
     return [{"type": "pre", "offset": before, "length": len(event.text.encode("utf-16-le")) // 2}]
-
-
-def _keyboard(buttons: tuple[Button, ...]) -> dict[str, Value]:
-    rows = [[{"text": button.label, "callback_data": button.command}] for button in buttons]
-    return {"reply_markup": {"inline_keyboard": rows}} if rows else {}
 
 
 class PressedDecision(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import Literal, assert_never
 import msgspec
 
 from talaria.access.approvals import Decider
-from talaria.access.authorizer import Actor, Authorized, Authorizer, ChatKind, Denied, Ingress, Stranger
+from talaria.access.authorizer import Authorized, Authorizer, ChatKind, Denied, Ingress, Stranger
 from talaria.channels.telegram.bot_api import (
     BotApi,
     BotApiError,
@@ -136,7 +136,8 @@ class UpdateHandler:
             case Authorized(sender=sender):
                 await self._accept(messages, said, sender)
             case Stranger():
-                await self._greet(first.actor, first.target, said)
+                if (greeting := await self._authorizer.greet(first.actor, said)) is not None:
+                    await self._say(first.target, greeting)
             case Denied(reason=reason):
                 _log.debug("a message was dropped: %s", reason)
 
@@ -156,33 +157,24 @@ class UpdateHandler:
             key, sender, tuple(parts), first.key, address=first.target.address(), repeats_others=repeats
         )
         try:
-            await self._submit_or_tell(inbound, first.target)
+            await self._submit(inbound, first.target)
         except IdempotencyConflict:
             # The same message was accepted before with other content: a file could not be fetched then, or
             # the album was not complete. The messages that were missing have keys of their own.
             for message in messages[1:]:
                 await self._accept([message], message.text, sender)
 
-    async def _submit(self, inbound: Inbound) -> None:
-        hit(Failpoint.RECEIVED)
-        await self._gateway.turns.submit(inbound)
-        hit(Failpoint.ACCEPTED)
-        self._full.discard(inbound.chat_key)
-
-    async def _submit_or_tell(self, inbound: Inbound, target: ChatTarget) -> None:
+    async def _submit(self, inbound: Inbound, target: ChatTarget) -> None:
         """Submit the message. If its chat is full, tell the chat once, until a message is taken again."""
+        hit(Failpoint.RECEIVED)
         try:
-            await self._submit(inbound)
+            await self._gateway.turns.submit(inbound)
+            hit(Failpoint.ACCEPTED)
+            self._full.discard(inbound.chat_key)
         except LimitReached as full:
-            if inbound.chat_key in self._full:
-                return
-            self._full.add(inbound.chat_key)
-            await self._say(target, full.info().sentence())
-
-    async def _greet(self, actor: Actor, target: ChatTarget, said: str) -> None:
-        text = await self._authorizer.greet(actor, said)
-        if text is not None:
-            await self._say(target, text)
+            if inbound.chat_key not in self._full:
+                self._full.add(inbound.chat_key)
+                await self._say(target, full.info().sentence())
 
     async def _say(self, target: ChatTarget, text: str) -> None:
         try:
@@ -220,19 +212,8 @@ class UpdateHandler:
     async def _on_press(self, press: ButtonPress) -> None:
         verdict = await self._authorizer.check(press.actor, Ingress.BUTTON)
         answer = None
-        decided = PressedDecision.read(press.text) if press.text else None
-        if isinstance(verdict, Authorized) and press.text is None:
-            answer = "This button is too old."
-        elif isinstance(verdict, Authorized) and decided is not None:
-            answer = await self._decide(press, decided, verdict.sender)
-        elif isinstance(verdict, Authorized):
-            key = chat_key(self._agent, press.target, press.actor.chat_kind)
-            parts, address = (Text(press.text or ""),), press.target.address()
-            inbound = Inbound(key, verdict.sender, parts, f"q{press.query_id}", address=address)
-            try:
-                await self._submit_or_tell(inbound, press.target)
-            except IdempotencyConflict:
-                _log.debug("button press %s came twice", press.query_id)
+        if isinstance(verdict, Authorized):
+            answer = await self._take_press(press, verdict.sender)
         # Always answered, so that the person's client stops waiting. A stranger learns nothing from it.
         query: dict[str, Value] = {"callback_query_id": press.query_id, "text": answer}
         try:
@@ -240,10 +221,24 @@ class UpdateHandler:
         except BotApiError as error:
             _log.debug("a button press was not answered: %s", error.user_text)
 
-    async def _decide(self, press: ButtonPress, pressed: PressedDecision, sender: Sender) -> str:
+    async def _take_press(self, press: ButtonPress, sender: Sender) -> str | None:
+        """Take a press as a decision or as a message, and return what the person is told."""
+        if press.text is None:
+            return "This button is too old."
+        key = chat_key(self._agent, press.target, press.actor.chat_kind)
+        if (decided := PressedDecision.read(press.text)) is not None:
+            return await self._decide(Decider(sender.id, key), decided)
+        address = press.target.address()
+        inbound = Inbound(key, sender, (Text(press.text),), f"q{press.query_id}", address=address)
+        try:
+            await self._submit(inbound, press.target)
+        except IdempotencyConflict:
+            _log.debug("button press %s came twice", press.query_id)
+        return None
+
+    async def _decide(self, decider: Decider, pressed: PressedDecision) -> str:
         """Take a decision, if the person may decide, and return what the person is told."""
         decisions = self._gateway.turns.decisions
-        key = chat_key(self._agent, press.target, press.actor.chat_kind)
         try:
             found = await decisions.find(pressed.question_id)
             text, choices = pressed.text, found.question.choices
@@ -251,7 +246,7 @@ class UpdateHandler:
                 if pressed.choice >= len(choices):
                     return "This button is too old."
                 text = choices[pressed.choice]
-            await decisions.decide_as(Decider(sender.id, key), pressed.question_id, text, pressed.span)
+            await decisions.decide_as(decider, pressed.question_id, text, pressed.span)
         except StoreError:
             raise
         except TalariaError as error:
