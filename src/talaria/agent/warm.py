@@ -38,8 +38,8 @@ class WarmAgent(msgspec.Struct, eq=False):
     """Spec, transcript bytes and revision of one session. The log has all of it, so releasing loses nothing.
 
     `reasoning` is the session's own effort, empty if it has none. `summary` is the one in force, if
-    `summary_seq` is not 0. `workspace` is a handle to what the tools act on; it cannot end anything. Agents of
-    stateless calls have none.
+    `summary_seq` is not 0. `workspace` is a handle to what the tools act on; it cannot end anything. Agents
+    of stateless calls have none.
     `cache_sample` is the last answer, for the cache watch. `has_untrusted` says whether untrusted content is
     in what the model sees. `has_heard` says that the log may tell of changes of memory, by a note or an edit.
     `measured` is the weight of the last request that was answered, and the tokens that the provider counted;

@@ -10,7 +10,7 @@ from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.lone_gateway import LoneGateway
 from talaria.cluster.membership import Membership
 from talaria.core.errors import NotFound, StoreError
-from talaria.core.ids import OwnerId, QuestionId, SessionId, TurnId
+from talaria.core.ids import ChatKey, OwnerId, QuestionId, SessionId, TurnId
 from talaria.core.jobs import SlotClaim
 from talaria.core.ledger import Binding, MessageName
 from talaria.core.questions import Decision
