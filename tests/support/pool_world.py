@@ -50,13 +50,10 @@ class GuardedAgent(WarmAgent):
     """A warm agent that knows who has it, and protests when it is released meanwhile: to `protests`, because
     the closer keeps what is raised in it to itself."""
 
-    def __init__(self, built: WarmAgent, protests: list[str]) -> None:
-        for name in WarmAgent.__struct_fields__:
-            setattr(self, name, getattr(built, name))
-        self.users = 0
-        self._protests = protests
-        self.is_released = False
-        self.must_leave = False
+    protests: list[str] = msgspec.field(default_factory=list)
+    users: int = 0
+    is_released: bool = False
+    must_leave: bool = False
 
     def enter(self) -> None:
         assert not self.is_released, f"{self} was leased after its release"
@@ -68,9 +65,9 @@ class GuardedAgent(WarmAgent):
 
     def release(self) -> Coroutine[Any, Any, None] | None:
         if self.users:
-            self._protests.append(f"{self} was released while it was leased")
+            self.protests.append(f"{self} was released while it was leased")
         if self.is_released:
-            self._protests.append(f"{self} was released twice")
+            self.protests.append(f"{self} was released twice")
         self.is_released = True
         return super().release()
 
@@ -86,7 +83,8 @@ class GuardedBuilder(AgentBuilder):
     async def build(
         self, session_id: SessionId, spec_id: SpecId, chat_key: ChatKey | None = None
     ) -> WarmAgent:
-        agent = GuardedAgent(await super().build(session_id, spec_id, chat_key), self.protests)
+        built = msgspec.structs.asdict(await super().build(session_id, spec_id, chat_key))
+        agent = GuardedAgent(**built, protests=self.protests)
         self.agents.append(agent)
         return agent
 
