@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
 from talaria.testing.gateway_process import running_gateway
@@ -30,10 +30,10 @@ ASK = """async ([url, token, credentials]) => {
 @asynccontextmanager
 async def serving_a_page() -> AsyncIterator[int]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(PAGE)
-        await writer.drain()
-        writer.close()
+        with closing(writer), suppress(asyncio.IncompleteReadError):  # Chromium opens spare connections
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(PAGE)
+            await writer.drain()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:

@@ -50,19 +50,19 @@ class Leftovers:
         loop = _own_loop(request)
         before = find_things()
         yield
-        left = find_tasks(loop) if loop is not None else set()
-        left |= self._new_things(before)
         if loop is None and inspect.iscoroutinefunction(request.function):
             return  # the module's tests share a loop, and connections to its gateway
+        left = find_tasks(loop) if loop is not None else set()
+        left |= self._new_things(before)
         assert not left, f"left behind: {sorted(left)}"
         if folder is not None and request.node.get_closest_marker("broken_database") is None:
             check_databases(folder)
 
     def _new_things(self, before: set[str]) -> set[str]:
-        """Processes that were told to end get some time for it."""
+        """Return what the test has left. Processes and threads that are ending get some time for it."""
         for _ in range(_ENDING):
             left = find_things() - before - self._stays
-            if not any(each.startswith("child") for each in left):
+            if not left:
                 break
             time.sleep(0.02)
         return left
