@@ -19,8 +19,8 @@ from talaria.core.messages import AssistantMessage, Message, Text, UserMessage
 from talaria.core.turns import Inbound, Sender
 from talaria.models.catalog import Catalog
 from talaria.models.settings import ModelSettings
+from talaria.parts import builtin_tools
 from talaria.store.sqlite.store import SqliteStore
-from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 from talaria.workspace.workspaces import ChatWorkspaces
 

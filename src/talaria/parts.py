@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
@@ -27,6 +27,11 @@ from talaria.tools.builtin import (
     WEB,
 )
 from talaria.tools.mcp.part import MCP
+from talaria.tools.part import describe_families
+
+if TYPE_CHECKING:
+    from talaria.tools.settings import ToolSettings
+    from talaria.tools.toolset import ToolSet
 
 # They are opened in this order and closed in the reverse one. HTTP is last: while it closes, turns are
 # drained, and the other channels still deliver their replies.
@@ -53,3 +58,11 @@ PARTS: tuple[GatewayPart[Any], ...] = (
     TELEGRAM,
     HTTP,
 )
+
+
+def builtin_tools(settings: ToolSettings) -> ToolSet:
+    """Return the enabled built-in tools, described but not to be run. Raises `ConfigError` for an unknown
+    name in `settings.enabled`."""
+    from talaria.tools.toolset import resolve  # noqa: PLC0415
+
+    return resolve(describe_families(PARTS, settings), settings.enabled)

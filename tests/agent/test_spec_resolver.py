@@ -20,7 +20,7 @@ from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.settings import ModelSettings
 from talaria.models.wire import Wire
-from talaria.tools.builtin import builtin_tools
+from talaria.parts import builtin_tools
 from talaria.tools.settings import ToolSettings
 
 

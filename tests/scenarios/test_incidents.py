@@ -35,11 +35,11 @@ from talaria.core.turns import TURN_MOVES, Inbound, Sender, TurnState
 from talaria.models.catalog import Catalog
 from talaria.models.settings import ModelSettings
 from talaria.observe.metrics import Metrics
+from talaria.parts import builtin_tools
 from talaria.pool.policy import AgentState, AgentView, PoolLimits
 from talaria.pool.pool import Pool, Wanted
 from talaria.store.memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.tools.builtin import builtin_tools
 from talaria.tools.execution import ToolRunner
 from talaria.tools.settings import ToolSettings
 from talaria.tools.tool import Tool, ToolContext

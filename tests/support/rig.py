@@ -48,12 +48,12 @@ from talaria.models.model import Models
 from talaria.models.settings import ModelSettings
 from talaria.observe.loop_watch import Load
 from talaria.observe.metrics import Metrics
+from talaria.parts import builtin_tools
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool
 from talaria.search.index import SIDE_FILE, LogIndex
 from talaria.store.store import Store
 from talaria.testing.fake_workspaces import FakeWorkspaces
-from talaria.tools.builtin import builtin_tools
 from talaria.tools.execution import ToolRunner
 from talaria.tools.settings import ToolSettings
 from talaria.tools.tool import ToolSource

@@ -18,9 +18,9 @@ from talaria.core.messages import Content, ToolCall, ToolResult
 from talaria.core.redaction import SecretRegistry
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender
+from talaria.parts import builtin_tools
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.approvals import CallGate
-from talaria.tools.builtin import builtin_tools
 from talaria.tools.execution import BoundTools
 from talaria.tools.function import FunctionTool, parameters
 from talaria.tools.settings import ToolSettings

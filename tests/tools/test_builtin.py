@@ -9,13 +9,15 @@ from talaria.core.gateway_part import Examination
 from talaria.core.problems import Severity
 from talaria.core.tools import Risk
 from talaria.net.settings import NetworkSettings
-from talaria.tools.builtin import NETWORK, builtin_sources, builtin_tools
+from talaria.parts import PARTS, builtin_tools
+from talaria.tools.builtin import NETWORK
 from talaria.tools.checks import describe_reach
+from talaria.tools.part import describe_families
 from talaria.tools.settings import FAMILIES, ToolSettings
 
 
 def test_the_built_in_families_are_the_ones_that_config_may_name() -> None:
-    assert {source.name for source in builtin_sources(ToolSettings())} == set(FAMILIES)
+    assert {source.name for source in describe_families(PARTS, ToolSettings())} == set(FAMILIES)
 
 
 @pytest.mark.parametrize(

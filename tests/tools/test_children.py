@@ -17,7 +17,7 @@ import pytest
 from talaria.core.errors import ToolError
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import ToolCall
-from talaria.tools.builtin import builtin_tools
+from talaria.parts import builtin_tools
 from talaria.tools.search import search
 from talaria.tools.settings import ToolSettings
 from talaria.tools.workers import ToolWorkers

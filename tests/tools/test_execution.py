@@ -21,9 +21,9 @@ from talaria.core.specs import AgentSpec
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
+from talaria.parts import builtin_tools
 from talaria.testing.changing_tools import ChangingSource
 from talaria.testing.fake_workspaces import FakeWorkspaces
-from talaria.tools.builtin import builtin_tools
 from talaria.tools.execution import OUTPUT_CUT, ToolRunner
 from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
 from talaria.tools.settings import ToolSettings

@@ -12,7 +12,7 @@ from talaria.core.events import Event, ToolOutput
 from talaria.core.loop_share import LoopShare
 from talaria.core.messages import Content, File, Text, ToolCall, ToolOutcome
 from talaria.core.redaction import Secret, SecretRegistry
-from talaria.tools.builtin import builtin_tools
+from talaria.parts import builtin_tools
 from talaria.tools.command_output import CommandOutput
 from talaria.tools.function import parameters
 from talaria.tools.settings import ToolSettings

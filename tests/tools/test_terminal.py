@@ -25,7 +25,7 @@ from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import ToolCall, ToolOutcome, ToolResult
 from talaria.core.shells import ShellCommand
 from talaria.core.units import Size, format_size
-from talaria.tools.builtin import builtin_tools
+from talaria.parts import builtin_tools
 from talaria.tools.settings import ToolSettings
 from talaria.workspace.sandbox.port import ProcessLimits
 from talaria.workspace.shell import SessionCommands, SessionShell

@@ -10,7 +10,7 @@ import pytest
 from talaria.core.messages import ToolCall
 from talaria.core.tools import ToolSpec
 from talaria.core.wrapped_calls import MOST_WRAPPED, inner_call
-from talaria.tools.builtin import builtin_tools
+from talaria.parts import builtin_tools
 from talaria.tools.function import FunctionTool, parameters, text
 from talaria.tools.offering import choose_shown, make_offer
 from talaria.tools.settings import FAMILIES, ToolSettings

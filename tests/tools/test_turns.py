@@ -12,9 +12,9 @@ from support.rig import Rig, start
 from talaria.core.clock import SystemClock
 from talaria.core.events import Event, ToolFinished, ToolOutput, ToolStarted
 from talaria.core.tools import ToolSpec
+from talaria.parts import builtin_tools
 from talaria.store.memory import MemoryStore
 from talaria.testing.changing_tools import ChangingSource
-from talaria.tools.builtin import builtin_tools
 from talaria.tools.function import Arguments, FunctionTool, Handler, parameters
 from talaria.tools.settings import ToolSettings
 from talaria.tools.tool import ToolContext

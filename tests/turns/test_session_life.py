@@ -11,8 +11,8 @@ from support.waiting import until
 from talaria.agent.settings import AgentSettings
 from talaria.core.entries import Hidden
 from talaria.core.turns import TurnState
+from talaria.parts import builtin_tools
 from talaria.store.store import Store
-from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
 

@@ -25,7 +25,7 @@ from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import FetchStage, describe_model
 from talaria.models.providers import Providers
 from talaria.models.settings import LOCAL
-from talaria.tools.builtin import builtin_tools
+from talaria.parts import builtin_tools
 
 _CONNECT_SECONDS = 3.0
 

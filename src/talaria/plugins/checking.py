@@ -171,11 +171,11 @@ def find_taken(brings: Sequence[str]) -> CheckResult | None:
     """Return what is wrong with the names that a plug-in asks for, beside those of the gateway itself."""
     from talaria.core.tools import TOOL_CALL, TOOL_SEARCH  # noqa: PLC0415
     from talaria.parts import PARTS  # noqa: PLC0415
-    from talaria.tools.builtin import builtin_sources  # noqa: PLC0415
+    from talaria.tools.part import describe_families  # noqa: PLC0415
     from talaria.tools.settings import ToolSettings  # noqa: PLC0415
     from talaria.turns.slash import ALIASES, SLASH_COMMANDS  # noqa: PLC0415 - in this process only
 
-    tools = {tool.spec.name for source in builtin_sources(ToolSettings()) for tool in source.tools()}
+    tools = {tool.spec.name for source in describe_families(PARTS, ToolSettings()) for tool in source.tools()}
     taken = {f"tool {name}" for name in (*tools, TOOL_CALL, TOOL_SEARCH, "skill")}
     taken |= {f"command /{name}" for name in (*SLASH_COMMANDS, *ALIASES)}
     taken |= {f"channel {part.name}" for part in PARTS}

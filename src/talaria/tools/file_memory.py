@@ -30,7 +30,7 @@ from talaria.memory.memory_files import MemoryFiles
 from talaria.memory.pages import Edited, FactChanges, PageFull, apply_edit, body, shown
 from talaria.memory.shortening import MAX_OUTPUT, instructions, read_answer
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
-from talaria.tools.tool import MemoryProvider, Tool, ToolContext
+from talaria.tools.tool import BuiltinSource, MemoryProvider, Tool, ToolContext
 
 _THREADS: Final = 2  # for edits of people; calls of the tool have threads of their own
 _PROMPTS_KEPT: Final = 1024
@@ -66,7 +66,7 @@ MEMORY_SPEC: Final = ToolSpec(
 )
 
 
-class FileMemory(MemoryProvider):
+class FileMemory(MemoryProvider, BuiltinSource):
     name = FAMILY
 
     def __init__(self, files: MemoryFiles, people: People, clock: Clock, secrets: SecretRegistry) -> None:

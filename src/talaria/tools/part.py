@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    closing,
+    nullcontext,
+)
 from dataclasses import dataclass, field
 from datetime import tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from talaria.core.clock import SystemClock
 from talaria.core.errors import TalariaError
-from talaria.core.gateway_part import GatewayPart, S
+from talaria.core.gateway_part import Examination, GatewayPart, Parts, S
+from talaria.core.problems import Problem
 from talaria.core.redaction import SecretRegistry
 
 if TYPE_CHECKING:
@@ -19,7 +28,8 @@ if TYPE_CHECKING:
     from talaria.core.sending import MessageSender
     from talaria.search.index import LogIndex
     from talaria.store.store import Store
-    from talaria.tools.tool import ToolSource
+    from talaria.tools.settings import ToolSettings
+    from talaria.tools.tool import BuiltinSource, ToolSource
 
 FollowSettings: TypeAlias = Callable[[GatewayPart[S], Callable[[S], None]], AbstractContextManager[None]]
 """Calls a function with a part's new settings whenever they change, while the context is open."""
@@ -73,3 +83,52 @@ class ToolPart(GatewayPart[S]):
 
     is_builtin: bool = True
     open: Callable[[ToolScope, S], AbstractAsyncContextManager[ToolSource]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyPart(ToolPart[S]):
+    """A built-in family of tools. `make` returns its source, also where tools are only described."""
+
+    make: Callable[[ToolScope, S], BuiltinSource]
+
+
+def family(
+    name: str,
+    table: str,
+    settings: type[S],
+    make: Callable[[ToolScope, S], BuiltinSource],
+    findings: Callable[[Examination[S]], AsyncIterator[Problem]] | None = None,
+    *,
+    is_required: bool = False,
+) -> FamilyPart[S]:
+    """Return the part of a family. The settings of `table` are of the type `settings`. `make` imports the
+    modules of its tools, so that a family that is not used costs nothing."""
+
+    @asynccontextmanager
+    async def opening(scope: ToolScope, given: S) -> AsyncIterator[ToolSource]:
+        with closing(make(scope, given)) as source:
+            yield source
+
+    return FamilyPart(
+        name=name,
+        table=(table,),
+        settings=settings,
+        is_required=is_required,
+        findings=findings,
+        open=opening,
+        make=make,
+    )
+
+
+def describe_families(parts: Parts, settings: ToolSettings) -> tuple[BuiltinSource, ...]:
+    """Return the sources of all built-in families, with tools that can be described but not run."""
+    from talaria.access.people import People  # noqa: PLC0415
+    from talaria.tools.settings import ToolSettings  # noqa: PLC0415
+
+    # Nothing can be written below this path.
+    scope = ToolScope(Path(os.devnull), {}, SystemClock(), People())
+    return tuple(
+        part.make(scope, settings if part.settings is ToolSettings else part.settings())
+        for part in parts
+        if isinstance(part, FamilyPart)
+    )

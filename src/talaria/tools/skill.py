@@ -19,7 +19,7 @@ from talaria.core.tools import SKILL_TOOL, ToolSpec
 from talaria.core.units import format_size
 from talaria.skills.pins import SkillPin, SkillsInUse
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
-from talaria.tools.tool import Findable, Tool, ToolContext, ToolSource
+from talaria.tools.tool import BuiltinSource, Findable, Tool, ToolContext
 from talaria.workspace.folder import Folder
 
 FAMILY: Final = "skills"  # in `tools.enabled`
@@ -47,11 +47,10 @@ SKILL_SPEC: Final = ToolSpec(
 )
 
 
-class SkillSource(ToolSource):
+class SkillSource(BuiltinSource):
     """The built-in source of `skill`, which is offered only while a skill counts."""
 
     name = FAMILY
-    is_builtin = True
 
     def __init__(self, skills: SkillsInUse) -> None:
         self._skills = skills

@@ -265,6 +265,17 @@ class ToolSource:
         return {}
 
 
+class BuiltinSource(ToolSource):
+    """A source that ships with Talaria. The gateway closes it when it stops."""
+
+    __slots__ = ()
+
+    is_builtin = True
+
+    def close(self) -> None:
+        """Release threads and connections."""
+
+
 class MemoryProvider(ToolSource):
     """The part that remembers. It is the source of the tool family `memory`.
 

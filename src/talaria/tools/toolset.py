@@ -16,7 +16,7 @@ import msgspec
 from talaria.core.errors import ConfigError
 from talaria.core.tools import TOOL_CALL, TOOL_SEARCH, ToolSpec
 from talaria.tools.settings import FAMILIES
-from talaria.tools.tool import Findable, Tool, ToolSource
+from talaria.tools.tool import BuiltinSource, Findable, Tool, ToolSource
 
 MOST_OF_ORIGIN = 1000
 _MOST_CHARS = 64 << 10  # of a description and its schema
@@ -134,15 +134,20 @@ class ToolSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Family(ToolSource):
-    """A built-in source, whose tools never change."""
+class Family(BuiltinSource):
+    """A source whose tools never change. `release` is called when it is closed."""
 
     name: str
     members: tuple[Tool, ...]
     is_builtin: bool = True
+    release: Callable[[], None] | None = None
 
     def tools(self) -> tuple[Tool, ...]:
         return self.members
+
+    def close(self) -> None:
+        if self.release is not None:
+            self.release()
 
 
 def resolve(

@@ -25,8 +25,8 @@ from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
 from talaria.core.specs import Prefix
 from talaria.models.local.answering import MAX_STEPS, LineChange, find_replacement
 from talaria.models.local.weights import DEFAULT_MODEL, LARGER_MODEL, find_weights
+from talaria.parts import builtin_tools
 from talaria.testing.clock import HastyClock
-from talaria.tools.builtin import builtin_tools
 from talaria.tools.settings import ToolSettings
 
 TOOLS = builtin_tools(ToolSettings()).specs

@@ -21,7 +21,7 @@ from talaria.core.messages import (
 from talaria.core.models import ModelCall
 from talaria.core.specs import Prefix
 from talaria.models.local.local_chat import LastRequest, LocalChat, ToolStep, read_request
-from talaria.tools.builtin import builtin_tools
+from talaria.parts import builtin_tools
 from talaria.tools.settings import ToolSettings
 
 MAX_RESULT = 2_000

@@ -18,7 +18,7 @@ from talaria.models.local.downloads import WeightsDownloads
 from talaria.models.local.local_endpoint import LocalEndpoint
 from talaria.models.local.runtime import ModelProcess, missing_requirement
 from talaria.models.local.weights import WeightsCache, find_weights
-from talaria.tools.builtin import builtin_tools
+from talaria.parts import builtin_tools
 from talaria.tools.settings import ToolSettings
 
 SMALLEST = "smollm2-135m"
