@@ -59,6 +59,7 @@ from talaria.gateway import (
     open_hooks,
     plugin_commands,
 )
+from talaria.memory.memories import Memories
 from talaria.models.catalog import Catalog, fallback_chain, providers_in_use
 from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
 from talaria.models.known import Prices
@@ -97,7 +98,6 @@ from talaria.turns.host_questions import HostQuestions
 from talaria.turns.lease_watch import keep_leases
 from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
 from talaria.turns.live import LiveTurns
-from talaria.turns.memories import Memories
 from talaria.turns.other_feeds import OtherFeeds
 from talaria.turns.place_notes import keep_places
 from talaria.turns.process_notes import ProcessNotes
@@ -425,7 +425,7 @@ async def _open_agents(
         )
         metrics.watch(lambda: server_metrics(runner.servers()))
         live.on(("tools",), tell=lambda new: runner.enable(new.tools.enabled, new.tools.search_above))
-        memories = Memories(sources, start.people, runner, store, start.turn_settings)
+        memories = Memories(sources, start.people, runner, store, start.turn_settings.stamp)
         scopes.push_async_callback(memories.close)
         specs = SpecResolver(
             settings.agent,

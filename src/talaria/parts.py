@@ -8,6 +8,7 @@ from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.webhooks.part import WEBHOOKS
 from talaria.core.gateway_part import GatewayPart
+from talaria.memory.part import MEMORY
 from talaria.scheduler.part import SCHEDULER
 from talaria.services.indexing import SEARCH_INDEX
 from talaria.services.retention import RETENTION
@@ -17,7 +18,6 @@ from talaria.tools.builtin import (
     COMMAND_VARIABLES,
     FILES,
     JOBS,
-    MEMORY,
     NETWORK,
     RECALL,
     SANDBOX,

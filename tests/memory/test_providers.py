@@ -11,9 +11,9 @@ from talaria.access.people import People
 from talaria.core.clock import SystemClock
 from talaria.core.redaction import Secret, SecretRegistry
 from talaria.memory.memory_files import MemoryFiles
+from talaria.memory.tool import FileMemory
 from talaria.testing.contracts.memory_suite import SECRET, MemorySuite
 from talaria.testing.keyword_memory import KeywordMemory
-from talaria.tools.file_memory import FileMemory
 from talaria.tools.tool import MemoryProvider
 
 SECRETS = SecretRegistry([Secret("a key", SECRET)])

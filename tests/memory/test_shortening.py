@@ -6,7 +6,7 @@ import pytest
 
 from talaria.core.errors import ToolError
 from talaria.core.memory import EditOrigin, MemoryPage
-from talaria.memory.shortening import instructions, read_answer
+from talaria.memory.tool import instructions, read_answer
 
 PAGE = MemoryPage.USER
 ORIGIN = EditOrigin("call", "ses_9", 1_795_000_000.0)

@@ -9,7 +9,6 @@ from talaria.jobs.settings import JobSettings
 from talaria.net.settings import NetworkSettings
 from talaria.tools.checks import (
     check_environment,
-    check_memory,
     check_network,
     check_sandbox,
     check_skills,
@@ -86,14 +85,6 @@ def _web(scope: ToolScope, settings: SearchSettings) -> BuiltinSource:
     return Family("web", tools, release=dialer.close)
 
 
-def _memory(scope: ToolScope, settings: ToolSettings) -> BuiltinSource:
-    from talaria.memory.memory_files import MemoryFiles  # noqa: PLC0415
-    from talaria.tools.file_memory import FileMemory  # noqa: PLC0415
-
-    root = (scope.shared or scope.home) / "memory"
-    return FileMemory(MemoryFiles(root), scope.people, scope.clock, scope.secrets)
-
-
 def _skills(scope: ToolScope, settings: ToolSettings) -> BuiltinSource:
     from talaria.skills.pins import FOLDER, SkillsInUse  # noqa: PLC0415
     from talaria.tools.skill import SkillSource  # noqa: PLC0415
@@ -107,7 +98,6 @@ RECALL: Final = family("recall", "tools", ToolSettings, _recall)
 TODO: Final = family("todo", "tools", ToolSettings, _todo)
 ASK: Final = family("ask", "tools", ToolSettings, _ask)
 JOBS: Final = family("jobs", "jobs", JobSettings, _jobs)
-MEMORY: Final = family("memory", "tools", ToolSettings, _memory, check_memory)
 SKILLS: Final = family("skills", "tools", ToolSettings, _skills, check_skills)
 WEB: Final = family("web", "search", SearchSettings, _web, check_web, is_required=True)
 # It has no tools of its own: tools that run commands use it.

@@ -1,4 +1,4 @@
-"""The checks of `talaria doctor` for the built-in tools: the web, memory, skills, commands and their network.
+"""The checks of `talaria doctor` for the built-in tools: the web, skills, commands and their network.
 
 Heavy modules are imported by the checks, because a start reads this module too.
 """
@@ -41,19 +41,6 @@ async def check_web(examination: Examination[SearchSettings]) -> AsyncIterator[P
         if not settings.api_key_env:
             key = f"{shell('talaria', 'config', 'set', 'search.api_key_env', name)} && {key}"
         yield warn("search", text, "Make one at the provider, and set it for the gateway:", key)
-
-
-async def check_memory(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
-    from talaria.memory.memory_files import MemoryFiles  # noqa: PLC0415
-
-    if "memory" not in examination.settings.enabled:
-        return
-    root = (examination.shared or examination.home) / "memory"
-    troubles = MemoryFiles(root).troubles()
-    for trouble in troubles:
-        yield warn("memory", trouble, "Mend the file with an editor: see docs/memory.md.")
-    if not troubles:
-        yield ok("memory", f"What agents remember is in {root}.")
 
 
 async def check_skills(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:

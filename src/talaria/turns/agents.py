@@ -25,13 +25,13 @@ from talaria.core.ledger import Began
 from talaria.core.redaction import SecretRegistry
 from talaria.core.specs import AgentSpec, PinnedSpec
 from talaria.core.turns import Turn
+from talaria.memory.memories import Memories
 from talaria.models.catalog import ModelChoice
 from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
 from talaria.store.store import Store
 from talaria.tools.execution import ToolRunner
 from talaria.turns.live import LiveTurn
-from talaria.turns.memories import Memories
 from talaria.turns.settings import TurnSettings
 from talaria.turns.slash import ExtraCommands
 from talaria.turns.steering import LiveSteering

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -31,7 +31,6 @@ from talaria.models.local.local_chat import LocalChat
 from talaria.store.store import Store
 from talaria.tools.execution import ToolRunner
 from talaria.tools.tool import MemoryProvider, ToolSource
-from talaria.turns.settings import TurnSettings
 
 _log = logging.getLogger("talaria.turns")
 _HEARD: Final = "[Note: the memory was changed outside of this conversation:\n"
@@ -45,13 +44,13 @@ _MOST_SYNCS: Final = 64
 
 class Memories(msgspec.Struct, eq=False, dict=True):
     """The memory of all chats, by the provider that is in use. Without one, or while the family `memory` is
-    not enabled, nothing is remembered. A `NoteSource`."""
+    not enabled, nothing is remembered. `_stamp` writes a time for the model. A `NoteSource`."""
 
     _sources: Sequence[ToolSource]
     _people: People
     _tools: ToolRunner
     _store: Store
-    _settings: TurnSettings
+    _stamp: Callable[[float], str]
     # The state of memory that sessions know, and the one that they are being told.
     _known: BoundedDict[SessionId, _KnownMark] = msgspec.field(default_factory=lambda: BoundedDict(_KEPT))
     _telling: BoundedDict[SessionId, _KnownMark] = msgspec.field(default_factory=lambda: BoundedDict(_KEPT))
@@ -117,7 +116,7 @@ class Memories(msgspec.Struct, eq=False, dict=True):
         return self._note(f"recalled:{turn.id}", f"{_RECALLED}{text}\n]", turn) if text else None
 
     def _note(self, key: str, text: str, turn: Turn) -> Note:
-        return Note(key, text, self._settings.stamp(turn.accepted_at))
+        return Note(key, text, self._stamp(turn.accepted_at))
 
     # -- providers that follow turns ------------------------------------------------------------------------
 
