@@ -134,6 +134,7 @@ def test_the_larger_model_is_fetched_on_request_and_new_chats_use_it(
         caller.call(f"/api/models/{DEFAULT_MODEL}/fetch", b"")
     with refused.value:
         assert refused.value.code == 409
+    cache.folder.mkdir(parents=True, exist_ok=True)
     with cache.path(weights).open("wb") as file:  # as the download leaves it
         file.truncate(weights.size)
     after = caller.call("/api/status")
@@ -213,23 +214,24 @@ def test_a_chat_without_the_model_says_so_and_what_to_do(terminal: Terminal, emp
 
 @needs_tmux
 @needs_runtime
-def test_one_key_in_the_chat_fetches_the_larger_model_and_another_begins_a_session_with_it(
+def test_the_chat_names_the_command_that_fetches_the_larger_model_until_it_is_here(
     terminal: Terminal, empty: Path, slow_index: dict[str, str]
 ) -> None:
     cache, weights = WeightsCache(Path(slow_index["TALARIA_CACHE"])), find_weights(LARGER_MODEL)
     variables = [f"{name}={value}" for name, value in {**slow_index, "TALARIA_NO_MODEL": "1"}.items()]
-    terminal.start("env", *variables, sys.executable, "-m", "talaria", "chat", "--home", str(empty))
-    offer = "Ctrl-G: use the larger model (1.1 GB download, 2 GB of memory)"
-    terminal.until(f"local/{DEFAULT_MODEL} · chat", f"{offer}\n›", "›")
-    terminal.type("a draft")
-    terminal.press("C-g")
-    screen = terminal.until("Fetching the larger model: ", "/1117 MB", "› a draft")
-    assert offer not in screen
+    chat = ("env", *variables, sys.executable, "-m", "talaria", "chat", "--home", str(empty))
+    terminal.start(*chat)
+    offer, pull = "(1.1 GB to fetch, 2 GB of memory)", f"talaria model pull {LARGER_MODEL}"
+    told = " ".join(terminal.until(f"local/{DEFAULT_MODEL} · chat", offer, "›").split())
+    assert f"`{pull}`, or “Use the larger model” on the page, fetches it" in told
+    terminal.press("C-d")
+    terminal.until("LEFT WITH 0")
+    terminal.stop()
+    cache.folder.mkdir(parents=True, exist_ok=True)
     with cache.path(weights).open("wb") as file:  # as the download leaves it
         file.truncate(weights.size)
-    terminal.until("The larger model is here. Ctrl-G begins a new session with it.", "› a draft")
-    terminal.press("C-g")
-    screen = terminal.until("New session", "› a draft")
-    assert "The larger model" not in screen
-    terminal.press("C-c", "C-d")
+    terminal.start(*chat)
+    screen = terminal.until(f"local/{LARGER_MODEL} · chat", "›")
+    assert pull not in screen
+    terminal.press("C-d")
     terminal.until("LEFT WITH 0")

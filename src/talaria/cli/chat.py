@@ -6,9 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -23,9 +21,6 @@ from talaria.core.program import spoken
 from talaria.core.version import this_version
 from talaria.models.settings import LOCAL
 from talaria.operations.sessions import ProjectBody, SessionKey, show_session, use_project
-
-if TYPE_CHECKING:
-    from talaria.channels.console.larger_offer import LargerOffer
 
 HISTORY = "chat.history"
 
@@ -70,10 +65,10 @@ async def _chat(invocation: Invocation, session: str, folder: str | None, files:
         import talaria.channels.console.message_input
         import talaria.channels.console.terminal  # noqa: F401
     try:
-        async with connect(home, os.environ, session) as client, AsyncExitStack() as scopes:
+        async with connect(home, os.environ, session) as client:
             if folder is not None:
                 folder = (await client.carry_out(use_project, ProjectBody(x=session, folder=folder))).folder
-            screen = await _terminal(client, home, session, scopes) if is_terminal else _pipe()
+            screen = await _terminal(client, home, session) if is_terminal else _pipe()
             if folder is not None:
                 screen.say(f"This chat works on {folder}.")
             await TerminalChat(client, session, screen, invocation.command_line, files).run()
@@ -100,7 +95,7 @@ def _cancel_on_signals(task: asyncio.Task[None]) -> None:
         loop.add_signal_handler(number, leave)
 
 
-async def _terminal(client: GatewayClient, home: Home, session: str, scopes: AsyncExitStack) -> Screen:
+async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     from prompt_toolkit.application import run_in_terminal
     from prompt_toolkit.input import create_input
     from rich.console import Console
@@ -133,17 +128,17 @@ async def _terminal(client: GatewayClient, home: Home, session: str, scopes: Asy
     say(f"Talaria {this_version()} · {model} · chat “{session}”")
     if models and model != usual:
         say(f"This session keeps its model; /new begins one with {usual}.")
-    offer = None
     if is_built_in(model.rpartition("/")[2]):
         about = describe_model(model.rpartition("/")[2])
         say(spoken(f"A built-in model answers; it is {about}. `talaria setup` sets a real one."))
-        offer = await _offer_larger(client, model, usual, scopes)
+        if offer := await _offer_larger(client, model, usual):
+            say(offer)
     if client.is_inside:
         say(spoken("No gateway runs, so this chat runs one itself until you leave; `talaria serve` stays."))
     say("Enter sends, /help lists commands, Ctrl-D leaves.")
     folded, typed = FoldedCalls(), TypedAhead(create_input(sys.stdin))
     return Screen(
-        messages=TerminalPrompt(home.path / HISTORY, models, offer, lambda: say(folded.unfold()), typed),
+        messages=TerminalPrompt(home.path / HISTORY, models, lambda: say(folded.unfold()), typed),
         renderer=lambda is_markdown: TerminalRenderer(
             console, is_markdown=is_markdown, folded=folded, typed=lambda: typed.text
         ),
@@ -153,19 +148,17 @@ async def _terminal(client: GatewayClient, home: Home, session: str, scopes: Asy
     )
 
 
-async def _offer_larger(
-    client: GatewayClient, model: str, usual: str, scopes: AsyncExitStack
-) -> LargerOffer | None:
-    """Offer the larger built-in model to a chat with the tiny one, if new sessions would get it."""
-    from talaria.channels.console.larger_offer import LargerOffer
+async def _offer_larger(client: GatewayClient, model: str, usual: str) -> str:
+    """Return how a chat with the tiny built-in model gets the larger one, or "" if that is not on offer."""
+    from talaria.models.local.larger import LargerState, offer_sentence
 
     try:
         larger = await client.larger_model()
-        if model == f"{LOCAL}/{larger.name}" or not usual.startswith(f"{LOCAL}/"):
-            return None
-        return await scopes.enter_async_context(LargerOffer.open(client, larger))
     except TalariaError:  # the chat works without the offer
-        return None
+        return ""
+    is_tiny = model != f"{LOCAL}/{larger.name}" and usual.startswith(f"{LOCAL}/")
+    is_offered = is_tiny and larger.state in (LargerState.ABSENT, LargerState.FETCHING)
+    return offer_sentence(larger) if is_offered else ""
 
 
 async def _model_of(client: GatewayClient, session: str) -> str | None:

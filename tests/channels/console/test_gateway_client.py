@@ -127,7 +127,6 @@ async def client(gateway: Gateway) -> AsyncIterator[GatewayClient]:
             {"id": "t1"},
             {"id": "t1"},
         ),
-        (lambda c: c.fetch_model("a/b"), "POST /api/models/a%2Fb/fetch", None, {"larger": LARGER}, LARGER),
         (
             lambda c: c.larger_model(),
             "GET /api/status",

@@ -209,15 +209,10 @@ class GatewayClient:
         """Return a code for a link that logs a browser in, once, within ten minutes."""
         return _decode(await self._call("POST", "/api/login/codes"), _Code).code
 
-    async def fetch_model(self, name: str) -> LargerModel:
-        """Let the gateway download a built-in model, and return the state of the larger one."""
-        answer = await self._call("POST", f"/api/models/{_quote(name)}/fetch")
-        return _decode(answer, _BuiltIn).larger
-
     # -- reading
 
     async def larger_model(self) -> LargerModel:
-        """Return the state of the larger built-in model, which the terminal offers to fetch."""
+        """Return the state of the larger built-in model, which the terminal chat offers."""
         return _decode(await self._call("GET", "/api/status"), _Status).built_in_model.larger
 
     async def status(self) -> dict[str, Any]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.application import get_app, run_in_terminal
+from prompt_toolkit.application import run_in_terminal
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import FormattedText
@@ -22,13 +21,12 @@ from prompt_toolkit.shortcuts import CompleteStyle
 
 from talaria.channels.console.chat import Interrupted
 from talaria.channels.console.deciding_keys import key_choices, prompt_of
-from talaria.channels.console.larger_offer import LargerOffer
 from talaria.channels.console.typed_ahead import TypedAhead
 from talaria.core.events import QuestionAsked
 from talaria.turns.slash import ALIASES, SLASH_COMMANDS, canonical
 
 _MENU_ROWS = 6
-_REFRESH_SECONDS = 0.5
+_PROMPT = FormattedText([("bold", "› ")])
 
 
 class CommandCompleter(Completer):
@@ -54,20 +52,17 @@ class CommandCompleter(Completer):
 
 class TerminalPrompt:
     """Reads messages from the keyboard. Enter sends; Alt-Enter or a backslash before Enter begins another
-    line; pasted lines stay one message. `offer` is shown above the prompt while a message is written. Ctrl-O
+    line; pasted lines stay one message. Ctrl-O
     calls `unfold`, which prints above the prompt. The text of `typed`, from a turn before, stands in it."""
 
     def __init__(
         self,
         history: Path | None,
         models: Sequence[str] = (),
-        offer: LargerOffer | None = None,
         unfold: Callable[[], None] | None = None,
         typed: TypedAhead | None = None,
     ) -> None:
-        self._offer = offer
         self._typed = typed
-        self._draft = ""
         self._session: PromptSession[str] = PromptSession(
             history=_history(history),
             completer=CommandCompleter(models),
@@ -76,25 +71,17 @@ class TerminalPrompt:
             reserve_space_for_menu=_MENU_ROWS,
             multiline=True,
             prompt_continuation="… ",
-            key_bindings=_bindings(None if offer is None else self._take_offer, unfold),
+            key_bindings=_bindings(unfold),
             enable_suspend=True,
-            refresh_interval=0.0 if offer is None else _REFRESH_SECONDS,
         )
 
     async def read(self) -> str | None:
-        draft, self._draft = self._draft, ""
-        if self._typed is not None:
-            draft += self._typed.take()
+        draft = "" if self._typed is None else self._typed.take()
         try:
             # The chat handles SIGINT itself; at the prompt Ctrl-C is a key.
-            text = await self._session.prompt_async(self._prompt, default=draft, handle_sigint=False)
+            return await self._session.prompt_async(_PROMPT, default=draft, handle_sigint=False)
         except EOFError:
             return None
-        if self._offer is not None:
-            self._offer.note(text)
-            if self._offer.is_taken_by(text):
-                self._offer = None
-        return text
 
     async def decide(self, event: QuestionAsked) -> str | None:
         """Read one key for an approval, or a line for an answer."""
@@ -112,17 +99,6 @@ class TerminalPrompt:
             return await prompt.prompt_async(text, handle_sigint=False)
         except EOFError:
             return None
-
-    def _prompt(self) -> FormattedText:
-        line = "" if self._offer is None or get_app().is_done else self._offer.line()
-        return FormattedText([("fg:ansiyellow", f"{line}\n" if line else ""), ("bold", "› ")])
-
-    async def _take_offer(self, event: KeyPressEvent) -> None:
-        """Handle the key of the offer. The text that was written so far stays for the next prompt."""
-        message = None if self._offer is None else await self._offer.press()
-        if message is not None and event.app.is_running and not event.app.is_done:
-            self._draft = event.current_buffer.text
-            event.app.exit(result=message)
 
 
 class PipedLines:
@@ -176,15 +152,10 @@ def _history(path: Path | None) -> History:
     return FileHistory(str(path))
 
 
-def _bindings(
-    take_offer: Callable[[KeyPressEvent], Coroutine[Any, Any, None]] | None = None,
-    unfold: Callable[[], None] | None = None,
-) -> KeyBindings:
+def _bindings(unfold: Callable[[], None] | None) -> KeyBindings:
     keys = KeyBindings()
     if unfold is not None:
         keys.add("c-o")(lambda event: run_in_terminal(unfold))
-    if take_offer is not None:
-        keys.add("c-g")(take_offer)
 
     @keys.add("enter")
     def _(event: KeyPressEvent) -> None:
