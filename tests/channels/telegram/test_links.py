@@ -89,6 +89,7 @@ def is_inner(link: str) -> bool:
 
 @example("127.0.0.1http://http://127.0.0.1http://")
 @example("- example.org/*&127.0.0.1.")
+@example("12[7.0.0.1](http://127.0.0.1)")
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_no_mixture_of_marks_and_addresses_becomes_an_inner_link(markdown: str) -> None:

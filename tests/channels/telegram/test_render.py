@@ -43,6 +43,7 @@ def split(markdown: str, limit: int = LIMIT) -> tuple[str, ...]:
         ("**https://e.x/a_b_c**", "<b>https://e.x/a_b_c</b>"),
         ("http://12*7*.0.0.1", "<code>http://12*7*.0.0.1</code>"),
         ("12*7*.0.0.1", "12*7*.0.0.1"),
+        ("12[7.0.0.1](http://10.0.0.1)", "12[7.0.0.1](<code>http://10.0.0.1</code>)"),
         ("version 10.4, *10.0.0.1*", "version 10.4, <i><code>10.0.0.1</code></i>"),
         ("```py\na < b\n```", '<pre><code class="language-py">a &lt; b</code></pre>'),
         ("```\nopen", "<pre>open</pre>"),

@@ -146,11 +146,10 @@ def _render_inline(text: str, own: Hosts) -> str:
     if not _SPECIAL.search(text):
         return text
     html = _render_tokens(text, own, with_marks=True)
-    if _EMPHASIS.search(html):
-        shown = unescape(_EMPHASIS.sub("", _NO_TEXT.sub(" ", html)))
-        if any(not found.is_outer for found in find_addresses(shown, own)):
-            # The marks hid an address, as in 12*7*.0.0.1: without their meaning they stay in the text.
-            return _render_tokens(text, own, with_marks=False)
+    shown = unescape(_EMPHASIS.sub("", _NO_TEXT.sub(" ", html)))
+    if any(not found.is_outer for found in find_addresses(shown, own)):
+        # Marks or brackets hid an address, as in 12*7*.0.0.1: without their meaning they stay in the text.
+        return _render_tokens(text, own, with_marks=False)
     return html
 
 
@@ -164,22 +163,18 @@ def _render_tokens(text: str, own: Hosts, *, with_marks: bool) -> str:
         position = token.end()
         if token["code"]:
             out.append(_as_code(token["code"][1:-1]))
-        elif token["url"]:
-            out.append(_render_link(token["label"], token["url"], own))
+        elif token["url"] and is_outer(token["url"], own):
+            out.append(f'<a href="{escape(token["url"])}">{escape(token["label"], quote=False)}</a>')
+        elif token["url"] and with_marks:
+            out.append(f"{_render_text(token['label'], own)} ({_as_code(token['url'])})")
         elif bare := token["bare"]:
             out.append(escape(bare, quote=False) if is_outer(bare, own) else _as_code(bare))
         elif with_marks:
             _render_mark(token["mark"], text, token.start(), out, opened)
         else:
-            out.append(token["mark"])
+            out.append(_render_text(token[0], own))
     out.append(_render_text(text[position:], own))
     return "".join(out)
-
-
-def _render_link(label: str, url: str, own: Hosts) -> str:
-    if is_outer(url, own):
-        return f'<a href="{escape(url)}">{escape(label, quote=False)}</a>'
-    return f"{_render_text(label, own)} ({_as_code(url)})"
 
 
 def _render_text(text: str, own: Hosts) -> str:
