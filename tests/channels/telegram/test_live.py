@@ -180,7 +180,7 @@ async def test_a_tool_that_runs_for_long_is_shown_with_its_time(server: Telegram
     async with stage(server) as on:
         on.hear(ToolStarted("1", "terminal", '{"command": "pytest -q"}'))
         await on.pass_time(lambda: on.shown == ["⚙ terminal pytest -q ▌"])
-        await on.pass_time(lambda: on.shown == ["⚙ terminal pytest -q … 10 s ▌"])
+        await on.pass_time(lambda: on.shown == ["⚙ terminal pytest -q … 9 s ▌"])
         on.hear(ToolOutput("1", "10 %\r50 %"))
         await on.pass_time(lambda: "… 50 %" in on.shown[0])
         on.hear(ToolFinished("1", "terminal", ToolOutcome.OK, "", "Exit code 1."))
@@ -194,7 +194,7 @@ async def test_a_tool_that_runs_for_long_is_shown_with_its_time(server: Telegram
 async def test_a_message_on_its_way_is_known_even_when_the_show_is_cancelled(server: TelegramServer) -> None:
     async with stage(server) as on:
         on.hear(Delta("text"))
-        await on.clock.until_sleepers(3)  # typing, counting, and the pause before the message
+        await on.clock.until_sleepers(2)  # typing, and the pause before the message
         server.fail("sendMessage", TelegramFault(FaultKind.HOLD))
         on.clock.advance(1)
         await server.until(lambda: bool(on.shown))

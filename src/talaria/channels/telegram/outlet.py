@@ -47,7 +47,7 @@ from talaria.core.events import (
 )
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.messages import ToolOutcome
-from talaria.core.tasks import stop
+from talaria.core.tasks import running
 from talaria.core.text import clean_line
 from talaria.core.turns import TurnState
 from talaria.turns.outlet import ShownTurn
@@ -57,12 +57,12 @@ _log = logging.getLogger("talaria.telegram")
 REPEATED = "↻ sent again, the first try may have arrived"
 CURSOR = " ▌"
 WAITS = "⏸ Waits for a decision."
-TYPING_SECONDS = 4.5  # Telegram shows it for five
+PULSE_SECONDS = 4.5  # Telegram shows for five that the bot types
 QUEUED_SECONDS = 1.0
 FIRST_SECONDS = 0.7  # a turn that ends sooner gets no live message
 PRIVATE_SECONDS = 1.5  # between two edits: Telegram allows a private chat one message a second
 GROUP_SECONDS = 4.0  # and a group 20 a minute
-LONG_SECONDS = 5.0  # a tool that runs for longer is shown with its time, and drawn again as often
+LONG_SECONDS = 5.0  # a tool that runs for longer is shown with its time
 _MAX_SHOWN = 3000
 _MAX_KEPT = 32 << 10  # of a running turn's text: the more, the rarer it is cut
 _MAX_LINES = 12
@@ -347,43 +347,33 @@ class LiveMessage:
         self._sending: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        tasks = [
-            asyncio.create_task(self._type(), name="telegram typing"),
-            asyncio.create_task(self._draw(), name="telegram live message"),
-            asyncio.create_task(self._count_seconds(), name="telegram live seconds"),
-            asyncio.create_task(self._board.run(), name="telegram questions"),
-        ]
         try:
-            async for event in self._view.events():
-                self._board.put(event)
-                if self._text.take(event):
-                    self._changed.set()
-            await self._board.join()
+            async with running(self._pulse(), self._draw(), name="telegram live message"):
+                async for event in self._view.events():
+                    if self._text.take(event):
+                        self._changed.set()
+                    await self._board.take(event)
         finally:
-            await stop(*tasks)
             if self._sending is not None:
                 await asyncio.gather(self._sending, return_exceptions=True)
 
-    async def _type(self) -> None:
+    async def _pulse(self) -> None:
+        """Type, and draw again while a tool runs for long, because its time is shown."""
         params: dict[str, Value] = {"chat_id": self._target.chat, "message_thread_id": self._target.thread}
+        is_typing = True
         while True:
             if self._view.turn.state is not TurnState.RUNNING:  # an earlier turn of the chat is typing
                 await self._clock.sleep(QUEUED_SECONDS)
                 continue
             try:
-                await self._api.call("sendChatAction", bool, action="typing", **params)
+                if is_typing:
+                    await self._api.call("sendChatAction", bool, action="typing", **params)
             except BotApiRefused as refusal:
-                if refusal.code != 429:
-                    return
-                await self._clock.sleep(refusal.retry_after or TYPING_SECONDS)
+                is_typing = refusal.code == 429
+                await self._clock.sleep(refusal.retry_after or 0)
             except BotApiError:
                 pass  # the next call may succeed
-            await self._clock.sleep(TYPING_SECONDS)
-
-    async def _count_seconds(self) -> None:
-        """Draw again now and then while a tool runs for long."""
-        while True:
-            await self._clock.sleep(LONG_SECONDS)
+            await self._clock.sleep(PULSE_SECONDS)
             if self._text.is_running_tool:
                 self._changed.set()
 

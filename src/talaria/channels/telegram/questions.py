@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import msgspec
@@ -52,27 +51,14 @@ class QuestionBoard:
         self._clock = clock
         self._target = target
         self._view = view
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._shown: dict[QuestionId, tuple[QuestionAsked, str]] = {}  # with the message's id
 
-    def put(self, event: Event) -> None:
-        """Take an event of the turn; those that are about no question are ignored."""
-        if isinstance(event, (QuestionAsked, QuestionDecided)) or self._shown or not self._events.empty():
-            self._events.put_nowait(event)
-
-    async def run(self) -> None:
-        """Show what was put, until cancelled."""
-        while True:
-            event = await self._events.get()
-            try:
-                await self._handle(event)
-            except BotApiError as error:
-                _log.warning("a question is not shown as it should be: %s", error.user_text)
-            self._events.task_done()
-
-    async def join(self) -> None:
-        """Wait until everything that was put is shown."""
-        await self._events.join()
+    async def take(self, event: Event) -> None:
+        """Show what an event of the turn changes. Tries until Telegram has taken or refused it."""
+        try:
+            await self._handle(event)
+        except BotApiError as error:
+            _log.warning("a question is not shown as it should be: %s", error.user_text)
 
     async def _handle(self, event: Event) -> None:
         if isinstance(event, QuestionAsked):
@@ -90,7 +76,7 @@ class QuestionBoard:
             self._shown.clear()
 
     async def _ask(self, event: QuestionAsked) -> str:
-        """Send the question, whole, before its buttons. Tries until Telegram has taken or refused it."""
+        """Send the question, whole, before its buttons."""
         for pause in _RETRIES.pauses():
             try:
                 if len(event.text) > MAX_TEXT:
