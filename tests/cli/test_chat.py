@@ -69,7 +69,7 @@ def test_a_file_that_is_sent_is_told_with_its_place(chat: Terminal, home: Path) 
 
 def test_ctrl_c_cancels_the_turn_and_the_chat_goes_on(chat: Terminal) -> None:
     chat.send("one two three four five [[chunks 30]] [[chunk-delay 1]]")
-    chat.until("You said:")  # the turn runs: before it is accepted, Ctrl-C takes the message back
+    chat.until("You said:", "›")  # the turn runs: before it is accepted, Ctrl-C takes the message back
     chat.type("typed ahead")
     chat.press("C-c")
     chat.until("Cancelling…", "(cancelled)", "› typed ahead")
@@ -80,28 +80,30 @@ def test_ctrl_c_cancels_the_turn_and_the_chat_goes_on(chat: Terminal) -> None:
 def test_the_keyboard_is_live_while_a_turn_runs(chat: Terminal) -> None:
     """Typed text is shown, a command is answered at once, and a message waits, and says so."""
     chat.send("[[hang]]")
-    chat.until("thinking… (Ctrl-C cancels)")
+    chat.until("thinking… (Ctrl-C cancels)\n›", "›")
     chat.type("/whoanyi")
     chat.until("thinking…", "› /whoanyi")
     chat.press("BSpace", "BSpace", "BSpace")
     chat.type("mi")
     chat.until("› /whoami")
     chat.press("Enter")
-    chat.until("You are", "thinking… (Ctrl-C cancels)")
+    chat.until("You are", "thinking… (Ctrl-C cancels)\n›", "›")
     chat.send("and then")
-    chat.until("› and then", "(it waits for the running turn)", "thinking… (Ctrl-C cancels)")
+    chat.until("› and then", "(it waits for the running turn)", "thinking… (Ctrl-C cancels)\n›", "›")
     chat.send("/stop")
     chat.until("(cancelled)", "You said: and then", "›")
 
 
 def test_ctrl_d_while_a_turn_runs_says_how_to_leave(chat: Terminal) -> None:
     chat.send("[[hang]]")
-    chat.until("thinking… (Ctrl-C cancels)")
+    chat.until("thinking… (Ctrl-C cancels)\n›", "›")
     chat.type("text")
     chat.press("C-d")
     chat.until("› text")
     chat.press("C-u", "C-d")
-    chat.until("A turn is running. Ctrl-D again leaves, its reply is kept", "thinking… (Ctrl-C cancels)")
+    chat.until(
+        "A turn is running. Ctrl-D again leaves, its reply is kept", "thinking… (Ctrl-C cancels)\n›", "›"
+    )
     chat.press("C-d")
     chat.until("LEFT WITH 0")
 
@@ -160,11 +162,11 @@ def test_a_chat_outlives_its_gateway(terminal: Terminal, home: Path, serve: Serv
     terminal.start(sys.executable, "-m", "talaria", "chat", "--home", str(home))
     terminal.until("Talaria", "›")
     terminal.send("[[words 12]] [[chunks 12]] [[chunk-delay 0.1]]")
-    terminal.until("word1 word2")
+    terminal.until("word1 word2", "›")
     process.kill()
-    terminal.until("Your message is safe", "waiting for the gateway… (Ctrl-C stops waiting)")
+    terminal.until("Your message is safe", "waiting for the gateway… (Ctrl-C stops waiting)\n›", "›")
     serve()
-    terminal.until("The gateway is back.", "word11 word12", "›")
+    terminal.until("The gateway is back.", "word11 word12", " out · ", "›")
     terminal.press("C-d")
     terminal.until("LEFT WITH 0")
 
@@ -172,7 +174,7 @@ def test_a_chat_outlives_its_gateway(terminal: Terminal, home: Path, serve: Serv
 def test_a_chat_whose_terminal_hangs_up_more_than_once_ends(chat: Terminal, home: Path) -> None:
     pid = json.loads((home / "gateway.json").read_text())["pid"]
     chat.send("[[hang]]")
-    chat.until("thinking… (Ctrl-C cancels)")
+    chat.until("thinking… (Ctrl-C cancels)\n›", "›")
     for _ in range(5):
         os.kill(pid, signal.SIGHUP)
     chat.until("LEFT WITH 0")

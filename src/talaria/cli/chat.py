@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import click
@@ -71,10 +72,18 @@ async def _chat(invocation: Invocation, session: str, folder: str | None, files:
             screen = await _terminal(client, home, session) if is_terminal else _pipe()
             if folder is not None:
                 screen.say(f"This chat works on {folder}.")
-            await TerminalChat(client, session, screen, invocation.command_line, files).run()
+            with _printing_above() if is_terminal else nullcontext():
+                await TerminalChat(client, session, screen, invocation.command_line, files).run()
     except asyncio.CancelledError:
         if task.uncancel():  # also cancelled for another reason than a signal
             raise
+
+
+def _printing_above() -> AbstractContextManager[None]:
+    """Print above the prompt while it is open."""
+    from prompt_toolkit.patch_stdout import patch_stdout
+
+    return patch_stdout(raw=True)
 
 
 def _cancel_on_signals(task: asyncio.Task[None]) -> None:
@@ -96,14 +105,11 @@ def _cancel_on_signals(task: asyncio.Task[None]) -> None:
 
 
 async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
-    from prompt_toolkit.application import run_in_terminal
-    from prompt_toolkit.input import create_input
     from rich.console import Console
     from rich.text import Text
 
     from talaria.channels.console.message_input import TerminalPrompt
     from talaria.channels.console.terminal import FoldedCalls, TerminalRenderer
-    from talaria.channels.console.typed_ahead import TypedAhead
     from talaria.core.text import clean
     from talaria.models.local.weights import describe_model, is_built_in
 
@@ -112,12 +118,9 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     def say(text: str) -> None:
         console.print(Text(clean(text), style="dim"))
 
-    async def announce(text: str) -> None:
-        def show() -> None:
-            say("Sent to this chat:")
-            console.print(Text(clean(text)))
-
-        await run_in_terminal(show)
+    def announce(text: str) -> None:
+        say("Sent to this chat:")
+        console.print(Text(clean(text)))
 
     try:
         models = await client.models()
@@ -136,16 +139,14 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     if client.is_inside:
         say(spoken("No gateway runs, so this chat runs one itself until you leave; `talaria serve` stays."))
     say("Enter sends, /help lists commands, Ctrl-D leaves.")
-    folded, typed = FoldedCalls(), TypedAhead(create_input(sys.stdin))
-    return Screen(
-        messages=TerminalPrompt(home.path / HISTORY, models, lambda: say(folded.unfold()), typed),
-        renderer=lambda is_markdown: TerminalRenderer(
-            console, is_markdown=is_markdown, folded=folded, typed=lambda: typed.text
-        ),
-        say=say,
-        guard=typed.reading,
-        announce=announce,
-    )
+    folded = FoldedCalls()
+    prompt = TerminalPrompt(console, home.path / HISTORY, models, lambda: say(folded.unfold()))
+
+    def renderer(is_markdown: bool) -> TerminalRenderer:
+        prompt.live = TerminalRenderer(console, is_markdown=is_markdown, folded=folded, redraw=prompt.redraw)
+        return prompt.live
+
+    return Screen(messages=prompt, renderer=renderer, say=say, announce=announce)
 
 
 async def _offer_larger(client: GatewayClient, model: str, usual: str) -> str:

@@ -1,39 +1,24 @@
-"""The terminal's prompts for approval requests."""
+"""The approval requests that are open in the terminal chat."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import cast
 
-from talaria.channels.console.deciding_keys import TerminalDecisions
+from talaria.channels.console.deciding_keys import OpenQuestions
 from talaria.channels.console.gateway_client import GatewayClient
-from talaria.core.events import QuestionAsked, QuestionDecided
+from talaria.core.events import Done, QuestionAsked, QuestionDecided
 from talaria.core.ids import QuestionId
-from talaria.core.questions import DENY, QuestionKind, Span
+from talaria.core.questions import APPROVE, DENY, QuestionKind, Span
 
 
-class Screen:
-    """A terminal whose person types the lines that are put in `typed`."""
+class Gateway:
+    """Takes every decision."""
 
     def __init__(self) -> None:
-        self.typed: asyncio.Queue[str] = asyncio.Queue()
-        self.prompts: asyncio.Queue[str] = asyncio.Queue()
-        self.notices: list[str] = []
-        self.decided: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-
-    def hold(self) -> None: ...
-
-    def release(self) -> None: ...
-
-    def notice(self, text: str) -> None:
-        self.notices.append(text)
-
-    async def read(self, event: QuestionAsked) -> str | None:
-        self.prompts.put_nowait(event.question_id)
-        return await self.typed.get()
+        self.decided: list[tuple[str, str]] = []
 
     async def decide(self, event: QuestionAsked, text: str, span: Span) -> None:
-        self.decided.put_nowait((event.question_id, text))
+        self.decided.append((event.question_id, text))
 
 
 def asked(name: str) -> QuestionAsked:
@@ -41,20 +26,32 @@ def asked(name: str) -> QuestionAsked:
 
 
 async def test_a_key_for_a_request_that_was_decided_elsewhere_does_not_decide_the_next_one() -> None:
-    screen = Screen()
-    decisions = TerminalDecisions(cast(GatewayClient, screen), screen, screen.read)
-    decisions.take(asked("q_1"))
-    assert await screen.prompts.get() == "q_1"
-    decisions.take(QuestionDecided(QuestionId("q_1"), DENY, Span.ONCE, "operator"))
-    decisions.take(asked("q_2"))
-    assert await screen.prompts.get() == "q_2"
-    screen.typed.put_nowait("a")  # the person was still reading q_1
-    assert await screen.prompts.get() == "q_2", "it is asked again"
-    assert "another request" in screen.notices[-1] and screen.decided.empty()
-    screen.typed.put_nowait("a")
-    assert await screen.decided.get() == ("q_2", "approve")
-    decisions.take(asked("q_3"))
-    assert await screen.prompts.get() == "q_3"
-    screen.typed.put_nowait("d")
-    assert await screen.decided.get() == ("q_3", "deny"), "its own decision before needs no second key"
-    await decisions.close()
+    gateway, notices = Gateway(), list[str]()
+    questions = OpenQuestions(cast(GatewayClient, gateway), notices.append)
+    questions.take(asked("q_1"))
+    assert questions.opened.is_set()
+    questions.take(QuestionDecided(QuestionId("q_1"), DENY, Span.ONCE, "operator"))
+    assert not questions.opened.is_set()
+    assert not await questions.decide("a"), "nothing is open"
+    questions.take(asked("q_2"))
+    assert await questions.decide("a")  # the person was still reading q_1
+    assert "another request" in notices[-1] and gateway.decided == []
+    assert not await questions.decide("hello"), "it decides nothing"
+    assert await questions.decide("a"), "it is still asked"
+    questions.take(QuestionDecided(QuestionId("q_2"), APPROVE, Span.ONCE, "terminal"))
+    questions.take(asked("q_3"))
+    assert await questions.decide("d"), "its own decision before needs no second key"
+    assert gateway.decided == [("q_2", "approve"), ("q_3", "deny")]
+
+
+async def test_questions_are_decided_in_their_order_until_the_turn_ends() -> None:
+    gateway = Gateway()
+    questions = OpenQuestions(cast(GatewayClient, gateway), lambda text: None)
+    for name in ("q_1", "q_2", "q_3"):
+        questions.take(asked(name))
+    questions.take(QuestionDecided(QuestionId("q_2"), DENY, Span.ONCE, "operator"))
+    assert await questions.decide("a")
+    assert questions.first == asked("q_3")
+    questions.take(Done("over"))
+    assert not await questions.decide("a")
+    assert gateway.decided == [("q_1", "approve")]

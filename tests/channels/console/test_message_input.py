@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-import pty
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,14 +12,20 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
+from rich.console import Console
 
-from talaria.channels.console.chat import Interrupted
+from support.waiting import until
+from talaria.channels.console.chat import Interrupted, Screen, TerminalChat
+from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient
 from talaria.channels.console.message_input import (
     CommandCompleter,
     PipedLines,
     TerminalPrompt,
 )
-from talaria.channels.console.typed_ahead import quiet_keyboard
+from talaria.channels.console.plain import PlainRenderer
+from talaria.core.events import QuestionAsked
+from talaria.core.ids import QuestionId
+from talaria.core.questions import QuestionKind
 
 ALT_ENTER, CTRL_C, CTRL_D = "\x1b\r", "\x03", "\x04"
 
@@ -28,6 +34,20 @@ ALT_ENTER, CTRL_C, CTRL_D = "\x1b\r", "\x03", "\x04"
 def keyboard() -> Iterator[PipeInput]:
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
         yield keys
+
+
+def prompt(history: Path | None = None) -> TerminalPrompt:
+    return TerminalPrompt(Console(file=StringIO()), history)
+
+
+def chat_at(messages: TerminalPrompt | PipedLines) -> TerminalChat:
+    """A chat that is not run: nothing is sent."""
+    screen = Screen(messages=messages, renderer=lambda _: PlainRenderer(StringIO(), None), say=lambda _: None)
+    return TerminalChat(GatewayClient(GatewayAddress("http://127.0.0.1:9", "")), "terminal", screen)
+
+
+async def read(messages: TerminalPrompt | PipedLines) -> str | None:
+    return await messages.read(chat_at(messages))
 
 
 def completions(text: str) -> list[str]:
@@ -68,20 +88,52 @@ def test_completions_say_what_the_command_does() -> None:
 )
 async def test_what_the_keys_do(keyboard: PipeInput, keys: str, text: str | None) -> None:
     keyboard.send_text(keys)
-    assert await TerminalPrompt(None).read() == text
+    assert await read(prompt()) == text
 
 
 async def test_ctrl_c_at_an_empty_prompt_is_told(keyboard: PipeInput) -> None:
     keyboard.send_text(CTRL_C)
     with pytest.raises(Interrupted):
-        await TerminalPrompt(None).read()
+        await read(prompt())
+
+
+APPROVAL = QuestionAsked(QuestionId("q_1"), QuestionKind.APPROVAL, "danger", (), "c", "danger")
+ANSWER = QuestionAsked(QuestionId("q_2"), QuestionKind.ANSWER, "Which?", (), "c", "ask_user")
+
+
+async def test_one_key_decides_an_approval_and_no_other_key_does_anything(keyboard: PipeInput) -> None:
+    messages = prompt()
+    chat = chat_at(messages)
+    chat.questions.take(APPROVAL)
+    keyboard.send_text("xw\rd")
+    assert await messages.read(chat) == "d"
+
+
+async def test_a_line_that_is_being_written_when_a_request_comes_decides_nothing(keyboard: PipeInput) -> None:
+    messages = prompt()
+    chat = chat_at(messages)
+    keyboard.send_text("/")
+    reading = asyncio.create_task(messages.read(chat))
+    await until(lambda: messages.text == "/")
+    chat.questions.take(APPROVAL)
+    keyboard.send_text("ad\r")
+    assert await reading == "/ad"
+
+
+async def test_an_answer_is_not_kept_in_the_history(keyboard: PipeInput, tmp_path: Path) -> None:
+    messages = prompt(tmp_path / "chat.history")
+    chat = chat_at(messages)
+    chat.questions.take(ANSWER)
+    keyboard.send_text("secret\r")
+    assert await messages.read(chat) == "secret"
+    assert "secret" not in (tmp_path / "chat.history").read_text()
 
 
 async def test_history_is_kept_for_this_user_only(keyboard: PipeInput, tmp_path: Path) -> None:
     path = tmp_path / "chat.history"
     path.touch(0o644)
     keyboard.send_text("remember me\r")
-    await TerminalPrompt(path).read()
+    await read(prompt(path))
     assert "remember me" in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
 
@@ -90,18 +142,18 @@ async def test_a_home_that_cannot_be_written_costs_only_the_history(
     keyboard: PipeInput, tmp_path: Path
 ) -> None:
     keyboard.send_text("hello\r")
-    assert await TerminalPrompt(tmp_path / "missing" / "chat.history").read() == "hello"
+    assert await read(prompt(tmp_path / "missing" / "chat.history")) == "hello"
 
 
 async def test_lines_of_a_pipe_are_messages_until_its_end() -> None:
     reading, writing = os.pipe()
     lines = PipedLines(reading)
     os.write(writing, b"one\ntw")
-    assert await lines.read() == "one"
+    assert await read(lines) == "one"
     os.write(writing, b"o\n\nlast \xff")
     os.close(writing)
     async with asyncio.timeout(5):
-        assert [await lines.read() for _ in range(4)] == ["two", "", "last �", None]
+        assert [await read(lines) for _ in range(4)] == ["two", "", "last �", None]
     os.close(reading)
 
 
@@ -120,10 +172,3 @@ def test_models_are_completed_behind_their_command(text: str, found: list[str]) 
     assert [completion.text for completion in completions] == found
     behind = len(text.partition(" ")[2])
     assert {completion.start_position for completion in completions} <= {-behind}, "it replaces what is typed"
-
-
-def test_a_terminal_that_was_closed_meanwhile_is_no_error() -> None:
-    ours, theirs = pty.openpty()
-    with quiet_keyboard(theirs):
-        os.close(ours)
-    os.close(theirs)

@@ -34,13 +34,13 @@ from talaria.core.questions import QuestionKind
 
 
 def scrollback(events: Sequence[Event], *, is_markdown: bool = True) -> list[str]:
-    """What is printed for good: on a console that is no terminal the live part draws nothing."""
+    """What is printed for good, without the live part."""
     written = drawn(events, Console(file=StringIO(), width=60), is_markdown=is_markdown)
     return [line.rstrip() for line in written.splitlines() if line.strip()]
 
 
 def on_terminal(events: Sequence[Event], height: int = 20) -> str:
-    """Every byte that a terminal gets."""
+    """Every byte that a terminal gets, with the live part after each event."""
     return drawn(events, Console(file=StringIO(), force_terminal=True, width=60, height=height))
 
 
@@ -50,7 +50,8 @@ def drawn(events: Sequence[Event], console: Console, *, is_markdown: bool = True
         renderer.open()
         for event in events:
             renderer.show(event)
-            await asyncio.sleep(0)
+            if console.is_terminal:
+                console.print(renderer)
         renderer.close()
 
     asyncio.run(draw())
@@ -271,16 +272,19 @@ def test_a_long_block_is_drawn_by_its_end_and_printed_whole() -> None:
     assert all(f"line {n}" in written for n in range(60))
 
 
-async def test_live_part_returns_after_a_prompt_and_not_after_the_end() -> None:
-    out = StringIO()
-    renderer = TerminalRenderer(Console(file=out, width=60, force_terminal=True), clock=lambda: 0.0)
+async def test_live_part_is_drawn_again_and_again_until_the_end() -> None:
+    drawn = asyncio.Queue[str]()
+    console = Console(file=StringIO(), width=60)
+
+    def draw() -> None:
+        with console.capture() as rows:
+            console.print(renderer, end="")
+        drawn.put_nowait(rows.get())
+
+    renderer = TerminalRenderer(console, redraw=draw)
     renderer.open()
-    for is_over in (False, True):
-        renderer.hold()
-        if is_over:
-            renderer.close()
-        shown = len(out.getvalue())
-        renderer.release()
-        await asyncio.sleep(0)
-        more = out.getvalue()[shown:]
-        assert (more == "") if is_over else ("thinking" in more)
+    assert ["thinking" in await drawn.get() for _ in range(2)] == [True, True]
+    renderer.close()
+    assert await drawn.get() == ""
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -28,7 +28,7 @@ from talaria.channels.console.gateway_client import (
 )
 from talaria.channels.console.plain import PlainRenderer
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
-from talaria.core.events import EVENT_NAMES, Cancelled, Delta, Done, Event, Failed, QuestionAsked, Reset
+from talaria.core.events import EVENT_NAMES, Cancelled, Delta, Done, Event, Failed, Reset
 from talaria.core.problems import Action, Do
 
 TOKEN = "a-token-of-sixteen-characters"
@@ -334,16 +334,14 @@ class Script:
     def __init__(self, *lines: str | type[Interrupted]) -> None:
         self._lines = list(lines)
 
-    async def read(self) -> str | None:
+    async def read(self, chat: TerminalChat) -> str | None:
+        await chat.until_wanted()
         if not self._lines:
             return None
         line = self._lines.pop(0)
         if isinstance(line, str):
             return line
         raise line
-
-    async def decide(self, event: QuestionAsked) -> str | None:
-        return await self.read()
 
 
 class Paper:

@@ -6,22 +6,22 @@ import asyncio
 import math
 import secrets
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
-from talaria.channels.console.deciding_keys import TerminalDecisions
+from talaria.channels.console.deciding_keys import OpenQuestions
 from talaria.channels.console.gateway_client import GatewayBusy, GatewayClient, GatewayGone, RetryPolicy
 from talaria.channels.console.news import ChatNews
 from talaria.commands.command import parse_command
 from talaria.core.display import describe, describe_error
 from talaria.core.errors import TalariaError
-from talaria.core.events import FINAL_EVENTS, Done, Event, Failed, QuestionAsked
+from talaria.core.events import FINAL_EVENTS, Done, Event, Failed
 from talaria.core.program import typed
-from talaria.core.tasks import Tasks, running
+from talaria.core.tasks import Tasks, running, stop, wait_first
 from talaria.turns.slash import SLASH_COMMANDS, asks_model, canonical, is_control
 
 _NEWS_SECONDS = 3.0  # between two looks for messages outside of turns
@@ -34,13 +34,8 @@ class Interrupted(Exception):
 
 
 class MessageSource(Protocol):
-    async def read(self) -> str | None:
-        """Return the next message, or None at the end. Raises `Interrupted`."""
-        ...
-
-    async def decide(self, event: QuestionAsked) -> str | None:
-        """Prompt for the decision about a question, and return what was typed; None at the end. Raises
-        `Interrupted`."""
+    async def read(self, chat: TerminalChat) -> str | None:
+        """Return the next line, or None at the end. Raises `Interrupted`."""
         ...
 
 
@@ -67,35 +62,28 @@ class TurnRenderer(Protocol):
 
     def resume(self, text: str) -> None: ...
 
-    def hold(self) -> None:
-        """Draw nothing below the text until `release`, because the person is asked something."""
-        ...
-
-    def release(self) -> None: ...
-
 
 class Screen(msgspec.Struct, frozen=True, kw_only=True):
     """The chat's input and output.
 
     `renderer` returns a renderer for one turn; its argument is False for the answer of a command, which is no
-    markdown. `say` prints a line of the chat itself. `guard` is held while a turn is shown, and passes on
-    the lines that are typed meanwhile. `announce` prints a message above the prompt; without it, messages
-    that come outside of turns are not shown.
+    markdown. `say` prints a line of the chat itself. `announce` prints a message that came outside of turns;
+    without it, such messages are not shown.
     """
 
     messages: MessageSource
     renderer: Callable[[bool], TurnRenderer]
     say: Callable[[str], None]
-    guard: Callable[[TerminalChat], AbstractContextManager[None]] = lambda _: nullcontext()
-    announce: Callable[[str], Awaitable[None]] | None = None
+    announce: Callable[[str], None] | None = None
 
 
 class TerminalChat:
     """Runs until its messages end. `files` are sent with the first message; `command_line` returns how a
     command of this program is typed.
 
-    The first Ctrl-C cancels the running turn. The second stops waiting for it; its reply is then shown before
-    the next message is sent. A line that is typed while a turn is shown is sent at once.
+    A line is a message. While a turn is shown, it decides an open question, or else is sent at once. The
+    first Ctrl-C cancels the running turn. The second stops waiting for it; its reply is then shown before the
+    next message is sent.
     """
 
     def __init__(
@@ -111,40 +99,65 @@ class TerminalChat:
         self._screen = screen
         self._command_line = command_line
         self._files = files
-        self._running: _ShownTurn | None = None
+        self._shown: _ShownTurn | None = None
         self._unread: list[str] = []  # turns whose reply has not been shown
         # Turns that are shown after the running one, and whether their replies are markdown.
         self._waiting: list[tuple[str, bool]] = []
+        self._talking: asyncio.Task[None] | None = None  # answers a message, and those that came meanwhile
         self._sending = Tasks()
         self._ends = 0  # times that Ctrl-D was pressed while a turn is shown
+        self.questions = OpenQuestions(client, self._notice)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, self._on_sigint)
+        loop.add_signal_handler(signal.SIGINT, self.interrupt)
         try:
             async with running(self._watch_news(), name="chat news"):
-                await self._read_and_answer()
+                await self._read_lines()
         finally:
             loop.remove_signal_handler(signal.SIGINT)
+            await stop(*self._sending, *([self._talking] if self._talking else []))
+
+    async def until_idle(self) -> None:
+        """Wait until no turn is shown."""
+        if self._talking is not None:
+            await asyncio.wait((self._talking,))
+
+    async def until_wanted(self) -> None:
+        """Wait until the next line would be a message that need not wait, or a decision."""
+        await wait_first(self.until_idle(), self.questions.opened.wait())
+
+    def interrupt(self) -> bool:
+        """Pass Ctrl-C to the shown turn. Return False if there is none."""
+        if self._shown is not None:
+            self._shown.interrupt()
+        return self._shown is not None
+
+    def may_leave(self) -> bool:
+        """Return whether Ctrl-D ends the chat. While a turn is shown, the second press does."""
+        self._ends += 1
+        if self._shown is None or self._ends > 1:
+            return True
+        self._screen.say("A turn is running. Ctrl-D again leaves, its reply is kept; Ctrl-C cancels it.")
+        return False
 
     async def _watch_news(self) -> None:
         """Show what is sent to the chat outside of its turns, while none is shown."""
         if self._screen.announce is None:
             return
-        news, texts = ChatNews(self._client, self._session), list[str]()
+        news = ChatNews(self._client, self._session)
         while True:
-            if self._running is None:
-                with suppress(TalariaError):  # no session yet, or no gateway, which the next turn tells
-                    texts += await news.read()
-            while texts and self._running is None:
-                await self._screen.announce(texts.pop(0))
+            await self.until_idle()
+            with suppress(TalariaError):  # no session yet, or no gateway, which the next turn tells
+                for text in await news.read():
+                    self._screen.announce(text)
             await asyncio.sleep(_NEWS_SECONDS)
 
-    async def _read_and_answer(self) -> None:
+    async def _read_lines(self) -> None:
         was_interrupted = False
         while True:
             try:
-                text = await self._screen.messages.read()
+                text = await self._screen.messages.read(self)
             except Interrupted:
                 if was_interrupted:
                     return
@@ -155,33 +168,35 @@ class TerminalChat:
             if text is None:
                 return
             if text.strip():
-                await self._answer(text)
-                await self._show_waiting()
-            if self._ends > 1:
-                return
+                await self._take(text)
 
-    async def _show_waiting(self) -> None:
-        """Show the turns of messages that were sent while another turn was shown."""
+    async def _take(self, text: str) -> None:
+        if self._talking is not None and self._talking.done():
+            self._talking.result()
+            self._talking = None
+        if await self.questions.decide(text):
+            return
+        if self._talking is None:
+            self._talking = asyncio.create_task(self._talk(text), name="chat turns")
+        else:
+            self._sending.start(self._send_aside(text), "chat line")
+
+    async def _talk(self, text: str) -> None:
+        """Answer a message, then show the turns of messages that were sent meanwhile."""
+        await self._answer(text)
         while True:
             if self._sending:
                 await asyncio.wait(self._sending)
-            if not self._waiting or self._ends > 1:
+            if not self._waiting:
                 return
             turn_id, is_markdown = self._waiting.pop(0)
             await self._show(self._turn(self._screen.renderer(is_markdown), turn_id))
 
-    def take_line(self, text: str) -> None:
-        """Send a line that was typed while a turn is shown."""
-        self._screen.say(f"› {text}")
-        self._sending.start(self._send_aside(text), "chat line")
-
-    def take_end(self) -> None:
-        """Leave the running turn alone and end the chat, if Ctrl-D is pressed a second time."""
-        self._ends += 1
-        if self._ends > 1 and self._running is not None:
-            self._running.leave()
+    def _notice(self, text: str) -> None:
+        if self._shown is None:
+            self._screen.say(text)
         else:
-            self._screen.say("A turn is running. Ctrl-D again leaves, its reply is kept; Ctrl-C cancels it.")
+            self._shown.renderer.notice(text)
 
     async def _send_aside(self, text: str) -> None:
         """Send a message beside the running turn. A command that need not wait is answered here."""
@@ -204,12 +219,7 @@ class TerminalChat:
             self._screen.say(describe_error(error.info()))
 
     def _turn(self, renderer: TurnRenderer, turn_id: str = "") -> _ShownTurn:
-        return _ShownTurn(self._client, renderer, self._command_line, self._read_decision, turn_id)
-
-    def _on_sigint(self) -> None:
-        """Pass Ctrl-C to the running turn. Without one, Ctrl-C is a key of the prompt."""
-        if self._running is not None:
-            self._running.interrupt()
+        return _ShownTurn(self._client, renderer, self._command_line, self.questions, turn_id)
 
     async def _answer(self, text: str) -> None:
         """Send one message and show its reply. An error is shown and does not end the chat."""
@@ -226,22 +236,13 @@ class TerminalChat:
             turn.files, self._files = self._files, ()
         await self._show(turn)
 
-    async def _read_decision(self, event: QuestionAsked) -> str | None:
-        """Ask the person. Ctrl-C cancels the turn."""
-        try:
-            return await self._screen.messages.decide(event)
-        except Interrupted:
-            self._on_sigint()
-            return None
-
     async def _show(self, turn: _ShownTurn) -> None:
         task = asyncio.create_task(turn.run(), name="chat turn")
-        self._running, self._ends = turn, 0
+        self._shown, self._ends = turn, 0
         try:
-            with self._screen.guard(self):
-                await asyncio.wait((task,))
+            await asyncio.wait((task,))
         finally:
-            self._running = None
+            self._shown = None
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
@@ -261,12 +262,12 @@ class _ShownTurn:
         client: GatewayClient,
         renderer: TurnRenderer,
         command_line: Callable[[str], str],
-        read_decision: Callable[[QuestionAsked], Awaitable[str | None]],
+        questions: OpenQuestions,
         turn_id: str = "",
     ) -> None:
         self._client = client
-        self._renderer = renderer
-        self._decisions = TerminalDecisions(client, renderer, read_decision)
+        self.renderer = renderer
+        self._questions = questions
         self._command_line = command_line
         self._task: asyncio.Task[None] | None = None
         self._cancelling: asyncio.Task[None] | None = None
@@ -279,7 +280,7 @@ class _ShownTurn:
     async def run(self) -> None:
         retry = RetryPolicy(math.inf, on_gone=self._on_gone, on_back=self._on_back)
         self._task = asyncio.current_task()
-        self._renderer.open()
+        self.renderer.open()
         try:
             if self.message is not None:
                 name, text, key = self.message
@@ -289,21 +290,21 @@ class _ShownTurn:
             async with aclosing(self._client.follow(self.turn_id, retry)) as events:
                 async for event in events:
                     self.is_settled = isinstance(event, FINAL_EVENTS)
-                    self._renderer.show(self._as_typed(event))
-                    self._decisions.take(event)
+                    self.renderer.show(self._as_typed(event))
+                    self._questions.take(event)
                     if isinstance(event, Done) and event.files:
                         for line in await self._client.describe_files(self.turn_id, event.files):
-                            self._renderer.attach(line)
+                            self.renderer.attach(line)
                     if isinstance(event, Failed):
-                        self._renderer.notice(f"  ({self._command_line(f'why {self.turn_id}')})")
+                        self.renderer.notice(f"  ({self._command_line(f'why {self.turn_id}')})")
         except TalariaError as error:
             self.is_settled = True
-            self._renderer.notice(describe_error(error.info()))
+            self.renderer.notice(describe_error(error.info()))
         finally:
             if self._cancelling is not None:
                 self._cancelling.cancel()
-            await self._decisions.close()
-            self._renderer.close()
+            self._questions.clear()
+            self.renderer.close()
 
     def _as_typed(self, event: Event) -> Event:
         """Replace `talaria COMMAND` in the hint of an error by what can be typed here."""
@@ -318,16 +319,11 @@ class _ShownTurn:
             return
         if self._is_gone or self._cancelling is not None or not self.turn_id:
             rest = "Its reply is shown with your next message." if self.turn_id else "It was not sent."
-            self._renderer.notice(f"No longer waiting. {rest}")
+            self.renderer.notice(f"No longer waiting. {rest}")
             self._task.cancel()
             return
-        self._renderer.notice("Cancelling… (Ctrl-C again stops waiting)")
+        self.renderer.notice("Cancelling… (Ctrl-C again stops waiting)")
         self._cancelling = asyncio.create_task(self._cancel(), name="chat cancel")
-
-    def leave(self) -> None:
-        """Stop waiting for the turn, which goes on."""
-        if self._task is not None:
-            self._task.cancel()
 
     async def _cancel(self) -> None:
         try:
@@ -335,19 +331,19 @@ class _ShownTurn:
         except GatewayGone:
             pass  # `run` says so
         except TalariaError as error:
-            self._renderer.notice(describe_error(error.info()))
+            self.renderer.notice(describe_error(error.info()))
 
     def _on_gone(self, error: GatewayGone) -> None:
         self._is_gone = True
         if isinstance(error, GatewayBusy):
-            self._renderer.pause(f"{error.user_text} Your message is sent again by itself.")
+            self.renderer.pause(f"{error.user_text} Your message is sent again by itself.")
             return
         what = "Your message is safe and" if self.turn_id else "Your message"
         serve = self._command_line("serve")
-        self._renderer.pause(
+        self.renderer.pause(
             f"{error.user_text} {what} continues as soon as it is back; start it with `{serve}`."
         )
 
     def _on_back(self) -> None:
         self._is_gone = False
-        self._renderer.resume("The gateway is back.")
+        self.renderer.resume("The gateway is back.")

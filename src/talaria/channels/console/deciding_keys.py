@@ -1,10 +1,9 @@
-"""Decisions in the terminal chat: the keys that decide a question, and the prompts that ask for them."""
+"""Decisions in the terminal chat: the questions that are open, and the keys that decide them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
@@ -62,95 +61,63 @@ def read_decision(event: QuestionAsked, typed: str) -> tuple[str, Span] | None:
     return (typed, Span.ONCE) if typed else None
 
 
-class QuestionRenderer(Protocol):
-    """The part of a turn's renderer that makes room for a prompt."""
+class OpenQuestions:
+    """The open questions of the turn that is shown. The person is asked about the first one.
 
-    def hold(self) -> None:
-        """Draw nothing below the text until `release`."""
-        ...
-
-    def release(self) -> None: ...
-
-    def notice(self, text: str) -> None: ...
-
-
-class TerminalDecisions:
-    """Asks the person at the terminal about the questions of one turn, one after the other.
-
-    `read` prompts for a text and returns None if there is none. A question that is decided elsewhere, or
-    whose turn ends, is no longer asked.
+    A question that is decided elsewhere, or whose turn ends, is no longer asked. `notice` prints what became
+    of one. `opened` is set while there is a question.
     """
 
-    def __init__(
-        self,
-        client: GatewayClient,
-        renderer: QuestionRenderer,
-        read: Callable[[QuestionAsked], Awaitable[str | None]],
-    ) -> None:
+    def __init__(self, client: GatewayClient, notice: Callable[[str], None]) -> None:
         self._client = client
-        self._renderer = renderer
-        self._read = read
-        self._kinds: dict[QuestionId, QuestionKind] = {}
+        self._notice = notice
         self._open: dict[QuestionId, QuestionAsked] = {}
-        self._asking: asyncio.Task[None] | None = None
-        self._asked: QuestionId | None = None
-        self._is_replaced = False  # the request in the prompt was closed elsewhere, perhaps unnoticed
+        self._kinds: dict[QuestionId, QuestionKind] = {}
+        self._is_replaced = False  # the first request was closed elsewhere, perhaps unnoticed
+        self.opened = asyncio.Event()
+
+    @property
+    def first(self) -> QuestionAsked | None:
+        return next(iter(self._open.values()), None)
 
     def take(self, event: Event) -> None:
         """Take an event of the turn, after it was shown."""
         if isinstance(event, QuestionAsked):
             self._open[event.question_id] = event
             self._kinds[event.question_id] = event.kind
-            if self._asking is None:
-                self._asking = asyncio.create_task(self._ask(), name="chat question")
+            self.opened.set()
         elif isinstance(event, QuestionDecided):
-            self._open.pop(event.question_id, None)
+            self._is_replaced |= self.first is not None and self.first.question_id == event.question_id
+            self._close(event.question_id)
             kind = self._kinds.get(event.question_id, QuestionKind.APPROVAL)
-            self._renderer.notice(outcome_words(kind, event.decision, event.span))
-            if self._asked == event.question_id and self._asking is not None:
-                self._asking.cancel()
-                self._is_replaced = True
+            self._notice(outcome_words(kind, event.decision, event.span))
         elif isinstance(event, FINAL_EVENTS):
-            self._open.clear()
-            if self._asking is not None:
-                self._asking.cancel()
+            self.clear()
 
-    async def close(self) -> None:
-        """Stop asking."""
+    def clear(self) -> None:
+        """Ask nothing more: the turn is no longer shown."""
         self._open.clear()
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.wait((self._asking,))
+        self._is_replaced = False
+        self.opened.clear()
 
-    async def _ask(self) -> None:
-        self._renderer.hold()
-        try:
-            while self._open:
-                self._asked, event = next(iter(self._open.items()))
-                if not await self._ask_one(event):
-                    self._open.clear()
-                self._open.pop(event.question_id, None)
-        except asyncio.CancelledError:
-            pass
-        finally:
-            self._renderer.release()
-            self._asking = self._asked = None
-            if self._open:
-                self._asking = asyncio.create_task(self._ask(), name="chat question")
-
-    async def _ask_one(self, event: QuestionAsked) -> bool:
-        """Return whether the question is settled; False if nothing more can be read."""
-        while (typed := await self._read(event)) is not None:
-            if (decision := read_decision(event, typed)) is None:
-                continue
-            if self._is_replaced:
-                self._is_replaced = False
-                self._renderer.notice(_REPLACED)
-                continue
-            self._asked = None  # the key is pressed: an event about this request is its outcome
-            try:
-                await self._client.decide(event, *decision)
-            except TalariaError as error:
-                self._renderer.notice(f"✗ {error.user_text}")
+    async def decide(self, typed: str) -> bool:
+        """Decide the first question. Return False if none is open, or if the text decides nothing."""
+        event = self.first
+        decision = None if event is None else read_decision(event, typed)
+        if event is None or decision is None:
+            return False
+        if self._is_replaced:
+            self._is_replaced = False
+            self._notice(_REPLACED)
             return True
-        return False
+        self._close(event.question_id)  # an event about this request is from now on its outcome
+        try:
+            await self._client.decide(event, *decision)
+        except TalariaError as error:
+            self._notice(f"✗ {error.user_text}")
+        return True
+
+    def _close(self, question_id: QuestionId) -> None:
+        self._open.pop(question_id, None)
+        if not self._open:
+            self.opened.clear()

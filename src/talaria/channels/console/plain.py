@@ -129,13 +129,6 @@ class PlainRenderer:
 
     pause = resume = notice
 
-    def hold(self) -> None:
-        if self._line is not None:
-            self._line.hide()
-
-    def release(self) -> None:
-        pass
-
     def attach(self, text: str) -> None:
         """Print where a file of the reply is."""
         self._end_line()

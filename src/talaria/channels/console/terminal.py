@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.live import Live
 from rich.markdown import Markdown
 from rich.segment import Segment
 from rich.spinner import Spinner
@@ -108,9 +107,9 @@ class TerminalRenderer:
     """Shows one turn, from `open` to `close`.
 
     Finished blocks of the reply are printed as markdown. Below them the live part is redrawn: the unfinished
-    block as plain text, running tools with their output, and the status. `is_markdown` is False for the
-    answer of a command, which is printed as it is. The output of a call that has ended goes to `folded`.
-    The live part ends with the line that `typed` returns: the person's next message, as far as it is written.
+    block as plain text, running tools with their output, and the status: `redraw` is called for it again and
+    again. `is_markdown` is False for the answer of a command, which is printed as it is. The output of a call
+    that has ended goes to `folded`.
     """
 
     def __init__(
@@ -120,10 +119,10 @@ class TerminalRenderer:
         is_markdown: bool = True,
         clock: Callable[[], float] = time.monotonic,
         folded: FoldedCalls | None = None,
-        typed: Callable[[], str] = str,
+        redraw: Callable[[], None] = lambda: None,
     ) -> None:
         self._console = console
-        self._typed = typed
+        self._redraw = redraw
         self._folded = folded or FoldedCalls()
         self._is_markdown = is_markdown
         self._clock = clock
@@ -135,18 +134,9 @@ class TerminalRenderer:
         self._usage = TokenUsage()
         self._model = ""
         self._spinner = Spinner("dots", style="cyan")
-        self._live = Live(
-            self,
-            console=console,
-            transient=True,
-            auto_refresh=False,  # its thread would race with prints and erase lines above the live part
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
         self._refreshing: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        self._live.start()
         self._refreshing = asyncio.create_task(self._refresh(), name="terminal refresh")
 
     def close(self) -> None:
@@ -156,22 +146,11 @@ class TerminalRenderer:
         self._print(self._blocks.flush())
         self._status = ""
         self._calls.clear()
-        self._live.stop()
-
-    def hold(self) -> None:
-        """Remove the live part until `release`, so that a prompt has the place."""
-        if self._refreshing is not None:
-            self._refreshing.cancel()
-        self._print(self._blocks.flush())
-        self._live.stop()
-
-    def release(self) -> None:
-        if self._refreshing is not None and self._status:
-            self.open()
+        self._redraw()
 
     async def _refresh(self) -> None:
         while True:
-            self._live.refresh()
+            self._redraw()
             await asyncio.sleep(_REFRESH_SECONDS)
 
     def notice(self, text: str) -> None:
@@ -294,8 +273,6 @@ class TerminalRenderer:
         if self._status:
             self._spinner.update(text=Text(self._status, style="dim"))
             yield self._spinner
-        if typed := clean(self._typed()):
-            yield Text(f"› {typed}")
 
 
 class BlockSplitter:
