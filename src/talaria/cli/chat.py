@@ -152,9 +152,11 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
 async def _offer_larger(client: GatewayClient, model: str, usual: str) -> str:
     """Return how a chat with the tiny built-in model gets the larger one, or "" if that is not on offer."""
     from talaria.models.local.larger import LargerState, offer_sentence
+    from talaria.operations.operation import Nothing
+    from talaria.operations.status import show_status
 
     try:
-        larger = await client.larger_model()
+        larger = (await client.carry_out(show_status, Nothing())).built_in_model.larger
     except TalariaError:  # the chat works without the offer
         return ""
     is_tiny = model != f"{LOCAL}/{larger.name}" and usual.startswith(f"{LOCAL}/")

@@ -47,7 +47,6 @@ JOB: dict[str, Any] = {
     "next": [],
 }
 TOKEN = {"name": "ci", "role": "chat", "created_at": 1.0}
-LARGER = {"name": "m", "size": 1, "memory": 2, "state": "absent"}
 
 
 @dataclass
@@ -126,13 +125,6 @@ async def client(gateway: Gateway) -> AsyncIterator[GatewayClient]:
             {"chat": "home", "text": "hello"},
             {"id": "t1"},
             {"id": "t1"},
-        ),
-        (
-            lambda c: c.larger_model(),
-            "GET /api/status",
-            None,
-            {"built_in_model": {"larger": LARGER}},
-            LARGER,
         ),
         (
             lambda c: c.carry_out(sessions.list_sessions, PageQuery(3)),

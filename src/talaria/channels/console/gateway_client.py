@@ -21,7 +21,6 @@ from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked
 from talaria.core.files import SentFile
 from talaria.core.questions import QuestionKind, Span
-from talaria.models.local.larger import LargerModel
 from talaria.net.sse import SseEvent, SseOverflow, SseParser
 from talaria.operations.operation import ANSWER_SECONDS, I, O, Operation, given_fields
 from talaria.operations.turn_views import AcceptedTurn, ExplainedTurn
@@ -211,10 +210,6 @@ class GatewayClient:
 
     # -- reading
 
-    async def larger_model(self) -> LargerModel:
-        """Return the state of the larger built-in model, which the terminal chat offers."""
-        return _decode(await self._call("GET", "/api/status"), _Status).built_in_model.larger
-
     async def status(self) -> dict[str, Any]:
         """Return the status undecoded, for `talaria doctor`, which also checks gateways of other versions."""
         return _decode(await self._call("GET", "/api/status"), dict[str, Any])
@@ -324,14 +319,6 @@ class _Code(msgspec.Struct):
 
 class _Id(msgspec.Struct, frozen=True):
     id: str
-
-
-class _BuiltIn(msgspec.Struct, frozen=True):
-    larger: LargerModel
-
-
-class _Status(msgspec.Struct, frozen=True):
-    built_in_model: _BuiltIn
 
 
 class _ModelList(msgspec.Struct, frozen=True):
