@@ -368,6 +368,17 @@ async def test_messages_are_answered_in_turn() -> None:
     assert len(gateway.bodies) == 2
 
 
+@pytest.mark.parametrize("lines", [("a",), ("a", "b")])
+async def test_an_error_of_the_program_ends_the_chat(lines: tuple[str, ...]) -> None:
+    def broken(is_markdown: bool) -> PlainRenderer:
+        raise ZeroDivisionError
+
+    async with talking() as (_, client):
+        screen = Screen(messages=Script(*lines), renderer=broken, say=print)
+        with pytest.raises(ZeroDivisionError):
+            await TerminalChat(client, "terminal", screen).run()
+
+
 async def test_a_file_goes_with_the_first_message_and_not_with_a_command(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(b"x")

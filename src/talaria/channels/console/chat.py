@@ -114,6 +114,7 @@ class TerminalChat:
         try:
             async with running(self._watch_news(), name="chat news"):
                 await self._read_lines()
+            self._forget_talk()
         finally:
             loop.remove_signal_handler(signal.SIGINT)
             await stop(*self._sending, *([self._talking] if self._talking else []))
@@ -171,15 +172,19 @@ class TerminalChat:
                 await self._take(text)
 
     async def _take(self, text: str) -> None:
-        if self._talking is not None and self._talking.done():
-            self._talking.result()
-            self._talking = None
+        self._forget_talk()
         if await self.questions.decide(text):
             return
         if self._talking is None:
             self._talking = asyncio.create_task(self._talk(text), name="chat turns")
         else:
             self._sending.start(self._send_aside(text), "chat line")
+
+    def _forget_talk(self) -> None:
+        """Forget the turns that have been shown. Raises an error that none of them expected."""
+        if self._talking is not None and self._talking.done():
+            ended, self._talking = self._talking, None
+            ended.result()
 
     async def _talk(self, text: str) -> None:
         """Answer a message, then show the turns of messages that were sent meanwhile."""
