@@ -1,11 +1,11 @@
-"""The small part of YAML that skills are written in."""
+"""The front matter of skills: fields of YAML, each read by itself."""
 
 from __future__ import annotations
 
 import pytest
 
 from support.complexity import assert_linear, refused
-from talaria.skills.front_matter import SkillError, Value, read_front_matter
+from talaria.skills.front_matter import MAX_FRONT_MATTER, SkillError, Value, read_front_matter
 
 FIELDS: list[tuple[str, Value]] = [
     ("x: plain text", "plain text"),
@@ -35,7 +35,12 @@ FIELDS: list[tuple[str, Value]] = [
     ("x: {a: 1, b: [2]}", "{a: 1, b: [2]}"),
     ("x:\n  a: 1\n  b:\n    - 2", "a: 1\n  b:\n    - 2"),
     ('"x": quoted key', "quoted key"),
-    ("x: *anchor", "*anchor"),
+    ("x: *Always* quote", "*Always* quote"),
+    ("x: [Beta] tool", "[Beta] tool"),
+    ("x: [a, {b: c}]", "[a, {b: c}]"),
+    ("x: 2026-01-02", "2026-01-02"),
+    ("x: yes", "yes"),
+    ("x: " + "[" * 200, "[" * 200),
     ("x: !!python/object/apply:os.system [echo]", "!!python/object/apply:os.system [echo]"),
 ]
 
@@ -60,7 +65,10 @@ def test_files_of_other_systems_and_without_front_matter_are_read() -> None:
         ("---\nname: a\n", "has no end"),
         ("---\nname: a\nno key here\n---\n", "Line 3 of SKILL.md is not understood: 'no key here'."),
         ("---\n%TAG ! x\n---\n", "Line 2"),
-        ("\n".join(("---", "x:", *(" " * depth + "-" for depth in range(1, 700)), "---")), "lists in lists"),
+        ("---\nname: a\nx: *anchor\n---\n", "Line 3 of SKILL.md has a YAML anchor or alias"),
+        ("---\nx:\n  - &a b\n  - *a\n---\n", "Line 2 of SKILL.md has a YAML anchor or alias"),
+        (f"---\nx: {'a' * MAX_FRONT_MATTER}\n---\n", "has more than 64.0 KiB"),
+        ("---\n" + "".join(f"x{at}:\n" for at in range(201)) + "---\n", "more than 200 fields"),
     ],
 )
 def test_what_is_not_understood_is_named(text: str, said: str) -> None:
@@ -80,6 +88,10 @@ def test_what_is_not_understood_is_named(text: str, said: str) -> None:
             ("x:\n-", " "),
             ("x: [a", " "),
             ("x: []", " "),
+            ("x: ", "["),
+            ("x: ", "[a: "),
+            ("x:\n", "- "),
+            ("x:\n", " ? "),
         ),
     ],
 )
@@ -88,4 +100,4 @@ def test_reading_takes_linear_time(head: str, piece: str) -> None:
         with refused("is not understood"):
             read_front_matter(f"---\n{head}{text}!\n---\n")
 
-    assert_linear(lambda size: piece * (size // len(piece)), read)
+    assert_linear(lambda size: piece * (size // len(piece)), read, largest=MAX_FRONT_MATTER - 100)
