@@ -13,13 +13,14 @@ import msgspec
 from talaria.config.decoder import hints_of, is_marked
 from talaria.config.issues import dotted
 from talaria.config.load import FILE_NAME, load
-from talaria.config.secrets_file import SECRETS_FILE, Stamp, stamp_of
+from talaria.config.secrets_file import SECRETS_FILE
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock
 from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.redaction import SecretRegistry
 from talaria.core.setting_marks import KeyPath, Mark
+from talaria.core.whole_files import Stamp, stamp_of
 
 _log = logging.getLogger("talaria.config")
 EVERY_SECONDS = 3.0

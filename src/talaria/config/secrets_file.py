@@ -11,21 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from talaria.core.errors import ConfigError
-from talaria.core.whole_files import lock_file, replace_file
+from talaria.core.whole_files import Stamp, lock_file, replace_file, stamp_of
 
 SECRETS_FILE = "secrets.env"
 _LINE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)")
 _HEAD = "# Secrets that config.toml names as ${NAME}. `talaria mcp add` writes here.\n"
-Stamp = tuple[int, int, int] | None
-
-
-def stamp_of(path: Path) -> Stamp:
-    """Return what changes when the file is written; None if there is no such file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 class HomeEnviron(Mapping[str, str]):

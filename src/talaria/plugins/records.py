@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from talaria.core.whole_files import lock_file, replace_file
+from talaria.core.whole_files import JsonFile
 
 FILE: Final = "plugins.json"
 
@@ -28,7 +28,7 @@ class Quarantined(msgspec.Struct, frozen=True):
     at: float
 
 
-class PluginRecords(msgspec.Struct, frozen=True):
+class PluginRecords(msgspec.Struct):
     """The content of the file, by the names of plug-ins."""
 
     checks: dict[str, KeptCheck] = {}
@@ -39,39 +39,28 @@ class PluginRecords(msgspec.Struct, frozen=True):
         return found if found is not None and found.digest == digest else None
 
 
+def _file(home: Path) -> JsonFile[PluginRecords]:
+    return JsonFile(home / FILE, PluginRecords, lambda path, error: PluginRecords())
+
+
 def read_records(home: Path) -> PluginRecords:
     """Return what is kept. A file that is missing or damaged counts as empty: plug-ins are checked again."""
-    try:
-        return msgspec.json.decode((home / FILE).read_bytes(), type=PluginRecords)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return PluginRecords()
+    return _file(home).read()
 
 
 def keep_checks(home: Path, checks: dict[str, KeptCheck]) -> None:
     """Keep these checks in place of all others. Raises `OSError`."""
-    with lock_file(home / ".lock"):
-        records = read_records(home)
-        if records.checks != checks:
-            _write(home, msgspec.structs.replace(records, checks=checks))
+    with _file(home).changing() as records:
+        records.checks = checks
 
 
 def quarantine(home: Path, name: str, entry: Quarantined) -> None:
     """Keep the plug-in out from the next start on. Raises `OSError`."""
-    with lock_file(home / ".lock"):
-        records = read_records(home)
-        _write(home, msgspec.structs.replace(records, quarantine={**records.quarantine, name: entry}))
+    with _file(home).changing() as records:
+        records.quarantine[name] = entry
 
 
 def release(home: Path, name: str) -> bool:
     """Take a plug-in out of the quarantine. Return whether it was there. Raises `OSError`."""
-    with lock_file(home / ".lock"):
-        records = read_records(home)
-        rest = {other: entry for other, entry in records.quarantine.items() if other != name}
-        if rest == records.quarantine:
-            return False
-        _write(home, msgspec.structs.replace(records, quarantine=rest))
-        return True
-
-
-def _write(home: Path, records: PluginRecords) -> None:
-    replace_file(home / FILE, msgspec.json.format(msgspec.json.encode(records)) + b"\n")
+    with _file(home).changing() as records:
+        return records.quarantine.pop(name, None) is not None

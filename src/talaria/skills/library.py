@@ -19,9 +19,8 @@ import msgspec
 
 from talaria.core.errors import TalariaError
 from talaria.core.problems import Problem
-from talaria.core.whole_files import lock_file, replace_file
 from talaria.skills.front_matter import SkillError
-from talaria.skills.pins import ACCEPTED, PINS, SkillPin, SkillPins, read_pins
+from talaria.skills.pins import ACCEPTED, PINS, SkillPin, pin_file, read_pins
 from talaria.skills.skill_folder import SkillContent, find_skills, read_skill
 
 MAX_SKILLS: Final = 500
@@ -94,14 +93,14 @@ class SkillLibrary:
         if standing.content is None:
             found = standing.problem
             raise SkillError(f"{standing.folder.name} cannot be accepted. {found.text}", found.hint)
-        with self._lock():
-            pins = self._prune(read_pins(self.root))
+        with self._lock(), pin_file(self.root).editing() as accepted:
+            pins = accepted.skills = self._prune(accepted.skills)
             if len(pins) >= MAX_SKILLS and standing.name not in pins:
                 raise SkillError(f"There are {MAX_SKILLS} skills already.", "Remove one first.")
             before = pins.get(standing.name)
             pin = _pin(standing.folder.name, standing.content, source or (before.source if before else ""))
             self._copy(standing.folder, self.copy_of(standing.name), pin.digest)
-            self._save(pins | {standing.name: pin})
+            pins[standing.name] = pin
         return pin
 
     def find_edited(self, folder: Path, shown: SkillContent) -> Path | None:
@@ -133,10 +132,9 @@ class SkillLibrary:
     def remove(self, standing: Standing) -> None:
         """Remove a skill's folder and its accepted copy. It does not count from now on."""
         with self._lock():
-            pins = read_pins(self.root)
             if standing.pin is not None:
-                pins.pop(standing.name, None)
-                self._save(pins)
+                with pin_file(self.root).editing() as accepted:
+                    accepted.skills.pop(standing.name, None)
                 _remove(self.copy_of(standing.name))
             _remove(standing.folder)
 
@@ -182,13 +180,11 @@ class SkillLibrary:
             _remove(self.copy_of(name))
         return kept
 
-    def _save(self, pins: dict[str, SkillPin]) -> None:
-        content = msgspec.json.format(msgspec.json.encode(SkillPins(dict(sorted(pins.items())))), indent=2)
-        replace_file(self.root / PINS, content)
-
     def _copy(self, folder: Path, target: Path, digest: str, *, is_editable: bool = False) -> None:
         """Put a copy of a folder, which must have this digest, in the place of `target`."""
-        _make(target.parent, 0o755)
+        if not target.parent.is_dir():
+            target.parent.mkdir(parents=True)
+            target.parent.chmod(0o755)
         draft = target.with_name(f"{_DRAFT}{secrets.token_hex(8)}")
         if read_skill(folder, draft).digest != digest:
             raise SkillError(f"{folder} has changed since it was shown.", "Look at it again.")
@@ -201,8 +197,7 @@ class SkillLibrary:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """Let one process change the library at a time."""
-        _make(self.root, 0o700)
-        with lock_file(self.root / ".lock"):
+        with pin_file(self.root).locked():
             try:
                 yield
             finally:
@@ -228,12 +223,6 @@ def _skills_below(folder: Path) -> Iterator[Path]:
     """Yield the skills in a folder that is none itself."""
     if not folder.is_symlink():
         yield from (path for path in find_skills(folder, 3) if path != folder)
-
-
-def _make(folder: Path, mode: int) -> None:
-    if not folder.is_dir():
-        folder.mkdir(parents=True)
-        folder.chmod(mode)
 
 
 def _let_edit(folder: Path) -> None:

@@ -15,17 +15,16 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
+
+from talaria.core.whole_files import JsonFile, Stamp, stamp_of
 
 FOLDER: Final = "skills"  # in the home
 ACCEPTED: Final = ".accepted"
 PINS: Final = "pins.json"
-_LARGEST: Final = 16 << 20
 _log = logging.getLogger("talaria.skills")
-
-Stamp: TypeAlias = tuple[int, ...]
 
 
 class SkillPin(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,7 +40,7 @@ class SkillPin(msgspec.Struct, frozen=True, omit_defaults=True):
     is_callable: bool = True
 
 
-class SkillPins(msgspec.Struct, frozen=True):
+class SkillPins(msgspec.Struct):
     """The content of pins.json."""
 
     skills: dict[str, SkillPin] = {}
@@ -71,8 +70,8 @@ class SkillsInUse:
 
     def get(self) -> Mapping[str, SkillPin]:
         """Return the skills in the order of their names."""
-        first = _stamp(self._watched[0])
-        stamp = (first, _stamp(self._watched[1])) if first else ()
+        first = stamp_of(self._watched[0])
+        stamp = (first, stamp_of(self._watched[1])) if first else ()
         if stamp != self._stamp:
             self._stamp = stamp
             found = {
@@ -118,22 +117,15 @@ def readable_folders(home: Path) -> tuple[Path, ...]:
     return (folder,) if folder.is_dir() else ()
 
 
+def pin_file(root: Path) -> JsonFile[SkillPins]:
+    """Return the file pins.json. Without a file that can be read, nothing is accepted."""
+    return JsonFile(root / PINS, SkillPins, _damaged)
+
+
+def _damaged(path: Path, error: Exception) -> SkillPins:
+    _log.warning("no skill counts: %s cannot be read: %s", path, error)
+    return SkillPins()
+
+
 def read_pins(root: Path) -> dict[str, SkillPin]:
-    """Return the pins. Without a file that can be read, nothing is accepted."""
-    path = root / PINS
-    try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_LARGEST), type=SkillPins).skills
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, msgspec.DecodeError, UnicodeError) as error:
-        _log.warning("no skill counts: %s cannot be read: %s", path, error)
-        return {}
-
-
-def _stamp(path: str) -> Stamp:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - for each message, and several times as fast
-    except OSError:
-        return ()
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
+    return pin_file(root).read().skills

@@ -14,14 +14,13 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import msgspec
 
 from talaria.core.errors import ConfigError
-from talaria.core.whole_files import lock_file, replace_file
+from talaria.core.whole_files import JsonFile, Stamp, stamp_of
 from talaria.tools.mcp.texts import offered_name
 
 FOLDER = "mcp"
@@ -69,25 +68,27 @@ class ToolChange(msgspec.Struct, frozen=True):
     hash: str
 
 
+def _file(home: Path) -> JsonFile[dict[str, ServerPins]]:
+    return JsonFile(home / FOLDER / PINS_FILE, dict[str, ServerPins], _damaged, lock="pins.lock")
+
+
+def _damaged(path: Path, error: Exception) -> NoReturn:
+    why = getattr(error, "strerror", None) or error
+    raise ConfigError(
+        f"The approved tools of MCP servers cannot be read: {path}: {why}.",
+        "Remove the file: the tools that the servers list next count as approved then.",
+    ) from error
+
+
 def read_pins(home: Path) -> dict[str, ServerPins]:
     """Return the pins of all servers. Raises `ConfigError`."""
-    path = home / FOLDER / PINS_FILE
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, ServerPins])
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, msgspec.MsgspecError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(
-            f"The approved tools of MCP servers cannot be read: {path}: {why}.",
-            "Remove the file: the tools that the servers list next count as approved then.",
-        ) from error
+    return _file(home).read()
 
 
 def note_listing(home: Path, server: str, identity: str, listed: Mapping[str, PinnedTool]) -> ServerPins:
     """Compare what a server lists with what is approved, keep the outcome and return it. Raises `ConfigError`
     and `OSError`."""
-    with _changing(home) as pins:
+    with _file(home).changing() as pins:
         old = pins.get(server)
         is_first = old is None or old.identity != identity
         known = {} if old is None else old.approved
@@ -124,7 +125,7 @@ def approve(home: Path, server: str, seen: Iterable[ToolChange]) -> tuple[ToolCh
     """Let the changes that a person has seen count, and return those that did: a server may have changed its
     tools again since. A running gateway takes them up within seconds; sessions that exist keep their tools
     until `/reload`."""
-    with _changing(home) as pins:
+    with _file(home).changing() as pins:
         old = pins.get(server)
         if old is None:
             return ()
@@ -137,29 +138,13 @@ def approve(home: Path, server: str, seen: Iterable[ToolChange]) -> tuple[ToolCh
 
 def forget(home: Path, server: str) -> None:
     """Remove the pins of a server that the operator has removed."""
-    with _changing(home) as pins:
+    with _file(home).changing() as pins:
         pins.pop(server, None)
 
 
-def pins_stamp(home: Path) -> tuple[int, int] | None:
-    """Return what changes with the file; None without one."""
-    try:
-        found = (home / FOLDER / PINS_FILE).stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino
-
-
-@contextmanager
-def _changing(home: Path) -> Iterator[dict[str, ServerPins]]:
-    folder = home / FOLDER
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with lock_file(folder / "pins.lock"):
-        pins = read_pins(home)
-        before = dict(pins)
-        yield pins
-        if pins != before:
-            replace_file(folder / PINS_FILE, msgspec.json.encode(pins, order="sorted"))
+def pins_stamp(home: Path) -> Stamp:
+    """Return a value that changes with the file; None without one."""
+    return stamp_of(home / FOLDER / PINS_FILE)
 
 
 def _in_order(server: str, listed: Mapping[str, PinnedTool]) -> list[str]:
