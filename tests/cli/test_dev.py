@@ -158,7 +158,7 @@ def test_help_lists_what_users_do_before_what_developers_do(dev: Dev) -> None:
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [("postgres", "psycopg[binary]>=3.2"), ("web", "lxml_html_clean>=0.4"), ("mcp", "mcp")],
+    [("postgres", "psycopg[binary]>=3.2"), ("web", "lxml_html_clean>=0.4"), ("mcp", "jsonschema>=4.20")],
 )
 def test_an_extra_is_installed_once(dev: Dev, tmp_path: Path, name: str, package: str) -> None:
     assert dev("extra", name).returncode == 0

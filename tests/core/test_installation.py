@@ -36,7 +36,7 @@ def test_elsewhere_the_installer_gets_the_packages_of_the_extra(
     assert install_extra("postgres") == f"{pip} 'psycopg[binary]>=3.2'"
     assert install_extra("web") == f"{pip} 'lxml-html-clean>=0.4' 'trafilatura>=2'"
     (tmp_path / "pipx_metadata.json").touch()
-    assert install_extra("mcp") == "pipx inject talaria-gateway 'mcp<3,>=2'"
+    assert install_extra("mcp") == "pipx inject talaria-gateway 'jsonschema>=4.20' 'mcp<3,>=2'"
 
 
 def test_every_extra_for_users_is_known() -> None:

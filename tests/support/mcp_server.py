@@ -36,7 +36,7 @@ _PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGA
 _TEXT = {"type": "string"}
 _NUMBER = {"type": "number"}
 _TOOLS: dict[str, dict[str, Any]] = {
-    "echo": {"text": _TEXT},
+    "echo": {"text": {"type": "string", "not": {"const": "nothing"}}},
     "who": {},
     "slow": {"seconds": _NUMBER},
     "hang": {},

@@ -17,6 +17,7 @@ async def test_a_model_uses_a_server_and_reads_clean_results(tmp_path: Path) -> 
     async with open_world(tmp_path, {"one": scripted("--resources", "--noise")}) as world:
         await world.ready()
         assert await world.ok("mcp_one_echo", text="héllo") == "héllo"
+        assert "arguments.text: 'nothing' should not be" in await world.error("mcp_one_echo", text="nothing")
         assert await world.ok("mcp_one_ansi") == "red esrever tag end"
         assert await world.error("mcp_one_fail") == "Error: ValueError: it does not work"
         listed = await world.ok("mcp_one_resources")

@@ -85,8 +85,11 @@ class McpTool(Tool):
     async def _call(
         self, connection: ServerConnection, arguments: dict[str, Any], context: ToolContext
     ) -> Content:
+        from talaria.tools.mcp.arguments import check_arguments  # noqa: PLC0415 - with the SDK
         from talaria.tools.mcp.results import call_content  # noqa: PLC0415 - with the SDK
 
+        spec = self.spec
+        await context.resources.in_thread(check_arguments, spec.name, spec.parameters, arguments)
         key = call_key(context.session_id, self.spec.name, arguments)
         host = McpCall(context, self.questions.pop(key, None))
         result = await host.serve(connection.call(self.tool, arguments, host))
