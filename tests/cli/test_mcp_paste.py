@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from talaria.cli.mcp_keys import is_placeholder, looks_secret, move_keys, placeholders
+from talaria.cli.mcp_keys import is_placeholder, looks_secret, move_keys
 from talaria.cli.mcp_paste import PastedServer, parse_paste
 from talaria.core.errors import BadRequest
 
@@ -145,5 +145,3 @@ def test_names_of_packages_and_paths_are_no_keys() -> None:
 )
 def test_placeholders_of_readmes_are_known(value: str, is_one: bool) -> None:
     assert is_placeholder(value) is is_one
-    server = PastedServer("a", ("x",), env={"KEY": value})
-    assert list(placeholders(server)) == ([("env.KEY", value)] if is_one else [])

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from talaria.cli.hidden_input import ask_hidden
-from talaria.cli.mcp_keys import is_placeholder, move_keys, placeholders
+from talaria.cli.mcp_keys import is_placeholder, move_keys
 from talaria.cli.mcp_paste import Pasted, PastedInput, PastedServer, is_whole, parse_paste
 from talaria.cli.text import columns
 from talaria.config.edit import check_change, edited, replace_config
@@ -98,17 +98,14 @@ def _read_paste() -> str:
 
 
 def fill_in(pasted: Pasted, options: AddOptions) -> Pasted:
-    """Return the servers with the values that they ask for: of `--input`, else of a person."""
-    wanted = pasted.wanted()
-    missing = [each for each in wanted if each.id not in options.inputs]
+    """Return the servers with the values that they ask for: of the options, else of a person."""
+    missing = [each for each in pasted.wanted() if each.id not in options.inputs]
     if missing and not sys.stdin.isatty():
         names = ", ".join(each.id for each in missing)
         raise BadRequest(f"The text asks for {names}.", f"Give them: --input {missing[0].id}=VALUE.")
     answers = {each.id: _ask(each) for each in missing}
     filled = pasted.filled({**options.inputs, **answers})
-    return msgspec.structs.replace(
-        filled, servers=tuple(_without_placeholders(_with_options(each, options)) for each in filled.servers)
-    )
+    return msgspec.structs.replace(filled, servers=tuple(_fill(each, options) for each in filled.servers))
 
 
 def _ask(wanted: PastedInput) -> str:
@@ -116,35 +113,25 @@ def _ask(wanted: PastedInput) -> str:
     return ask_hidden(question) if wanted.password else str(click.prompt(question))
 
 
-def _with_options(server: PastedServer, options: AddOptions) -> PastedServer:
-    return msgspec.structs.replace(
-        server, env={**server.env, **options.env}, headers={**server.headers, **options.headers}
-    )
-
-
-def _without_placeholders(server: PastedServer) -> PastedServer:
-    """Return the server with keys in the place of a README's words for them."""
-    found = dict(placeholders(server))
-    if not found:
-        return server
-    if not sys.stdin.isatty():
-        place, text = next(iter(found.items()))
-        raise BadRequest(
-            f"{server.name}: {place} is {text!r}, which stands for a value of yours.",
-            "Put your own there, or give it: --env NAME=VALUE or --header 'NAME: VALUE'.",
-        )
-    given = {place: ask_hidden(f"{server.name}: {place} ({text})") for place, text in found.items()}
+def _fill(server: PastedServer, options: AddOptions) -> PastedServer:
+    """Return the server with the values of the options, and own keys in the place of a README's words."""
 
     def own(table: str, values: Mapping[str, str]) -> dict[str, str]:
-        return {name: _put(value, given.get(f"{table}.{name}")) for name, value in values.items()}
+        return {name: _own_value(f"{server.name}: {table}.{name}", value) for name, value in values.items()}
 
-    return msgspec.structs.replace(server, env=own("env", server.env), headers=own("headers", server.headers))
+    env, headers = {**server.env, **options.env}, {**server.headers, **options.headers}
+    return msgspec.structs.replace(server, env=own("env", env), headers=own("headers", headers))
 
 
-def _put(value: str, given: str | None) -> str:
-    """Return the value with the given one in the place of its placeholder."""
-    if given is None:
+def _own_value(place: str, value: str) -> str:
+    if not is_placeholder(value):
         return value
+    if not sys.stdin.isatty():
+        raise BadRequest(
+            f"{place} is {value!r}, which stands for a value of yours.",
+            "Put your own there, or give it: --env NAME=VALUE or --header 'NAME: VALUE'.",
+        )
+    given = ask_hidden(f"{place} ({value})")
     scheme, blank, rest = value.partition(" ")
     return f"{scheme} {given}" if blank and is_placeholder(rest) and not is_placeholder(scheme) else given
 
@@ -155,7 +142,12 @@ def _put(value: str, given: str | None) -> str:
 def plan_server(home: Home, pasted: PastedServer, options: AddOptions) -> NewServer:
     """Return the server as it would be added. Writes nothing. Raises `BadRequest` and `ConfigError`."""
     before = read_config(home.config) or ""
-    moved = move_keys(pasted, _known_keys(home, pasted.name if options.is_forced else ""))
+    servers = load(home.path, os.environ, PARTS).settings.of(MCP).servers
+    if pasted.name in servers and not options.is_forced:
+        raise BadRequest(
+            f"There is a server {pasted.name} already.", "Name it otherwise, or replace it with --force."
+        )
+    moved = move_keys(pasted, _known_keys(home, servers, pasted.name))
     server = moved.server
     notes = list(pasted.notes)
     fields: dict[str, Any] = {"url": server.url} if server.url else {"command": list(server.command)}
@@ -168,10 +160,6 @@ def plan_server(home: Home, pasted: PastedServer, options: AddOptions) -> NewSer
         notes.append(f"{server.name} is off: enabled = false.")
     path = (*TABLE, server.name)
     bare = edited(home.config, before, TABLE, {server.name: None}) if options.is_forced else before
-    if not options.is_forced and _has_server(home, server.name):
-        raise BadRequest(
-            f"There is a server {server.name} already.", "Name it otherwise, or replace it with --force."
-        )
     after = edited(home.config, bare, path, fields)
     change = check_change(home.path, (path,), (before, after), os.environ, PARTS)
     if change.loaded is None:
@@ -181,9 +169,8 @@ def plan_server(home: Home, pasted: PastedServer, options: AddOptions) -> NewSer
     return NewServer(server.name, found, moved.keys, after, tuple(notes))
 
 
-def _known_keys(home: Home, replaced: str) -> dict[str, str]:
+def _known_keys(home: Home, servers: Mapping[str, McpServer], replaced: str) -> dict[str, str]:
     """Return the variables and stored keys that exist, without the stored keys of the server `replaced`."""
-    servers = load(home.path, os.environ, PARTS).settings.of(MCP).servers
     named = {name: {variable for _, variable in server.references()} for name, server in servers.items()}
     own = named.pop(replaced, set()).difference(*named.values())
     stored = {name: key for name, key in read_secrets_file(home.path).items() if name not in own}
@@ -228,15 +215,6 @@ def _destination(key: str, server: McpServer) -> str:
         return f"as the header {name}, to {clean_line(urlsplit(server.url).netloc)}"
     what = f"as the variable {name}" if name else "as an argument, which other users can see"
     return f"{what}, to the program {clean_line(' '.join(server.command), 60)}"
-
-
-def _has_server(home: Home, name: str) -> bool:
-    import tomllib
-
-    tree: Any = tomllib.loads(read_config(home.config) or "")
-    for part in TABLE:
-        tree = tree.get(part, {}) if isinstance(tree, dict) else {}
-    return name in tree
 
 
 def _containment(server: PastedServer, options: AddOptions, notes: list[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -43,12 +43,6 @@ def is_placeholder(value: str) -> bool:
     """Return whether a README's text stands where a key belongs."""
     scheme = _SCHEME.fullmatch(value)
     return _PLACEHOLDER.fullmatch((scheme[2] if scheme else value).strip()) is not None
-
-
-def placeholders(server: PastedServer) -> Iterator[tuple[str, str]]:
-    """Yield the place and the text of each placeholder in variables and headers."""
-    for table, values in (("env", server.env), ("headers", server.headers)):
-        yield from ((f"{table}.{name}", value) for name, value in values.items() if is_placeholder(value))
 
 
 def move_keys(server: PastedServer, known: Mapping[str, str] = {}) -> MovedKeys:

@@ -20,6 +20,7 @@ _LAST_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 _INPUT = re.compile(r"\$\{input:([^}]+)\}")
 _ENV = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}|\$\{([A-Za-z_][A-Za-z0-9_]*):-([^}]*)\}")
+_PLACES = ("mcpServers", "mcp.servers", "servers")
 _URLS = ("url", "serverUrl", "httpUrl")
 _TAKEN = {"command", "args", "env", "headers", "type", "transport", "disabled", "enabled", "name", *_URLS}
 _HOW = 'Paste what stands in the README of a server: {"mcpServers": {"NAME": {"command": …}}}.'
@@ -84,6 +85,9 @@ def parse_paste(text: str, name: str = "") -> Pasted:
     Raises `BadRequest`.
     """
     tree = _decode(text)
+    inner = tree.get("mcp")
+    if isinstance(inner, dict) and not inner.keys().isdisjoint(_PLACES):  # settings.json of VS Code
+        tree = {**tree, **inner}
     inputs = {each.id: each for each in _inputs(tree)}
     found = _servers(tree)
     if "command" in found or any(key in found for key in _URLS):  # one server, without a name around it
@@ -127,20 +131,16 @@ def _decode(text: str) -> dict[str, Any]:
 
 def _servers(tree: dict[str, Any]) -> dict[str, Any]:
     """Return the tables of servers by their names, or the table of a single server."""
-    inner: Any = tree.get("mcp")
-    places = (tree.get("mcpServers"), tree.get("mcp.servers"), tree.get("servers"))
-    more = (inner.get("servers"), inner.get("mcpServers")) if isinstance(inner, dict) else ()
-    for place in (*places, *more):
-        if isinstance(place, dict):
-            return place
+    for key in _PLACES:
+        if isinstance(tree.get(key), dict):
+            return dict(tree[key])
     is_server = "command" in tree or any(isinstance(tree.get(key), str) for key in _URLS)
     is_all_tables = bool(tree) and all(isinstance(each, dict) for each in tree.values())
     return tree if is_server or is_all_tables else {}
 
 
 def _inputs(tree: dict[str, Any]) -> Iterator[PastedInput]:
-    inner: Any = tree.get("mcp")
-    found: Any = tree.get("inputs") or (inner.get("inputs") if isinstance(inner, dict) else None)
+    found = tree.get("inputs")
     for each in found if isinstance(found, list) else ():
         if isinstance(each, dict) and isinstance(each.get("id"), str):
             yield PastedInput(each["id"], str(each.get("description") or ""), each.get("password") is True)
