@@ -37,8 +37,9 @@ def test_help_and_version_load_nothing_heavy(option: str) -> None:
     assert done.stdout.endswith("LOADED [] 0\n")
 
 
-def test_serve_does_not_load_the_terminal_libraries() -> None:
-    code = "import sys, talaria.cli.serve\nprint([n for n in ('rich', 'prompt_toolkit') if n in sys.modules])"
+def test_serve_does_not_load_libraries_of_other_commands_and_features() -> None:
+    unwanted = ("rich", "prompt_toolkit", "yaml", "jsonschema", "tomlkit")
+    code = f"import sys, talaria.cli.serve, talaria.app\nprint([n for n in {unwanted} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

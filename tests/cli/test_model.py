@@ -41,7 +41,7 @@ def test_without_a_terminal_it_pulls_only_with_a_yes_and_says_the_size(talaria: 
     done = talaria("model", "pull")
     assert done.returncode == 2
     assert done.stdout.startswith(f"{DEFAULT_MODEL}: 491 MB to fetch (Apache-2.0), into ")
-    assert "say --yes, or set TALARIA_YES=1" in done.stderr
+    assert "add --yes" in done.stderr
 
 
 def test_an_unknown_model_lists_the_known_ones(talaria: Talaria) -> None:

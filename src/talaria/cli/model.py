@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 import click
 
-from talaria.cli.options import Invocation, group, run_loop
+from talaria.cli.options import Invocation, confirm, group, run_loop
 from talaria.cli.text import columns
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
@@ -67,10 +67,7 @@ def _pull(invocation: Invocation, name: str, yes: bool) -> None:
         return
     left = weights.size - size_of(cache.partial(weights))
     click.echo(f"{name}: {megabytes(left)} MB to fetch ({weights.licence}), into {cache.folder}")
-    if not (yes or is_yes(os.environ, YES_VARIABLE)):
-        if not sys.stdin.isatty():
-            raise click.UsageError("There is no terminal to ask on: say --yes, or set TALARIA_YES=1.")
-        click.confirm("Fetch it?", default=True, abort=True)
+    confirm("Fetch it?", yes=yes or is_yes(os.environ, YES_VARIABLE), default=True)
     with _progress_printer() as report:
         path = run_loop(fetch(weights, cache, os.environ, report))
     click.echo(f"{name} is here, verified against its published SHA-256: {path}")

@@ -67,7 +67,7 @@ def _add(
         for path, content in chosen:
             if _may_replace(library, path, content, yes=yes):
                 library.add(path, content, origin)
-                _tell_added(content)
+                click.echo("\n".join(_describe(content)))
     _tell_how(invocation, [content.head.name for _, content in chosen])
 
 
@@ -147,11 +147,6 @@ def _may_replace(library: SkillLibrary, path: Path, content: SkillContent, *, ye
     click.echo(f"{name} is there already. What would change:")
     _show_diff(library, name, path, content)
     return confirm(f"Replace {name}?", yes=yes, abort=False)
-
-
-def _tell_added(content: SkillContent) -> None:
-    for line in _describe(content):
-        click.echo(line)
 
 
 def _describe(content: SkillContent) -> Iterator[str]:
@@ -297,8 +292,7 @@ def _show_standing(invocation: Invocation, library: SkillLibrary, each: Standing
 
 
 def _show(folder: Path, content: SkillContent) -> None:
-    for line in _describe(content):
-        click.echo(line)
+    click.echo("\n".join(_describe(content)))
     for file in content.files:
         if count := count_hidden((folder / file.path).read_bytes()):
             click.echo(f"  {reveal(file.path)} has {count} hidden characters.")
