@@ -12,6 +12,7 @@ from talaria.memory.part import MEMORY
 from talaria.scheduler.part import SCHEDULER
 from talaria.services.indexing import SEARCH_INDEX
 from talaria.services.retention import RETENTION
+from talaria.skills.part import SKILLS
 from talaria.store.part import POSTGRES, SQLITE
 from talaria.tools.builtin import (
     ASK,
@@ -21,7 +22,6 @@ from talaria.tools.builtin import (
     NETWORK,
     RECALL,
     SANDBOX,
-    SKILLS,
     TERMINAL,
     TODO,
     WEB,

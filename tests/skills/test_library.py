@@ -10,13 +10,19 @@ import pytest
 from skills.skill_makers import add_skill, make_skill
 from talaria.core.gateway_part import Examination
 from talaria.core.problems import Problem, Severity
-from talaria.skills.diffs import count_hidden, show_changes
 from talaria.skills.front_matter import SkillError
 from talaria.skills.library import SkillLibrary, SkillState
-from talaria.skills.listing import MAX_LISTED_BYTES, list_skills
+from talaria.skills.part import SKILLS
 from talaria.skills.pins import PINS, SkillPin, SkillsInUse, readable_folders
-from talaria.skills.skill_folder import MAX_FILES, find_skills, read_head, read_skill
-from talaria.tools.checks import check_skills
+from talaria.skills.skill_folder import (
+    MAX_FILES,
+    count_hidden,
+    find_skills,
+    read_head,
+    read_skill,
+    show_changes,
+)
+from talaria.skills.tool import MAX_LISTED_BYTES, list_skills
 from talaria.tools.settings import ToolSettings
 
 
@@ -26,7 +32,8 @@ def library(tmp_path: Path) -> SkillLibrary:
 
 
 async def findings(home: Path) -> list[Problem]:
-    return [each async for each in check_skills(Examination(home, ToolSettings(), {}))]
+    assert SKILLS.findings is not None
+    return [each async for each in SKILLS.findings(Examination(home, ToolSettings(), {}))]
 
 
 def states(library: SkillLibrary) -> dict[str, SkillState]:

@@ -11,7 +11,7 @@ from skills.skill_makers import add_skill, make_skill
 from talaria.core.messages import ToolCall, ToolOutcome
 from talaria.skills.library import SkillLibrary
 from talaria.skills.pins import SkillsInUse
-from talaria.tools.skill import SkillSource
+from talaria.skills.tool import SkillSource
 from talaria.tools.toolset import ToolSet
 from tools.conftest import bound
 from workspace.test_confinement import swapping

@@ -14,12 +14,18 @@ from talaria.cli.options import Invocation, confirm, group
 from talaria.cli.text import columns
 from talaria.core.text import clean_line
 from talaria.core.units import format_size
-from talaria.skills.diffs import count_hidden, reveal, show_changes
 from talaria.skills.front_matter import SkillError
 from talaria.skills.library import SkillLibrary, SkillState, Standing
 from talaria.skills.pins import FOLDER, read_pins
 from talaria.skills.repositories import Repository, fetched, parse_source
-from talaria.skills.skill_folder import SkillContent, find_skills, read_skill
+from talaria.skills.skill_folder import (
+    SkillContent,
+    count_hidden,
+    find_skills,
+    read_skill,
+    reveal,
+    show_changes,
+)
 
 _LISTED = 60  # characters of a description
 _FEW = 12  # files that are named
@@ -166,7 +172,7 @@ def _describe(content: SkillContent) -> Iterator[str]:
 def _tell_how(invocation: Invocation, names: Sequence[str]) -> None:
     if not names:
         return
-    from talaria.tools.skill import FAMILY
+    from talaria.skills.tool import FAMILY
     from talaria.turns.slash import ALIASES, SLASH_COMMANDS
 
     free = [name for name in names if name not in SLASH_COMMANDS and name not in ALIASES]

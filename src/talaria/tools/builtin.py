@@ -11,7 +11,6 @@ from talaria.tools.checks import (
     check_environment,
     check_network,
     check_sandbox,
-    check_skills,
     check_web,
 )
 from talaria.tools.part import ToolScope, family
@@ -85,20 +84,12 @@ def _web(scope: ToolScope, settings: SearchSettings) -> BuiltinSource:
     return Family("web", tools, release=dialer.close)
 
 
-def _skills(scope: ToolScope, settings: ToolSettings) -> BuiltinSource:
-    from talaria.skills.pins import FOLDER, SkillsInUse  # noqa: PLC0415
-    from talaria.tools.skill import SkillSource  # noqa: PLC0415
-
-    return SkillSource(SkillsInUse(scope.home / FOLDER))
-
-
 FILES: Final = family("files", "tools", ToolSettings, _files)
 TERMINAL: Final = family("terminal", "tools", ToolSettings, _terminal)
 RECALL: Final = family("recall", "tools", ToolSettings, _recall)
 TODO: Final = family("todo", "tools", ToolSettings, _todo)
 ASK: Final = family("ask", "tools", ToolSettings, _ask)
 JOBS: Final = family("jobs", "jobs", JobSettings, _jobs)
-SKILLS: Final = family("skills", "tools", ToolSettings, _skills, check_skills)
 WEB: Final = family("web", "search", SearchSettings, _web, check_web, is_required=True)
 # It has no tools of its own: tools that run commands use it.
 SANDBOX: Final = GatewayPart(name="sandbox", table=("tools",), settings=ToolSettings, findings=check_sandbox)

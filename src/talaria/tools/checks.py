@@ -1,4 +1,4 @@
-"""The checks of `talaria doctor` for the built-in tools: the web, skills, commands and their network.
+"""The checks of `talaria doctor` for the built-in tools: the web, commands and their network.
 
 Heavy modules are imported by the checks, because a start reads this module too.
 """
@@ -6,9 +6,7 @@ Heavy modules are imported by the checks, because a start reads this module too.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
-from talaria.core.errors import TalariaError
 from talaria.core.gateway_part import Examination
 from talaria.core.installation import has_extra, install_extra
 from talaria.core.problems import Problem, ok, shell, type_key, warn
@@ -41,62 +39,6 @@ async def check_web(examination: Examination[SearchSettings]) -> AsyncIterator[P
         if not settings.api_key_env:
             key = f"{shell('talaria', 'config', 'set', 'search.api_key_env', name)} && {key}"
         yield warn("search", text, "Make one at the provider, and set it for the gateway:", key)
-
-
-async def check_skills(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:
-    """Yield what is to be said about the skills of a home. Reads every file. Nothing without skills."""
-    from talaria.skills.library import SkillLibrary, SkillState  # noqa: PLC0415
-    from talaria.skills.listing import list_skills  # noqa: PLC0415
-    from talaria.skills.pins import FOLDER, SkillsInUse  # noqa: PLC0415
-
-    root = examination.home / FOLDER
-    library, in_use = SkillLibrary(root), SkillsInUse(root)
-    standings = library.survey()
-    if standings and "skills" not in examination.settings.enabled:
-        text = "There are skills, but tools.enabled does not name `skills`: agents are not told of them."
-        yield warn("skills", text, "Add it to the list in config.toml.")
-    for each in standings:
-        match each.state:
-            case SkillState.BROKEN:
-                yield warn("skills", f"{each.folder.name}: {each.problem.text}", each.problem.hint)
-            case SkillState.NEW:
-                yield warn(
-                    "skills",
-                    f"The skill {each.name} is new and does not count yet.",
-                    "Look at it and accept it.",
-                    f"talaria skills accept {each.name}",
-                )
-            case SkillState.CHANGED:
-                yield warn(
-                    "skills",
-                    f"The skill {each.name} has changed. It counts as it was accepted.",
-                    "See what has changed, and accept it.",
-                    f"talaria skills accept {each.name}",
-                )
-            case SkillState.IN_USE:
-                pass
-    skills = in_use.get()
-    for name, pin in skills.items():
-        if _digest(in_use.copy_of(name)) != pin.digest:
-            yield warn(
-                "skills",
-                f"The accepted copy of the skill {name} was changed by hand, so it is not shown to agents.",
-                "Accept the skill again.",
-                f"talaria skills accept {name}",
-            )
-    if skills:
-        left = list_skills(skills)[1]
-        more = f" {len(left)} of them are found by tool_search only." if left else ""
-        yield ok("skills", f"{len(skills)} skill{'s' if len(skills) > 1 else ''} in use.{more}")
-
-
-def _digest(folder: Path) -> str:
-    from talaria.skills.skill_folder import read_skill  # noqa: PLC0415
-
-    try:
-        return read_skill(folder).digest
-    except (TalariaError, OSError):
-        return ""
 
 
 async def check_sandbox(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:

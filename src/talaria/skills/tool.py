@@ -1,8 +1,4 @@
-"""The tool `skill`, which reads the skills that the operator has accepted, and the prompt's section on them.
-
-Only accepted copies are read, and their hash is compared with the pin before a byte is shown. So the text is
-the operator's, and does not taint the conversation.
-"""
+"""The tool `skill`, and what the prompt of a session says about the skills in use."""
 
 from __future__ import annotations
 
@@ -21,6 +17,49 @@ from talaria.skills.pins import SkillPin, SkillsInUse
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
 from talaria.tools.tool import BuiltinSource, Findable, Tool, ToolContext
 from talaria.workspace.folder import Folder
+
+MAX_LISTED_BYTES: Final = 4 << 10
+_HEAD: Final = """\
+# Skills
+
+Instructions for special tasks. When a task fits one of them, read it with the tool `skill` before you \
+begin. A skill permits nothing that you may not do already."""
+_MORE: Final = "{count} more skills are not listed: `tool_search` finds them."
+_LENGTHS: Final = (1024, 400, 250, 160)  # characters of a description, longest first
+_ROOM_FOR_MORE: Final = len(_MORE.encode()) + 8
+
+
+def list_skills(skills: Mapping[str, SkillPin]) -> tuple[str, tuple[str, ...]]:
+    """Return the section of the prompt, which has at most `MAX_LISTED_BYTES`, and the names of skills that
+    had no room in it. Descriptions are shortened before a skill is left out."""
+    offered = {name: pin.description for name, pin in sorted(skills.items()) if pin.is_offered}
+    if not offered:
+        return "", ()
+    for length in _LENGTHS:
+        lines = [_line(name, description, length) for name, description in offered.items()]
+        text = "\n".join((_HEAD, "", *lines))
+        if len(text.encode()) <= MAX_LISTED_BYTES:
+            return text, ()
+    kept, left = [_HEAD, ""], list(offered)
+    room = MAX_LISTED_BYTES - len(_HEAD.encode()) - 1 - _ROOM_FOR_MORE
+    for line in lines:
+        room -= len(line.encode()) + 1
+        if room < 0:
+            break
+        kept.append(line)
+        left.pop(0)
+    return "\n".join((*kept, _MORE.format(count=len(left)))), tuple(left)
+
+
+def _line(name: str, description: str, length: int) -> str:
+    shown = description if len(description) <= length else description[: length - 1].rstrip() + "…"
+    return f"- {name}: {shown}"
+
+
+# -- the tool `skill`, which reads the accepted skills ----------------------------------------------------
+# Only accepted copies are read, and their hash is compared with the pin before a byte is shown. So the text
+# is the operator's, and does not taint the conversation.
+
 
 FAMILY: Final = "skills"  # in `tools.enabled`
 MAX_FILE_BYTES: Final = 1 << 20
@@ -99,7 +138,6 @@ class SkillSource(BuiltinSource):
 def _list_skills(skills: Mapping[str, SkillPin]) -> tuple[str, tuple[str, ...]]:
     if not skills:
         return "", ()
-    from talaria.skills.listing import list_skills  # noqa: PLC0415
 
     return list_skills(skills)
 
