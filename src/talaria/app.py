@@ -424,7 +424,7 @@ async def _open_agents(
             usage=ToolUsage(start.home.path / USAGE_FILE),
         )
         metrics.watch(lambda: server_metrics(runner.servers()))
-        live.on(("tools",), tell=lambda new: runner.enable(new.tools.enabled, new.tools.search_above))
+        live.on(("tools",), tell=lambda new: runner.use(new.tools))
         memories = Memories(sources, start.people, runner, store, start.turn_settings.stamp)
         scopes.push_async_callback(memories.close)
         specs = SpecResolver(
@@ -575,7 +575,7 @@ async def _open_turns(
             store,
             live,
             clock,
-            asks=settings.tools.approvals != "never",
+            settings=lambda: start.live.settings.tools,
             allow_always=start.reloader.allow_host,
             send=delivery.show_host_question,
         )

@@ -30,8 +30,6 @@ from talaria.tools.tool import Tool, ToolContext
 from talaria.tools.toolset import ToolSet
 from tools.conftest import bound
 
-APPROVAL_SECONDS = 86_400.0
-
 QUESTION = parameters({"question": text("What to ask.")}, required=["question"])
 COMMAND = parameters({"command": text("What to run.")}, required=["command"])
 
@@ -78,7 +76,7 @@ def test_a_tool_that_declares_itself_risky_is_asked_about(risk: Risk, asks: bool
     assert (draft is not None) is asks
     if draft is not None:
         text = 'shell\n{\n  "command": "ls"\n}\n\nThe tool declares itself risky.'
-        assert draft == QuestionDraft(QuestionKind.APPROVAL, text, APPROVAL_SECONDS)
+        assert draft == QuestionDraft(QuestionKind.APPROVAL, text)
 
 
 def test_no_built_in_tool_is_asked_about() -> None:

@@ -259,10 +259,10 @@ def test_other_families_are_enabled_whole_or_not_at_all() -> None:
     runner = ToolRunner(
         [Family("a", (tool("one"),)), Family("b", (tool("two"),)), source], ToolSettings(("a",)), Metrics()
     )
-    runner.enable(("b",))
+    runner.use(ToolSettings(("b",)))
     assert list(runner.tools.names) == ["two"]
     with pytest.raises(ConfigError, match="nope"):
-        runner.enable(("nope",))
+        runner.use(ToolSettings(("nope",)))
     source.offer(tool("three"))
     assert list(runner.tools.names) == ["three", "two"]
 

@@ -32,12 +32,12 @@ DENY = "deny"
 
 
 class QuestionDraft(msgspec.Struct, frozen=True):
-    """A question for a person, to be asked before a call runs. The person has `timeout` seconds to decide.
-    `digest` names what the decision is bound to."""
+    """A question for a person, to be asked before a call runs. The person has `timeout` seconds to decide;
+    0 stands for `tools.question_expiry`. `digest` names what the decision is bound to."""
 
     kind: QuestionKind
     text: str
-    timeout: float
+    timeout: float = 0.0
     choices: tuple[str, ...] = ()
     digest: str = ""
 

@@ -25,7 +25,6 @@ from talaria.tools.tool import SessionTrust, Tool
 if TYPE_CHECKING:
     from talaria.workspace.workspaces import ChatWorkspace
 
-APPROVAL_SECONDS = 86_400.0
 MAX_ASKED_CHARS = 64 << 10
 
 
@@ -52,7 +51,8 @@ class CallGate(msgspec.Struct, frozen=True):
         draft = await self._draft(tool, call)
         if draft is None or self._refusal(draft) is not None or await self._is_granted(draft):
             return None
-        return draft
+        seconds = draft.timeout or self.settings.question_expiry.total_seconds()
+        return msgspec.structs.replace(draft, timeout=seconds)
 
     async def check(self, tool: Tool, call: ToolCall, question: Question | None) -> Decision | None:
         """Return the decision about the call, which may run; None if nobody had to be asked.
@@ -187,7 +187,7 @@ def find_question(
             text = f"{describe(call.name, arguments)}\n\n{asked.text}"
             return msgspec.structs.replace(asked, text=text)
     if reason is not None:
-        return QuestionDraft(QuestionKind.APPROVAL, describe(call.name, arguments, reason), APPROVAL_SECONDS)
+        return QuestionDraft(QuestionKind.APPROVAL, describe(call.name, arguments, reason))
     return tool.question(arguments) if spec.asks else None
 
 

@@ -9,7 +9,6 @@ from talaria.core.tools import ToolSpec
 from talaria.tools.function import Arguments, parameters
 from talaria.tools.tool import Tool, ToolContext
 
-ANSWER_SECONDS = 86_400.0
 MAX_QUESTION = 4000  # characters
 MAX_CHOICES = 8
 MAX_CHOICE = 60  # characters, so that a choice fits on a button
@@ -54,7 +53,7 @@ class AskUser(Tool):
             raise ToolError("The question is empty.", "Write what you want to know.")
         choices = tuple(dict.fromkeys(visible_text(choice) for choice in arguments.get("choices") or ()))
         text = visible_text(arguments["question"], keeps_lines=True)
-        return QuestionDraft(QuestionKind.ANSWER, text, ANSWER_SECONDS, choices)
+        return QuestionDraft(QuestionKind.ANSWER, text, choices=choices)
 
     async def run(self, arguments: Arguments, context: ToolContext) -> str:
         if context.decision is None:

@@ -88,19 +88,17 @@ class ToolRunner:
         self._secrets = secrets or SecretRegistry()
         self._sources = tuple(sources)
         self._with_section = tuple(each for each in sources if each.has_section)
-        self._settings = settings
         self._metrics = metrics
-        self._search_above = int(settings.search_above)
-        self.enable(settings.enabled)
+        self.use(settings)
         for source in self._sources:
-            source.subscribe(lambda: self.enable(self.enabled))
+            source.subscribe(lambda: self.use(self._settings))
 
-    def enable(self, names: tuple[str, ...], search_above: int | None = None) -> None:
-        """Use these built-in sources from now on, and show tools up to so many bytes. Raises `ConfigError`;
-        nothing changes then."""
-        self.tools = resolve(self._sources, names)
-        self.enabled = names
-        self._search_above = self._search_above if search_above is None else search_above
+    def use(self, settings: ToolSettings) -> None:
+        """Use these settings, and the tools that the sources have now, for turns that begin from now on.
+        Raises `ConfigError`; nothing changes then."""
+        self.tools = resolve(self._sources, settings.enabled)
+        self._settings = settings
+        self.enabled = settings.enabled
         self._families = self.tools.families()
         self._counts_usage = any(not family.is_builtin for family in self._families)
         self._finder = ToolFinder(self.tools)
@@ -112,7 +110,7 @@ class ToolRunner:
     def offer(self, tools: ToolSet) -> ToolOffer:
         """Return what a new session that may use these tools is told of them now. Cheap."""
         families = self._families if tools is self.tools else tools.families()
-        return self._offer(tools, choose_shown(families, self._search_above, self._usage.rank))
+        return self._offer(tools, choose_shown(families, int(self._settings.search_above), self._usage.rank))
 
     def start(self) -> None:
         """Let sources start their servers, now that the gateway is ready."""

@@ -16,7 +16,6 @@ from talaria.core.spending import show_usd
 from talaria.core.text import visible_text
 from talaria.core.tools import ToolSpec
 from talaria.jobs.settings import MAX_TEXT, JobSettings
-from talaria.tools.approvals import APPROVAL_SECONDS
 from talaria.tools.function import Arguments, flag, parameters, text
 from talaria.tools.part import ToolScope
 from talaria.tools.tool import Tool, ToolContext
@@ -101,7 +100,7 @@ class JobsTool(Tool):
         else:
             lines = ["Save this?", *self._preview(arguments).lines()]
         text = "\n".join(map(visible_text, lines))
-        return QuestionDraft(QuestionKind.APPROVAL, text, APPROVAL_SECONDS)
+        return QuestionDraft(QuestionKind.APPROVAL, text)
 
     def _preview(self, arguments: Arguments) -> JobProposal:
         try:

@@ -34,7 +34,8 @@ class ToolSettings(msgspec.Struct, frozen=True):
     """`enabled` names the built-in families. Tools whose descriptions take more than `search_above` bytes are
     partly found with `tool_search`. `max_result` limits the text that a model gets of one result;
     the rest goes to a file. `call_timeout` is the time limit of a call, unless its tool has another.
-    `approvals` says when a person is asked before a call runs. `sandbox` is where commands run, and `env` the
+    `approvals` says when a person is asked before a call runs, and a question that nobody has decided expires
+    after `question_expiry`. `sandbox` is where commands run, and `env` the
     variables that they get: see `command_environ`. A command of the terminal gets `command_timeout`, or as
     much as its call asks for, up to `max_command_timeout`."""
 
@@ -43,6 +44,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     max_result: Size = Size(16 << 10)
     call_timeout: timedelta = timedelta(seconds=120)
     approvals: ApprovalMode = "risky"
+    question_expiry: Annotated[timedelta, Mark.LIVE] = timedelta(hours=24)
     sandbox: SandboxKind = "auto"
     command_timeout: timedelta = timedelta(minutes=2)
     max_command_timeout: timedelta = timedelta(minutes=10)

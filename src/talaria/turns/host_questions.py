@@ -25,6 +25,7 @@ from talaria.core.text import visible_text
 from talaria.core.turns import RunOrder, Turn
 from talaria.net.host_rules import WEB_PORTS, HostAnswer, HostRequest
 from talaria.store.store import Store
+from talaria.tools.settings import ToolSettings
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.states import LiveState
 
@@ -32,7 +33,6 @@ _log = logging.getLogger("talaria.turns")
 
 
 NETWORK = "network"  # the name of these questions in the place of a tool's
-_ASK_SECONDS = 86_400.0
 _KEPT = 256  # decisions
 _MOST_OPEN = 3  # questions about hosts in a session
 _REFUSED = HostAnswer(False, "A person refused it.")
@@ -53,15 +53,15 @@ class _Held:
 
 
 class HostQuestions(msgspec.Struct, eq=False):
-    """`ask` is the `AskHost` of the gateway. With `asks` False nobody is asked: such a host is refused.
-    `allow_always` writes a host to the configuration; it may block. `send` shows the questions that no
-    running turn shows, and their outcomes, in the chat. `tell_owner` puts the questions of jobs to those who
-    asked for the jobs."""
+    """`ask` is the `AskHost` of the gateway. `settings` returns the current `[tools]`. `allow_always`
+    writes a host to the configuration; it may block. `send` shows the questions that no running turn shows,
+    and their outcomes, in the chat. `tell_owner` puts the questions of jobs to those who asked for the
+    jobs."""
 
     _store: Store
     _live: LiveTurns
     _clock: Clock
-    asks: bool = True
+    settings: Callable[[], ToolSettings] = ToolSettings
     allow_always: Callable[[str, int], None] | None = None
     send: Callable[[Turn, Question, str], None] = lambda turn, question, outcome: None
     tell_owner: Callable[[Turn, Question], None] = lambda turn, question: None
@@ -78,7 +78,8 @@ class HostQuestions(msgspec.Struct, eq=False):
         if await self._is_granted(request.session_id, digest, run):
             return HostAnswer(True)
         may_ask = run is not None and run.may_ask
-        if not self.asks or turn is None or (turn.inbound.is_unattended is True and not may_ask):
+        asks = self.settings().approvals != "never"
+        if not asks or turn is None or (turn.inbound.is_unattended is True and not may_ask):
             return _UNASKED
         if (turn.id, digest) in self._denied:
             return _REFUSED
@@ -164,7 +165,7 @@ class HostQuestions(msgspec.Struct, eq=False):
         why = "A command of this session wants to connect to it, and it is not in network.allow."
         question = Question(
             *(new_question_id(), turn.id, 0, "", QuestionKind.HOST, f"{place}\n\n{why}"),
-            *(now, now + _ASK_SECONDS),
+            *(now, now + self.settings().question_expiry.total_seconds()),
             name=NETWORK,
             digest=digest,
         )

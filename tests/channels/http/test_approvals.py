@@ -193,6 +193,27 @@ async def test_a_host_is_allowed_for_always_in_the_configuration(api: Api) -> No
     assert "a.example:8443" in api.gateway.home.config.read_text()
 
 
+async def test_questions_of_all_kinds_expire_after_the_setting_as_it_is_now(
+    api: Api, model: ModelServer
+) -> None:
+    provider = f'[model]\nprovider = "scripted"\n[providers.scripted]\nbase_url = "{model.base_url}"\n'
+    api.gateway.home.config.write_text(f'{provider}[tools]\nquestion_expiry = "1h"\n')
+    api.gateway.reloader.reload()
+    await api.begin("one", calling())
+    await api.begin("two", '[[call ask_user {"question": "Red?"}]][[reply done]]')
+    turn = await settled(api, await api.begin("three", "hello"))
+    hosts = api.gateway.turns.hosts
+    asking = asyncio.create_task(hosts.ask(HostRequest(turn["session_id"], "a.example", 443)))
+    while len(items := await waiting(api)) < 3:
+        await asyncio.sleep(0)
+    assert {item["kind"] for item in items} == {"approval", "answer", "host"}
+    assert [item["expires_at"] - item["asked_at"] for item in items] == [3600] * 3
+    for item in items:
+        body = {"answer": "no"} if item["kind"] == "answer" else {"decision": "deny"}
+        await api.post(f"/api/approvals/{item['id']}", body)
+    assert not (await asking).is_admitted
+
+
 async def test_only_an_operator_allows_a_host_for_always(api: Api) -> None:
     mine: dict[str, Any] = {"headers": bearer(await add_token(api, "guest", "chat"))}
     ticket = await api.post("/api/sessions/one/messages", {"text": "hello"}, 202, **mine)

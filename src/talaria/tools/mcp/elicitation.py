@@ -13,7 +13,6 @@ from talaria.core.questions import QuestionDraft, QuestionKind
 from talaria.core.text import visible_text
 from talaria.tools.mcp.texts import clean_line
 
-_SECONDS = 86_400.0
 MOST_KEPT = 100
 _MAX_CHOICES = 8
 _MAX_CHOICE = 60  # characters
@@ -39,7 +38,7 @@ class Asked(msgspec.Struct, frozen=True):
         # Each line of the server is marked, so that none looks like a line of the gateway.
         quoted = "\n".join(f"> {visible_text(line)}" for line in self.message.splitlines())
         text = f"The MCP server {server} asks:\n{quoted}{how}\nAnswer `{DECLINE}` to give it no answer."
-        return QuestionDraft(QuestionKind.ANSWER, text, _SECONDS, self._choices())
+        return QuestionDraft(QuestionKind.ANSWER, text, choices=self._choices())
 
     def read(self, answer: str) -> dict[str, Any] | None:
         """Return the answer as the server wants it; None if the person declined, or it cannot be read."""
