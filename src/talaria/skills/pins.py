@@ -113,8 +113,8 @@ def accepted_folder(root: Path) -> Path:
 
 def readable_folders(home: Path) -> tuple[Path, ...]:
     """Return the folders that commands may read for the sake of skills: none, or that of the copies."""
-    folder = accepted_folder(home / FOLDER)
-    return (folder,) if folder.is_dir() else ()
+    root = home / FOLDER
+    return (accepted_folder(root),) if (root / ACCEPTED).is_dir() else ()
 
 
 def pin_file(root: Path) -> JsonFile[SkillPins]:

@@ -93,7 +93,7 @@ def session_places(
 
 def session_folder(home: Path, session_id: SessionId) -> Path:
     """Return the folder of the things that belong to one session."""
-    return home / "sessions" / quote(session_id, safe="")
+    return home / f"sessions/{quote(session_id, safe='')}"
 
 
 def shared_shell(shared: Path, session_id: SessionId) -> Path:

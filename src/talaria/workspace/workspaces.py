@@ -69,8 +69,7 @@ class ChatWorkspace:
     @property
     def places(self) -> SessionPlaces:
         """The folders of the session's commands."""
-        real, shared = Path(os.path.realpath(self._owner.home)), self._owner.folders.shared
-        shared = None if shared is None else Path(os.path.realpath(shared))
+        real, shared = self._owner.real
         project = self._owner.folders.find_project(self._chat_key)
         folder = project or chat_folder(shared or real, self._chat_key)
         known = (real, self.session_id, self._chat_key, folder)
@@ -115,6 +114,9 @@ class ChatWorkspaces:
         self.home = home
         self.commands = commands or SessionCommands(Sandboxes("auto", home))
         self.folders = folders or ChatFolders(home)
+        shared = self.folders.shared
+        # The home and the folder of `store.files`, without links in their paths.
+        self.real = Path(os.path.realpath(home)), shared and Path(os.path.realpath(shared))
         self.processes = BackgroundProcesses(home, self.commands, limits)
         self._belongings: tuple[Belongings, ...] = (self.processes, *belongings)
         self._borrowed: dict[SessionId, ChatKey] = {}

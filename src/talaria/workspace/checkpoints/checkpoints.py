@@ -112,15 +112,15 @@ class FolderCheckpoints:
         workspace: ChatWorkspace,
         find_work: Callable[[Shadow], Callable[[SessionId, TurnId, Callable[[], bool]], None]],
     ) -> None:
-        session_id, stopped = workspace.session_id, threading.Event()
+        session_id, is_stopped = workspace.session_id, False
 
         def run() -> None:
-            find_work(self._shadow(workspace.folder))(session_id, turn_id, stopped.is_set)
+            find_work(self._shadow(workspace.folder))(session_id, turn_id, lambda: is_stopped)
 
         try:
             await self._threads.run(session_id, run)
         except asyncio.CancelledError:
-            stopped.set()
+            is_stopped = True
             raise
         except Exception as error:
             _log.warning("no copy of the files %s a call of turn %s: %s", when, turn_id, error)

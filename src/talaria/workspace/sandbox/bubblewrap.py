@@ -23,6 +23,7 @@ from talaria.workspace.sandbox.port import (
     SandboxCommand,
     SandboxError,
     command_user,
+    is_inside,
     open_arguments,
     open_data,
     open_folder,
@@ -55,7 +56,7 @@ class BubblewrapSandbox:
     def temporary(self, command: SandboxCommand) -> str:
         """Return /tmp, or another path if one of the command's other folders lies below /tmp: a folder that
         commands can write must not contain a mount."""
-        is_taken = any(path.is_relative_to(_TMP) for path in _folders(command))
+        is_taken = any(is_inside(path, _TMP) for path in _folders(command))
         return str(_OTHER_TMP if is_taken else _TMP)
 
     def prepare(self, command: SandboxCommand) -> Launch:
@@ -122,7 +123,7 @@ def _folders(command: SandboxCommand) -> tuple[Path, ...]:
 def _special_mounts(command: SandboxCommand) -> Iterator[Mount]:
     yield Mount("/proc", ("--proc", "/proc"), is_writable=True, is_sealed=True)
     yield Mount("/dev", ("--dev", "/dev"), is_sealed=True)
-    if not any(path.is_relative_to(_SHARED) for path in _folders(command)):
+    if not any(is_inside(path, _SHARED) for path in _folders(command)):
         yield Mount(str(_SHARED), _SHARED_MEMORY, is_writable=True)
 
 

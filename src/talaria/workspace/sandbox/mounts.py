@@ -11,7 +11,7 @@ import os
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from talaria.workspace.sandbox.port import PATH, SandboxError, system_paths
@@ -53,24 +53,39 @@ def mount_options(mounts: Iterable[Mount], programs: Iterable[str] = ()) -> list
     If two mounts have the same destination, the later one is used; a sealed one cannot be replaced.
     `programs` are run inside before the command is confined. Raises `SandboxError` if the plan is refused.
     """
-    plan: dict[str, Mount] = {}
-    for mount in mounts:
-        if mount.destination in plan and plan[mount.destination].is_sealed:
-            raise SandboxError(f"{mount.destination} cannot be a folder of commands: they have their own.")
-        plan[mount.destination] = mount
-    check_plan(plan, programs)
+    listed = tuple(mounts)
+    shapes = tuple((each.destination, each.is_writable, each.is_link, each.is_sealed) for each in listed)
     options: list[str] = []
+    for item in _arrange(shapes, tuple(programs)):
+        options += listed[item].options if isinstance(item, int) else item
+    return options
+
+
+@lru_cache(256)
+def _arrange(
+    shapes: tuple[tuple[str, bool, bool, bool], ...], programs: tuple[str, ...]
+) -> tuple[int | tuple[str, ...], ...]:
+    """Return the options around and between these mounts, each of which is given by its number. Cached: the
+    commands of a session differ only in the descriptors of their mounts."""
+    plan: dict[str, Mount] = {}
+    numbers: dict[str, int] = {}
+    for number, (destination, is_writable, is_link, is_sealed) in enumerate(shapes):
+        if destination in plan and plan[destination].is_sealed:
+            raise SandboxError(f"{destination} cannot be a folder of commands: they have their own.")
+        plan[destination] = Mount(destination, (), is_writable, is_link, is_sealed)
+        numbers[destination] = number
+    check_plan(plan, programs)
+    options: list[int | tuple[str, ...]] = []
     created = {"/", *plan}
-    for destination, mount in sorted(plan.items()):
+    for destination in sorted(plan):
         # bubblewrap would create these folders itself, closed to the user that commands run as.
         for folder in reversed([*_around(destination)]):
             if folder not in created:
                 created.add(folder)
-                options += ("--perms", "0755", "--dir", folder)
-        options += mount.options
-    for mount in plan.values():
-        options += ("--remount-ro", mount.destination) if mount.is_sealed else ()
-    return [*options, "--remount-ro", "/"]
+                options.append(("--perms", "0755", "--dir", folder))
+        options.append(numbers[destination])
+    options += [("--remount-ro", each.destination) for each in plan.values() if each.is_sealed]
+    return (*options, ("--remount-ro", "/"))
 
 
 def check_plan(plan: Mapping[str, Mount], programs: Iterable[str] = ()) -> None:
@@ -90,7 +105,7 @@ def check_plan(plan: Mapping[str, Mount], programs: Iterable[str] = ()) -> None:
 
 
 def _around(path: str) -> Iterator[str]:
-    """Yield the folders around a path, the closest one first. As texts: this is done for each command."""
+    """Yield the folders around a path, the closest one first."""
     while path != "/":
         path = path[: path.rindex("/")] or "/"
         yield path

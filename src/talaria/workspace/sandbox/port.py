@@ -124,17 +124,19 @@ class SandboxCommand:
     def check(self) -> None:
         """Raise `SandboxError` if this command cannot be run as it is."""
         _check_words(self.argv, self.environ)
-        for path in (*self.writable, *self.readable):
-            if not path.is_dir():
-                raise SandboxError(f"The folder {path} is gone.", "Make it again, or start a new session.")
-            if path != Path(os.path.realpath(path)):
-                raise SandboxError(f"The path {path} goes through a link.", "Name the folder itself.")
-        for one in (*self.writable, *self.readable):
-            if any(one != other and one.is_relative_to(other) for other in self.writable):
+        writable = self.writable
+        for one in (*writable, *self.readable):
+            os.close(open_folder(one))
+            if any(one != other and is_inside(one, other) for other in writable):
                 text = f"The folder {one} lies in another one that the command can write."
                 raise SandboxError(text, "Move one of the two folders elsewhere.")
         if self.cwd is not None and not self.cwd.is_dir():
             raise SandboxError(f"The working folder {self.cwd} is gone.", "Change to a folder that exists.")
+
+
+def is_inside(path: Path, folder: Path) -> bool:
+    """Return whether the path is the folder or lies in it. As texts: this is done often for each command."""
+    return f"{path}/".startswith(f"{folder}/" if folder.name else "/")
 
 
 def _is_shell(program: str) -> bool:
@@ -238,6 +240,9 @@ def open_folder(path: Path) -> int:
     link, also if a command has just planted the link."""
     try:
         fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        text = f"The folder {path} is gone."
+        raise SandboxError(text, "Make it again, or start a new session.") from None
     except OSError as error:
         raise SandboxError(f"The folder {path} cannot be opened: {error.strerror}.") from error
     if os.readlink(f"/proc/self/fd/{fd}") != str(path):  # noqa: PTH115 - of a descriptor

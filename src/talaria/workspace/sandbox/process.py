@@ -180,6 +180,11 @@ class SandboxedProcess:
         self.pid = 0  # of the process that stands for the whole command
         loop.add_reader(link.fileno(), self._hear)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether no process of the command is left, as the spawner said."""
+        return self._ended.is_set() and not self._is_lost
+
     async def started(self) -> None:
         """Wait until it has been started. Raises `OSError` if it was not."""
         await self._begun
@@ -437,7 +442,10 @@ async def open_process(
             raise _not_started(error) from error
         yield running
     finally:
-        await finish_in_task(running.close())
+        if running.has_ended:
+            await running.close()  # does not wait
+        else:
+            await finish_in_task(running.close())
 
 
 def _not_started(error: OSError) -> SandboxError:
