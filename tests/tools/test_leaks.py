@@ -7,12 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace as replace_fields
+
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
+from talaria.core.ids import ChatKey, SessionId
 from talaria.core.loop_share import LoopShare
 from talaria.core.messages import Content, File, Text, ToolCall, ToolOutcome
-from talaria.core.redaction import Secret, SecretRegistry
+from talaria.core.redaction import Redacted, Redactor, Secret, SecretRegistry
+from talaria.core.shells import OutputSink, ShellCommand, ShellEnd
 from talaria.parts import builtin_tools
+from talaria.testing.fake_workspaces import FakeShell, FakeWorkspace, FakeWorkspaces
 from talaria.tools.command_output import CommandOutput
 from talaria.tools.function import parameters
 from talaria.tools.settings import ToolSettings
@@ -78,3 +83,44 @@ async def test_no_secret_is_left_in_the_file_of_a_long_output(tmp_path: Path) ->
     await output.finish()
     (kept,) = (path for path in tmp_path.rglob("*") if path.is_file())
     assert "it is [secret GITHUB_TOKEN].\n" in kept.read_text()
+
+
+class TellingShell(FakeShell):
+    """A shell whose commands print a secret in pieces, and whose note on the end has it too."""
+
+    async def run(self, command: ShellCommand, sink: OutputSink) -> ShellEnd:
+        for piece in (b"it is hun", b"ter\x1b[0m22.\n"):
+            await sink(piece)
+        return ShellEnd(0, "/", note="Network: hunter22.example was refused.")
+
+
+class TellingWorkspace(FakeWorkspace):
+    @property
+    def shell(self) -> FakeShell:
+        return TellingShell(self.session, self.folder, self.places, self._all.commands)
+
+
+async def test_the_output_and_the_end_of_a_command_have_no_secret(tmp_path: Path) -> None:
+    events: list[Event] = []
+    tools = builtin_tools(ToolSettings(enabled=("terminal",)))
+    chat = SessionId("ses_1"), ChatKey("a chat")
+    workspace = TellingWorkspace(FakeWorkspaces(lambda key: tmp_path), *chat, tmp_path)
+    runner = replace_fields(bound(tools, tmp_path, events=events, secrets=SECRETS), workspace=workspace)
+    result = await runner.run(ToolCall("c", "terminal", '{"command": "true"}'))
+    shown = "".join(event.text for event in events if isinstance(event, ToolOutput))
+    assert shown == "it is [secret PIN].\n"
+    note = "[Exit code 0. Network: [secret PIN].example was refused.]"
+    assert result.text == f"it is [secret PIN].\n{note}"
+
+
+async def test_a_text_is_redacted_again_if_other_secrets_are_known_by_now(tmp_path: Path) -> None:
+    async def run(arguments: dict[str, Any], context: ToolContext) -> str:
+        context.emit(Redacted("hunter22\n", Redactor()))
+        context.emit(Redacted("[secret OLD]\n", context.redactor))
+        return Redacted("hunter22", Redactor())
+
+    events: list[Event] = []
+    tools = ToolSet([tool("leak", handler=run)])
+    result = await bound(tools, tmp_path, events=events, secrets=SECRETS).run(ToolCall("c", "leak", "{}"))
+    shown = "".join(event.text for event in events if isinstance(event, ToolOutput))
+    assert (shown, result.text) == ("[secret PIN]\n[secret OLD]\n", "[secret PIN]")

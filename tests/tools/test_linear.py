@@ -15,17 +15,18 @@ from support.complexity import assert_linear, refused
 from talaria.core.errors import ToolError
 from talaria.core.json_shape import has_more_values
 from talaria.core.messages import ToolCall
+from talaria.core.redaction import Redactor
 from talaria.core.tools import Risk, ToolSpec
 from talaria.tools.approvals import find_question
 from talaria.tools.files import find_passage
 from talaria.tools.function import Arguments, FunctionTool, parameters, parse_arguments, text
 from talaria.tools.matcher import find_hits
-from talaria.tools.result import cap_result, cut, encodable
 from talaria.tools.search import find_plain
 from talaria.tools.todo import TODO
 from talaria.tools.tool import ToolContext
 from talaria.workspace.pictures import look_at
 from talaria.workspace.reading import Position, read_page
+from talaria.workspace.spill import Spill
 
 MAX_VALUES = 20_000
 
@@ -132,8 +133,7 @@ TEXTS: dict[str, Callable[[int], str]] = {
 @pytest.mark.parametrize("make", TEXTS.values(), ids=TEXTS)
 def test_results_are_cut_in_linear_time(make: Callable[[int], str]) -> None:
     def work(text: str) -> None:
-        cut(encodable(text), 10_000)
-        cap_result(text, 10_000, None)
+        Spill(Redactor(), 10_000, None, "x").whole(text)
 
     # Mostly copying: the memory of the larger copies is fresh each time, which costs as much again.
     assert_linear(make, work)

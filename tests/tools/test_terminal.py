@@ -146,9 +146,9 @@ async def test_the_middle_of_a_long_output_is_in_a_file_that_can_be_read_on(term
     assert text.startswith("1\n2\n3\n")
     assert text.endswith("19999\n20000\n[Exit code 0.]")
     note = next(line for line in text.splitlines() if line.startswith("[The middle"))
-    assert "The output has 106.3 KiB in 20000 lines. All of it is in .talaria/results/terminal-" in note
-    next_line = int(note.split("from line ")[1].split()[0])
-    path = note.split(" is in ")[1].removesuffix(".]")
+    assert "The whole result has 106.3 KiB in 20000 lines and is in .talaria/results/terminal-" in note
+    next_line = int(note.split("offset=")[1].split(")")[0])
+    path = note.split(" is in ")[1].partition(":")[0]
     page = await terminal.call("read_file", path=path, offset=next_line, limit=1)
     assert page.text.startswith(f"{next_line}\n")
     assert f"\n{next_line}\n" not in text

@@ -10,10 +10,10 @@ from contracts.store_orders import accepting, answered, begun, new_clock
 from contracts.store_responses_suite import answer, put
 from talaria.store.memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
-from talaria.tools.result import drop_old_results, save_result
 from talaria.turns.lifecycle import Retention
 from talaria.turns.settings import RetentionSettings
 from talaria.workspace.folder import Folder
+from talaria.workspace.spill import RESULTS, drop_old_results
 
 KEY_SECONDS = 86_400.0
 
@@ -121,7 +121,7 @@ def test_old_results_of_all_chats_go_and_files_stay(tmp_path: Path) -> None:
         os.utime(tmp_path / chat / "mine.txt", (1, 1))
     for chat in ("one", "two"):
         for name in ("old.txt", "new.txt"):
-            save_result(Folder(tmp_path / chat), name, "x")
+            Folder(tmp_path / chat).write(RESULTS / name, b"x")
         os.utime(tmp_path / chat / ".talaria/results/old.txt", (1000, 1000))
     (tmp_path / "linked").symlink_to(tmp_path / "one")
     assert drop_old_results(tmp_path, 2000.0) == 2

@@ -9,7 +9,8 @@ import pytest
 
 from talaria.workspace.folder import Folder
 from talaria.workspace.reading import Position, read_page
-from talaria.workspace.uploads import begin_text, keep_message
+from talaria.workspace.spill import begin_text
+from talaria.workspace.uploads import keep_message
 
 
 @pytest.mark.parametrize(

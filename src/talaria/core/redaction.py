@@ -17,7 +17,7 @@ from base64 import b64encode
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from urllib.parse import quote
 
 SHORTEST = 6  # characters of a secret; a shorter one could be part of any text
@@ -221,6 +221,17 @@ class StreamRedactor:
 
     def finish_text(self) -> str:
         return self.finish().decode("utf-8", "surrogatepass")
+
+
+class Redacted(str):
+    """A text without the secrets that `redactor` knows, which it need not be asked to find again."""
+
+    redactor: Redactor
+
+    def __new__(cls, text: str, redactor: Redactor) -> Self:
+        made = super().__new__(cls, text)
+        made.redactor = redactor
+        return made
 
 
 class SecretRegistry:

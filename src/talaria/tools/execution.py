@@ -23,7 +23,7 @@ from talaria.core.files import result_name
 from talaria.core.ids import SessionId, TurnId, asking_chat
 from talaria.core.messages import Content, File, Part, Text, ToolCall, ToolOutcome, ToolResult
 from talaria.core.questions import Decision, Question, QuestionDraft
-from talaria.core.redaction import SecretRegistry, StreamRedactor
+from talaria.core.redaction import Redacted, Redactor, SecretRegistry
 from talaria.core.specs import AgentSpec
 from talaria.core.suggest import did_you_mean
 from talaria.core.tools import TOOL_SEARCH, ToolSpec
@@ -32,7 +32,7 @@ from talaria.observe.metrics import Metrics, ServerReading
 from talaria.tools.approvals import CallGate
 from talaria.tools.function import SHORT_ARGUMENTS, Arguments, parse_arguments
 from talaria.tools.offering import SessionTools, ToolOffer, bind_offer, choose_shown, make_offer
-from talaria.tools.result import cap_result, checked_parts, encodable, save_result
+from talaria.tools.result import checked_parts, encodable
 from talaria.tools.settings import ToolSettings
 from talaria.tools.tool import AskModel, CallScope, SessionTrust, Tool, ToolContext, ToolSource, no_model
 from talaria.tools.tool_search import ToolFinder
@@ -41,6 +41,7 @@ from talaria.tools.usage import ToolUsage
 from talaria.tools.workers import ToolWorkers, TurnResources
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
 from talaria.workspace.folder import Folder
+from talaria.workspace.spill import Spill
 
 if TYPE_CHECKING:
     from talaria.workspace.workspaces import ChatWorkspace
@@ -321,7 +322,7 @@ class BoundTools(msgspec.Struct, frozen=True):
         loop = asyncio.get_running_loop()
         scope = CallScope(loop.time, seconds)
         redactor = self.secrets.redactor
-        output = _Output(loop, lambda text: self.emit(ToolOutput(call.id, text)), redactor.stream())
+        output = _Output(loop, lambda text: self.emit(ToolOutput(call.id, text)), redactor)
         context = ToolContext(
             self.session_id,
             self.turn_id,
@@ -403,15 +404,19 @@ class BoundTools(msgspec.Struct, frozen=True):
     async def _capped(self, call: ToolCall, text: str, marks: _Marks) -> str:
         """Return the text without secrets, cut to its limit. A long text is kept whole in the folder."""
         max_bytes, redact = self.settings.max_result, self.secrets.redactor
+        if isinstance(text, Redacted) and text.redactor is redact:
+            data = text.encode(errors="replace")
+            if len(data) <= max_bytes:
+                return data.decode()
         if len(text) * 4 <= max_bytes:
             return encodable(redact(text))
-        save = None
+        open_folder = None
         if "read_file" in self.tools and await self._may_save():
             if marks.untrusted is True:
                 await self.gate.trust.taint_folder(call.name)
-            name = result_name(call.name, self.turn_id, call.id)
-            save = partial(save_result, Folder(self.workspace.folder, self.resources.quota), name)
-        return await self.resources.in_thread(lambda: cap_result(redact(text), max_bytes, save))
+            open_folder = partial(Folder, self.workspace.folder, self.resources.quota)
+        name = result_name(call.name, self.turn_id, call.id)
+        return await self.resources.in_thread(Spill(redact, max_bytes, open_folder, name).whole, text)
 
 
 class _Marks:
@@ -441,11 +446,12 @@ class _Output:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, show: Callable[[str], None], stream: StreamRedactor
+        self, loop: asyncio.AbstractEventLoop, show: Callable[[str], None], redactor: Redactor
     ) -> None:
         self._loop = loop
         self._show = show
-        self._stream = stream
+        self._redactor = redactor
+        self._stream = redactor.stream()
         self._lock = threading.Lock()
         self._room = MAX_OUTPUT_BYTES
         self._pieces: list[str] = []
@@ -453,7 +459,13 @@ class _Output:
     def write(self, text: str) -> None:
         """Safe in any thread. Ignored when the room is used up or the call is over."""
         with self._lock:
-            if self._room <= 0 or not (text := self._stream.feed_text(text)):
+            if self._room <= 0:
+                return
+            if isinstance(text, Redacted) and text.redactor is self._redactor:
+                text = self._stream.finish_text() + text
+            else:
+                text = self._stream.feed_text(text)
+            if not text:
                 return
             is_first = not self._pieces
             self._keep(text)

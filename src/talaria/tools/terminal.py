@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from talaria.core.loop_share import LoopShare
+from talaria.core.redaction import Redacted
 from talaria.core.shells import ShellCommand, ShellEnd
 from talaria.core.tools import Risk, ToolSpec
 from talaria.core.units import format_duration
@@ -66,7 +67,8 @@ def _terminal(settings: ToolSettings) -> Handler:
             raise
         shown = await output.finish()
         gap = "" if shown.endswith("\n") or not shown else "\n"
-        return f"{shown}{gap}[{describe_end(end, seconds)}]"
+        told = context.redactor(describe_end(end, seconds))
+        return Redacted(f"{shown}{gap}[{told}]", context.redactor)
 
     return run
 

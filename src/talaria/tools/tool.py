@@ -103,7 +103,8 @@ class ToolContext:
     handler returns. A call can emit a bounded number of bytes; the rest is dropped with a note.
 
     Secrets are taken out of what is emitted and of the result. A handler that writes output to a file takes
-    them out itself: `redactor.stream()` finds them in a text that comes in parts.
+    them out itself: `redactor.stream()` finds them in a text that comes in parts. It then emits and returns
+    the text as `Redacted`, so that it is not searched again.
 
     `trust` says what the session's context has seen. A handler calls `distrust` if its result is untrusted
     content although its tool is not `untrusted`, and `offer_links` with the addresses that its result offers

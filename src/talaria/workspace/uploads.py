@@ -35,6 +35,7 @@ from talaria.workspace.folder import Folder
 from talaria.workspace.pictures import look_at, picture_part
 from talaria.workspace.quota import FolderFull, FolderQuota
 from talaria.workspace.rights import make_folder
+from talaria.workspace.spill import begin_text
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -415,22 +416,6 @@ def find_media_type(name: str, told: str, head: bytes) -> str:
 
 
 # -- texts that are too long to be shown whole
-
-
-def begin_text(data: bytes, max_bytes: int) -> tuple[str, str]:
-    """Return the beginning of a text in UTF-8, at most `max_bytes` of it, and the arguments with which
-    `read_file` goes on; columns are bytes of a line.
-
-    The text is cut at the end of a line if there is one not too far away, and never inside a character.
-    """
-    head = data[:max_bytes]
-    at = head.rfind(b"\n") + 1
-    if at > len(head) // 2:
-        head = head[:at]
-    text = head.decode(errors="ignore")
-    kept = text.encode()
-    line, column = kept.count(b"\n") + 1, len(kept) - kept.rfind(b"\n")
-    return text.removeprefix("\ufeff"), f"offset={line}" if column == 1 else f"offset={line}, column={column}"
 
 
 def keep_message(folder: Folder, name: str, text: str, shown_bytes: int) -> tuple[Text, File]:
