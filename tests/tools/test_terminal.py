@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from shutil import rmtree
 
 import msgspec
 import pytest
@@ -153,6 +154,21 @@ async def test_the_middle_of_a_long_output_is_in_a_file_that_can_be_read_on(term
     assert page.text.startswith(f"{next_line}\n")
     assert f"\n{next_line}\n" not in text
     assert await terminal.run(f"wc -l < {path}") == "20000\n[Exit code 0.]", "the shell sees it too"
+
+
+async def test_a_folder_that_is_gone_or_belongs_to_root_is_made_again(
+    terminal: Terminal,
+) -> None:
+    folder = Path(terminal.handle.folder)
+    assert await terminal.run("echo one > a; cat a") == "one\n[Exit code 0.]"
+    rmtree(folder)
+    assert await terminal.run("cat a || echo two > b; cat b") == (
+        "cat: a: No such file or directory\ntwo\n[Exit code 0.]"
+    )
+    rmtree(folder)
+    folder.mkdir(mode=0o700)
+    (folder / "c").write_text("three\n")
+    assert await terminal.run("echo four >> c; cat c") == "three\nfour\n[Exit code 0.]"
 
 
 async def test_output_that_has_no_room_in_the_chats_folder_is_cut(terminal: Terminal) -> None:

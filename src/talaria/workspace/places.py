@@ -60,6 +60,15 @@ class SessionPlaces:
         """The folder of the session's sockets. It goes when the session ends."""
         return self.session / _NETWORK
 
+    def is_made(self) -> bool:
+        """Return whether `make` has nothing to do. Blocks no longer than the start of a sandbox, which opens
+        the same folders."""
+        try:
+            owners = {os.stat(each).st_uid for each in (self.folder, self.home, self.tmp)}  # noqa: PTH116
+        except OSError:
+            return False
+        return os.geteuid() != 0 or (len(owners) == 1 and 0 not in owners)
+
     def make(self) -> None:
         """Make the folders that commands write, and give them to the commands' user. Blocks; cheap if they
         are there. A project's folder must exist and keeps its owner. Raises `ToolError`."""
@@ -87,7 +96,7 @@ def session_places(
 ) -> SessionPlaces:
     """Return the places of a session. `home` is the gateway's and `shared` the folder of `store.files`, both
     with no link in their paths."""
-    own_home = (shared or home) / "homes" / chat_name(chat_key)
+    own_home = (shared or home) / f"homes/{chat_name(chat_key)}"
     return SessionPlaces(folder, own_home, session_folder(home, session_id), is_project, shared)
 
 
@@ -255,7 +264,7 @@ class ChatFolders:
         return check_project(project, self._home, *([self.shared] if self.shared else []))
 
     def _link(self, key: ChatKey) -> Path:
-        return self._home / "projects" / chat_name(key)
+        return self._home / f"projects/{chat_name(key)}"
 
 
 def check_project(project: str, *kept: Path) -> Path:

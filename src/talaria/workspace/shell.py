@@ -86,7 +86,10 @@ class SessionCommands:
             places.make()
             return load_state(places.shell_state)
 
-        state = await self.threads.run(places, begin)
+        if places.shared is None and places.is_made():
+            state = load_state(places.shell_state)
+        else:
+            state = await self.threads.run(places, begin)
         network = None
         if self.networks is not None:
             sandbox = await self.sandboxes.get()
