@@ -127,7 +127,8 @@ class Spill:
         self._size += len(data)
         self._lines += data.count(b"\n")
         self._head += data[: max(max(self._max_bytes, self._room) - len(self._head), 0)]
-        self._unsaved += data
+        if self._open_folder is not None:
+            self._unsaved += data
         self._tail += data[-self._room :]
         if len(self._tail) > 2 * self._room:
             del self._tail[: -self._room]
