@@ -6,6 +6,7 @@ import fcntl
 import marshal
 import os
 import re
+import sys
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ SandboxKind: TypeAlias = Literal["auto", "bubblewrap", "landlock", "container", 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_WORD = 128 << 10  # bytes of one argument or variable: Linux takes no more
 _MAX_WORDS = 1 << 20  # bytes of all of them
+_HAS_PROC = sys.platform == "linux"  # macOS has neither /proc nor O_PATH; commands run without a sandbox
+_FOLDER_FLAGS = os.O_DIRECTORY | os.O_CLOEXEC | (os.O_PATH if _HAS_PROC else os.O_RDONLY)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The text of a shell is in these variables: other users of the machine can read the words of a process, and
 # not its variables. They are gone when the text runs.
@@ -239,13 +242,14 @@ def open_folder(path: Path) -> int:
     """Return a descriptor of a folder. Raises `SandboxError` if the folder is gone or its path goes through a
     link, also if a command has just planted the link."""
     try:
-        fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(path, _FOLDER_FLAGS)
     except (FileNotFoundError, NotADirectoryError):
         text = f"The folder {path} is gone."
         raise SandboxError(text, "Make it again, or start a new session.") from None
     except OSError as error:
         raise SandboxError(f"The folder {path} cannot be opened: {error.strerror}.") from error
-    if os.readlink(f"/proc/self/fd/{fd}") != str(path):  # noqa: PTH115 - of a descriptor
+    real = os.readlink(f"/proc/self/fd/{fd}") if _HAS_PROC else os.path.realpath(path)  # noqa: PTH115
+    if real != str(path):
         os.close(fd)
         raise SandboxError(f"The path {path} goes through a link.", "Name the folder itself.")
     return fd
