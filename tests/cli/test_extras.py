@@ -24,6 +24,7 @@ sys.exit(main(sys.argv[1:]))
 def test_a_missing_extra_is_no_bug(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (home / "talaria.db").touch()  # a database to copy
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.setenv("TALARIA_HOME", str(home))
     assert main(COPY) == 1
@@ -37,6 +38,7 @@ def test_a_missing_extra_is_no_bug(
 def test_a_clone_offers_to_install_a_missing_extra_and_goes_on(
     home: Path, environ: dict[str, str], answer: str, goes_on: bool
 ) -> None:
+    (home / "talaria.db").touch()  # a database to copy
     leader, terminal = pty.openpty()
     os.write(leader, f"{answer}\n".encode())
     with subprocess.Popen(

@@ -26,6 +26,7 @@ from talaria.core.ledger import Begin
 from talaria.core.messages import AssistantMessage
 from talaria.store.copying import PAGE, CopyResult, StoreCopy, copied_tables, copy_store
 from talaria.store.part import POSTGRES, SQLITE, StorePart, StoreScope
+from talaria.store.postgres.checks import check_postgres
 from talaria.store.postgres.store import PostgresStore
 from talaria.store.settings import UNFINISHED_COPY, StoreSettings
 from talaria.store.sql.executor import Transaction
@@ -245,3 +246,5 @@ async def test_no_gateway_starts_on_a_copy_that_is_not_finished(
     with pytest.raises(StoreError, match="not finished"):
         async with part.open(scope, settings):
             pass
+    if part is POSTGRES:
+        assert any("not finished" in finding.text for finding in check_postgres(postgres_url, 8))

@@ -40,9 +40,18 @@ def _copy(invocation: Invocation, target: str) -> None:
         raise BadRequest("--to is no address of a database.", f"Name one: {expected or 'a URL'}.")
     are_files = is_file(source) and is_file(target)
     if source == target or (are_files and _path(home, source) == _path(home, target)):
-        raise BadRequest("The home has its database there already.", "Name another with --to.")
+        raise BadRequest(
+            "The home has its database there already.",
+            "Name another with --to. To complete an interrupted copy, first set store.url back to the "
+            "original database: `talaria config unset store.url`.",
+        )
     if (loss := home.find_loss(source)) is not None:
         raise loss
+    if is_file(source) and not _path(home, source).exists():
+        raise BadRequest(
+            f"{_path(home, source)} does not exist, so there is nothing to copy.",
+            "Check --home and store.url; they name the database that is copied.",
+        )
     with HomeLock(home.path), ExitStack() as locks:
         for url in (source, target):
             if is_file(url):

@@ -10,11 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from talaria.core.clock import Clock
-from talaria.core.errors import ConfigError, StoreError
+from talaria.core.errors import ConfigError
 from talaria.core.gateway_part import Examination, GatewayPart, Parts, S
 from talaria.core.installation import check_extra, has_extra, install_extra
 from talaria.core.problems import Problem, install_command, ok, problem, warn
-from talaria.store.settings import UNFINISHED_COPY, StoreSettings, find_database, is_file, is_postgres
+from talaria.store.settings import (
+    UNFINISHED_COPY,
+    StoreSettings,
+    find_database,
+    is_file,
+    is_postgres,
+    unfinished_copy,
+)
 
 if TYPE_CHECKING:
     from talaria.core.cluster import Member
@@ -61,11 +68,7 @@ async def _open(scope: StoreScope, settings: StoreSettings) -> AsyncIterator[Sto
 
 async def _check_whole(store: Store) -> None:
     if await store.cursor(UNFINISHED_COPY) is not None:
-        raise StoreError(
-            "The database is a copy that was not finished.",
-            "Repeat the command that was interrupted: `talaria store copy --to URL` in the home of the "
-            "original, or `talaria restore FILE --to URL`.",
-        )
+        raise unfinished_copy()
 
 
 async def _examine(examination: Examination[StoreSettings]) -> AsyncIterator[Problem]:

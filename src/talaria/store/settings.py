@@ -9,11 +9,21 @@ from typing import Annotated
 import msgspec
 
 from talaria.core.api_address import hide_passwords
+from talaria.core.errors import StoreError
 from talaria.core.setting_marks import Check, Unset
 
 UNFINISHED_COPY = "copying"  # the cursor that a database has until `talaria store copy` has compared it
 _SCHEME = "sqlite:"
 _POSTGRES = ("postgresql://", "postgres://")
+
+
+def unfinished_copy() -> StoreError:
+    """Return the error for a database that has the cursor `UNFINISHED_COPY`."""
+    return StoreError(
+        "The database is a copy that was not finished.",
+        "Repeat the interrupted `store copy` or `restore` in the home where it ran. If that is this home, "
+        "first set store.url back to the original database: `talaria config unset store.url`.",
+    )
 
 
 def usable_url(url: str) -> str | None:

@@ -16,6 +16,7 @@ from talaria.store.postgres.faults import unprepared, unreachable
 from talaria.store.postgres.pipeline import ConnectionCut
 from talaria.store.postgres.schema import latest_version, read_version
 from talaria.store.postgres.store import TIME
+from talaria.store.settings import UNFINISHED_COPY, unfinished_copy
 from talaria.store.sql.cluster import FIND_MEMBERS, member_from
 
 _NAME = "postgresql"
@@ -34,6 +35,7 @@ FROM (SELECT format('%I.%I', schemaname, tablename) AS name, tableowner FROM pg_
 _ISOLATION = "SET default_transaction_isolation = 'read committed'"
 _ISOLATION_NOW = "SELECT current_setting('transaction_isolation')"
 _LIVING = "SELECT count(*) FROM members WHERE expires_at > extract(epoch FROM clock_timestamp())"
+_IS_UNFINISHED = f"SELECT count(*) FROM cursors WHERE name = '{UNFINISHED_COPY}'"  # noqa: S608 - a constant
 _SETTINGS = """
 SELECT current_setting('max_connections')::int, current_setting('fsync'),
        current_setting('synchronous_commit')
@@ -52,6 +54,7 @@ def check_postgres(url: str, connections: int) -> Iterator[Problem]:
     with connection:
         try:
             yield ok(_NAME, f"PostgreSQL {version_of(connection)}, {_describe_schema(connection)}.")
+            yield from _check_whole(connection)
             yield from _check_pooler(connection)
             yield from _check_rights(connection)
             yield from _check_isolation(connection)
@@ -70,6 +73,11 @@ def _describe_schema(connection: psycopg.Connection[Any]) -> str:
     if current > latest:
         return f"schema {current}, one newer than this program, which goes on beside newer gateways"
     return f"schema {current}" + ("" if current == latest else f", upgraded to {latest} at the next start")
+
+
+def _check_whole(connection: psycopg.Connection[Any]) -> Iterator[Problem]:
+    if read_version(connection) and _row(connection, _IS_UNFINISHED)[0]:
+        yield unfinished_copy().problem(_NAME)
 
 
 def _check_pooler(connection: psycopg.Connection[Any]) -> Iterator[Problem]:
