@@ -216,6 +216,8 @@ end(first)
 fill()
 second = start()
 seen = {"live": until("/healthz", 200, second), "ready": call("/readyz"), "other": call("/api/status")}
+doctor = [sys.executable, "-m", "talaria", "doctor"]
+seen["doctor"] = subprocess.run(doctor, env=environ, capture_output=True, text=True).stdout
 (home / "ballast").unlink()
 seen["well"] = until("/readyz", 200, second)
 seen["accepted"] = call("/api/sessions/one/messages", {"text": "/whoami"})[0]
@@ -236,6 +238,10 @@ def test_a_start_on_a_full_disk_waits_and_continues_when_there_is_room(tmp_path:
     status, body = seen["other"]
     assert status == 503
     assert "full" in body["error"]["message"] and "Make room" in body["error"]["hint"]
+    told = " ".join(seen["doctor"].split())
+    assert "in use by another Talaria" in told
+    assert "leave it running: it waits for room on the disk" in told
+    assert "unset TALARIA_HTTP__PORT" not in told, "the port of a gateway that waits needs no change"
     assert (seen["well"][0], seen["accepted"]) == (200, 202)
     code, log = seen["second"]
     assert code == 0

@@ -12,6 +12,14 @@ from talaria.config.issues import dotted, read_overrides
 from talaria.core.errors import TalariaError
 from talaria.core.gateway_part import Examination
 from talaria.core.problems import Problem, close_command, ok, shell, warn
+from talaria.store.engines import has_room
+
+_ROOM_BYTES = 4096
+# A gateway that waits for room has no lock on its home yet, so the listener may be this home's gateway.
+_WAITING = (
+    "If this is the gateway of this home, leave it running: it waits for room on the disk and then "
+    "continues by itself."
+)
 
 
 async def examine_http(examination: Examination[HttpSettings]) -> AsyncIterator[Problem]:
@@ -51,6 +59,8 @@ def _examine_port(examination: Examination[HttpSettings]) -> Problem:
     try:
         bound = bind(settings)
     except TalariaError as error:
+        if not has_room(examination.home, _ROOM_BYTES):
+            return warn("port", error.user_text, _WAITING)
         is_host = error.action is not None or settings.host != HttpSettings().host
         key = ("http", "host") if is_host else ("http", "port")
         override = read_overrides(examination.environ, {}).get(key)
