@@ -62,6 +62,19 @@ async def test_a_size_that_is_too_small_is_told_with_the_command_that_raises_it(
     assert "4,096 tokens" in shortage[0] and "16,384" in shortage[0]
 
 
+@pytest.mark.parametrize(
+    "answers",
+    [ollama(4096, trained=8192), llama_cpp(4096, trained=8192), lm_studio(4096, trained=8192)],
+    ids=["ollama", "llama.cpp", "lm studio"],
+)
+async def test_no_command_is_told_for_a_model_that_cannot_read_more(answers: Answers) -> None:
+    found = await loaded(answers)
+    assert found is not None
+    text, command = found.shortage(MODEL) or ("", "")
+    assert "8,192" in text and "another model" in text
+    assert command == ""
+
+
 async def test_a_size_that_is_enough_or_not_known_is_not_told() -> None:
     for answers in (ollama(16_384), ollama(0, is_loaded=False), llama_cpp(32_768)):
         found = await loaded(answers)

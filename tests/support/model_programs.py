@@ -18,17 +18,17 @@ _CHUNKS = (
 )
 
 
-def ollama(context: int, parameters: str = "", *, is_loaded: bool = True) -> Answers:
+def ollama(context: int, parameters: str = "", *, is_loaded: bool = True, trained: int = 40_960) -> Answers:
     entry = {"name": MODEL, "model": MODEL, "size": 5, "size_vram": 5, "context_length": context}
     return {
         ("GET", "/v1/models"): _LIST,
         ("GET", "/api/ps"): {"models": [entry] if is_loaded else []},
-        ("POST", "/api/show"): {"parameters": parameters, "model_info": {"qwen3.context_length": 40_960}},
+        ("POST", "/api/show"): {"parameters": parameters, "model_info": {"qwen3.context_length": trained}},
     }
 
 
-def llama_cpp(context: int, slots: int = 1) -> Answers:
-    item = {"id": MODEL, "object": "model", "meta": {"n_ctx_train": 40_960}}
+def llama_cpp(context: int, slots: int = 1, *, trained: int = 40_960) -> Answers:
+    item = {"id": MODEL, "object": "model", "meta": {"n_ctx": context, "n_ctx_train": trained}}
     settings = {"id": 0, "n_ctx": context, "params": {"temperature": 0.8}}
     props = {"default_generation_settings": settings, "total_slots": slots, "build_info": "b1"}
     return {
@@ -37,8 +37,8 @@ def llama_cpp(context: int, slots: int = 1) -> Answers:
     }
 
 
-def lm_studio(context: int, *, is_loaded: bool = True) -> Answers:
-    item: dict[str, Any] = {"id": MODEL, "type": "llm", "state": "not-loaded", "max_context_length": 40_960}
+def lm_studio(context: int, *, is_loaded: bool = True, trained: int = 40_960) -> Answers:
+    item: dict[str, Any] = {"id": MODEL, "type": "llm", "state": "not-loaded", "max_context_length": trained}
     if is_loaded:
         item |= {"state": "loaded", "loaded_context_length": context}
     return {("GET", "/v1/models"): _LIST, ("GET", "/api/v0/models"): {"object": "list", "data": [item]}}

@@ -284,7 +284,8 @@ async def _try(candidate: Candidate, model: str, settings: Settings) -> None:
     if loaded is not None and (shortage := loaded.shortage(model)) is not None:
         text, command = shortage
         click.echo(click.style(text, fg="yellow"))
-        click.echo(f"  {command}")
+        if command:
+            click.echo(f"  {command}")
 
 
 async def _unknown(candidate: Candidate, model: str) -> UnknownModel | None:

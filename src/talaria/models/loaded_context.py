@@ -25,29 +25,38 @@ AskServer: TypeAlias = Callable[[str, bytes | None], Awaitable[bytes]]
 
 class LoadedModels(msgspec.Struct, frozen=True):
     """The context sizes in tokens by the names of models, as `server` tells them. `command` raises the size
-    of a model. `is_only` means that the server runs one model, whatever name it is called by."""
+    of a model. `is_only` means that the server runs one model, whatever name it is called by. `trained` has
+    the largest context that each model can read, where the server tells it."""
 
     server: str
     contexts: dict[str, int]
     command: str
     is_only: bool = False
+    trained: dict[str, int] = {}
 
     def find(self, model: str) -> int | None:
         """Return the size; None if the model is not loaded, so that nobody knows it."""
-        if self.is_only:
-            return next(iter(self.contexts.values()), None)
-        return self.contexts.get(model, self.contexts.get(f"{model}:latest"))
+        return self._find(self.contexts, model)
 
     def shortage(self, model: str) -> tuple[str, str] | None:
-        """Return what to say of a size that is too small for an agent, and the command that raises it."""
+        """Return what to say of a size that is too small for an agent, and the command that raises it; an
+        empty one if the model itself cannot read more."""
         tokens = self.find(model)
         if tokens is None or tokens >= NEEDED_TOKENS:
             return None
         text = (
             f"{self.server} has loaded {model} with a context of {tokens:,} tokens, and an agent with tools "
-            f"needs {NEEDED_TOKENS:,}. Raise it:"
+            f"needs {NEEDED_TOKENS:,}."
         )
-        return text, self.command.replace("MODEL", model)
+        most = self._find(self.trained, model)
+        if most is not None and most < NEEDED_TOKENS:
+            return f"{text} This model can read at most {most:,}, so choose another model.", ""
+        return f"{text} Raise it:", self.command.replace("MODEL", model)
+
+    def _find(self, sizes: dict[str, int], model: str) -> int | None:
+        if self.is_only:
+            return next(iter(sizes.values()), None)
+        return sizes.get(model, sizes.get(f"{model}:latest"))
 
 
 def is_near(address: str) -> bool:
@@ -83,17 +92,28 @@ class _OllamaRunning(msgspec.Struct):
 
 class _OllamaShown(msgspec.Struct):
     parameters: str = ""
+    model_info: dict[str, object] = {}
+
+    def find_trained(self) -> int | None:
+        """Return the size whose key begins with the model's architecture, as in `qwen3.context_length`."""
+        sizes = (size for key, size in self.model_info.items() if key.endswith(".context_length"))
+        return next((size for size in sizes if isinstance(size, int)), None)
 
 
 async def _ask_ollama(ask: AskServer, model: str) -> LoadedModels:
     running = msgspec.json.decode(await ask("/api/ps", None), type=_OllamaRunning)
     contexts = {each.name: each.context_length for each in running.models if each.context_length > 0}
-    found = LoadedModels("Ollama", contexts, f"OLLAMA_CONTEXT_LENGTH={NEEDED_TOKENS} ollama serve")
-    if model and found.find(model) is None:
+    command, trained = f"OLLAMA_CONTEXT_LENGTH={NEEDED_TOKENS} ollama serve", dict[str, int]()
+    found = LoadedModels("Ollama", contexts, command, trained=trained)
+    tokens = found.find(model)
+    if model and (tokens is None or tokens < NEEDED_TOKENS):
         body = msgspec.json.encode({"model": model})
         shown = msgspec.json.decode(await ask("/api/show", body), type=_OllamaShown)
-        if own := _NUM_CTX.search(shown.parameters):  # it is loaded with the size of its own file
+        own = _NUM_CTX.search(shown.parameters)
+        if own and tokens is None:  # it is loaded with the size of its own file
             contexts[model] = int(own[1])
+        if (most := shown.find_trained()) is not None:
+            trained[model] = most
     return found
 
 
@@ -106,17 +126,34 @@ class _LlamaProps(msgspec.Struct):
     total_slots: int = 1
 
 
+class _LlamaMeta(msgspec.Struct):
+    n_ctx_train: int = 0
+
+
+class _LlamaModel(msgspec.Struct):
+    meta: _LlamaMeta | None = None  # a server without a loaded model says null
+
+
+class _LlamaList(msgspec.Struct):
+    data: list[_LlamaModel]
+
+
 async def _ask_llama_cpp(ask: AskServer, model: str) -> LoadedModels:
     props = msgspec.json.decode(await ask("/props", None), type=_LlamaProps)
     size = NEEDED_TOKENS * max(props.total_slots, 1)  # the slots share it
     contexts = {"": props.default_generation_settings.n_ctx}
-    return LoadedModels("llama.cpp", contexts, f"llama-server --ctx-size {size} …", is_only=True)
+    listed = msgspec.json.decode(await ask("/v1/models", None), type=_LlamaList).data
+    metas = [each.meta for each in listed if each.meta is not None and each.meta.n_ctx_train > 0]
+    trained = {"": metas[0].n_ctx_train} if metas else {}
+    command = f"llama-server --ctx-size {size} …"
+    return LoadedModels("llama.cpp", contexts, command, is_only=True, trained=trained)
 
 
 class _LmStudioModel(msgspec.Struct):
     id: str
     state: str
     loaded_context_length: int = 0
+    max_context_length: int = 0
 
 
 class _LmStudioList(msgspec.Struct):
@@ -127,7 +164,9 @@ async def _ask_lm_studio(ask: AskServer, model: str) -> LoadedModels:
     listed = msgspec.json.decode(await ask("/api/v0/models", None), type=_LmStudioList).data
     loaded = {each.id: each.loaded_context_length for each in listed if each.state == "loaded"}
     contexts = {name: size for name, size in loaded.items() if size > 0}
-    return LoadedModels("LM Studio", contexts, f"lms load MODEL --context-length {NEEDED_TOKENS}")
+    trained = {each.id: each.max_context_length for each in listed if each.max_context_length > 0}
+    command = f"lms load MODEL --context-length {NEEDED_TOKENS}"
+    return LoadedModels("LM Studio", contexts, command, trained=trained)
 
 
 class _VllmModel(msgspec.Struct):
