@@ -212,6 +212,19 @@ def test_the_help_of_dev_names_its_verbs() -> None:
     assert dev_verbs() - {"help"} <= set(re.findall(r"\./dev ([a-z]+)", usage))
 
 
+def test_the_cpu_of_a_turn_in_the_readme_is_the_measured_one() -> None:
+    """The numbers are those of the page that the README links, in its words and to one decimal."""
+    found = re.search(
+        r"takes ([\d.]+) ms of CPU in a chat with 2 messages, and ([\d.]+) ms with 1,000", README
+    )
+    assert found is not None
+    table = (ROOT / "docs" / "performance.md").read_text()
+    measured = re.findall(
+        r"^\| durable turn at (?:2|1,000) messages \| ([\d.]+) ms CPU \|", table, re.MULTILINE
+    )
+    assert [f"{float(each):.1f}" for each in measured] == [*found.groups()]
+
+
 # -- paths ------------------------------------------------------------------------------------------------
 
 
