@@ -21,8 +21,8 @@ def unfinished_copy() -> StoreError:
     """Return the error for a database that has the cursor `UNFINISHED_COPY`."""
     return StoreError(
         "The database is a copy that was not finished.",
-        "Repeat the interrupted `store copy` or `restore` in the home where it ran. If that is this home, "
-        "first set store.url back to the original database: `talaria config unset store.url`.",
+        "Set store.url back to the original database (`talaria config unset store.url`), and repeat the "
+        "interrupted `store copy` or `restore` in the home where it ran.",
     )
 
 
