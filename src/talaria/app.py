@@ -230,16 +230,12 @@ async def open_gateway(
 
 
 async def _run_turns(start: _Start, gateway: Gateway, guard: RestartGuard, pause: float) -> None:
-    """Let turns run: after the pause that follows unclean ends, and once the HTTP client is imported.
-
-    Turns that need the client would hold the event loop until its import is done.
-    """
+    """Let turns run, after the pause that follows unclean ends."""
     try:
         if pause:
             await guard.wait(pause)
             await guard.enter()
         await gateway.notes.open(gateway.turns.wake)
-        await gateway.providers.warm()
     except Exception:  # a start that cannot be recorded is a start all the same
         _log.exception("the start was not as it should be")
     start.health.enter(GatewayPhase.READY)

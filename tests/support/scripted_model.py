@@ -171,6 +171,10 @@ class ScriptedModels:
         self.model = model or ScriptedModel()
         self._others = others or {}
         self.secrets: list[str] = []
+        self.is_prepared = True
+
+    async def prepare(self) -> None:
+        pass
 
     def wire(self, provider: str) -> Wire:
         return self.get(provider).wire

@@ -185,6 +185,7 @@ class SideCalls:
         return await self._ask(call, self.choose(own), payer, turn.session_id)
 
     async def _ask(self, call: SideCall, choice: ModelChoice, payer: Payer, session_id: SessionId) -> str:
+        await self.models.prepare()
         model, wire = self.models.get(choice.provider), self.models.wire(choice.provider)
         prefix = wire.render_prefix(f"{SIDE_TASK}\n\n{call.instructions}", [])
         chunk = wire.encode(UserMessage((Text(call.text),)))

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -169,7 +170,9 @@ class PeerClient:
         Raises `PeerUnreachable`, also for what happens while the answer is read. A member of a version that
         does not sign its calls is not called, because it would need the token itself.
         """
-        import aiohttp  # noqa: PLC0415 - slow to import, and a gateway alone does not need it
+        if self._session is None:  # slow to import, and a gateway alone does not need it
+            await asyncio.to_thread(import_module, "aiohttp")
+        import aiohttp  # noqa: PLC0415
 
         if not self.token:
             raise PeerUnreachable("There is no cluster token, so no other gateway is called.")

@@ -42,6 +42,13 @@ class Models(Protocol):
         """Return the format of the provider's requests, without connecting to it."""
         ...
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether `get` may be called on the event loop; if not, call `prepare` first."""
+        ...
+
+    async def prepare(self) -> None: ...
+
     def get(self, provider: str) -> Model: ...
 
     def credential(self, provider: str) -> str:

@@ -67,6 +67,7 @@ class Providers:
         self._local = local
         self._replaced: list[Endpoint | LocalEndpoint] = []
         self._built = 0
+        self.is_prepared = False
         self.change(configured)
 
     @property
@@ -122,12 +123,12 @@ class Providers:
             return local.wire
         return _wire(self._usable(provider))
 
-    async def warm(self) -> None:
-        """Import the HTTP client in a thread, ahead of the first call.
-
-        Its import reads the system's certificates, which takes longer than the rest of a start.
-        """
-        await asyncio.to_thread(import_module, "talaria.models.endpoint")
+    async def prepare(self) -> None:
+        """Import the HTTP client in a thread, once. The first call of a process does it, and not its start:
+        the import reads the system's certificates, and a gateway that waits for messages needs 9 MB less."""
+        if not self.is_prepared:
+            await asyncio.to_thread(import_module, "talaria.models.endpoint")
+            self.is_prepared = True
 
     def base_url(self, provider: str) -> str:
         """Return the configured address without its credentials. Raises `NoModel`."""
@@ -142,6 +143,7 @@ class Providers:
 
     async def list_models(self, provider: str) -> bytes:
         """Return the provider's own list of its models. Raises `NoModel` and `ModelError`."""
+        await self.prepare()
         return await self.get(provider).list_models()
 
     async def loaded(self, provider: str, model: str = "") -> LoadedModels | None:
@@ -150,6 +152,7 @@ class Providers:
         try:
             if self._built_in(provider) is not None or not is_near(self.base_url(provider)):
                 return None
+            await self.prepare()
             endpoint = cast("Endpoint", self.get(provider))  # only the built-in model has another kind
             async with asyncio.timeout(_LOADED_SECONDS):
                 return await ask_loaded(endpoint.ask_server, model)
@@ -211,7 +214,7 @@ class Providers:
         return settings
 
     def _build(self, provider: str) -> Endpoint:
-        from talaria.models.endpoint import Endpoint  # noqa: PLC0415 - see `warm`
+        from talaria.models.endpoint import Endpoint  # noqa: PLC0415 - see `prepare`
 
         settings = self._usable(provider)
         limiter = CallLimiter(settings.max_concurrency, self._clock, self._draw)

@@ -285,6 +285,8 @@ class Runner:
         if began.crashes >= MAX_CRASHES or began.attempts > _MOST_ATTEMPTS:
             raise await self._quarantine.verdict(live.turn)
         agents, session = self._agents, began.session
+        if not agents.routes.models.is_prepared:
+            await agents.routes.models.prepare()
         pinned, revision = await agents.pin(live.turn, began, journal)
         if session.ephemeral:
             journal.attach(agent := await agents.builder.build(session.id, pinned.id), is_kept=False)
