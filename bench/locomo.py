@@ -31,7 +31,7 @@ from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.search import ranking
 from talaria.search.index import LogIndex
 from talaria.search.side_file import open_side_file
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 HITS = 10
 _AT = re.compile(r"(\d+):(\d+) (am|pm) on (\d+) (\w+), (\d+)")

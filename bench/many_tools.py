@@ -12,9 +12,9 @@ from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.settings import Settings
-from talaria.core.gateway_part import NoSettings, Parts
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
+from talaria.core.settings import NoSettings, Parts
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender
 from talaria.gateway import Gateway

@@ -14,11 +14,11 @@ from pathlib import Path
 from bench.load import Client, fresh_names
 from bench.processes import gateway, model_server
 from talaria.access.people import People
+from talaria.core.access import EVERYTHING
 from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatAddress, ChatKey, OwnerId, SessionId, TurnId
 from talaria.core.ledger import Accept, Begin, Commit, Fresh, TurnEnd
 from talaria.core.messages import AssistantMessage, Text, UserMessage
-from talaria.core.people import EVERYTHING
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.search.index import LogIndex, open_index
 from talaria.store.sqlite.store import SqliteStore

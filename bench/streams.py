@@ -22,8 +22,7 @@ from typing import Any
 import uvloop
 
 from talaria.core.messages import Text, UserMessage
-from talaria.core.models import ModelCall
-from talaria.core.specs import Prefix
+from talaria.core.specs import ModelCall, Prefix
 from talaria.models.endpoint import Endpoint
 from talaria.models.providers import WIRES
 from talaria.models.settings import ProviderSettings

@@ -25,8 +25,7 @@ from talaria.core.errors import TalariaError
 from talaria.net.addresses import Address
 from talaria.net.checked_connector import checked_connector
 from talaria.net.dialer import Dialer
-from talaria.net.host_rules import NetworkGate
-from talaria.net.settings import NetworkSettings
+from talaria.net.host_rules import NetworkGate, NetworkSettings
 
 PUBLIC = "93.184.215.14"
 _INSIDE = (

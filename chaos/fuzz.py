@@ -18,7 +18,7 @@ from statistics import median
 
 from chaos.fuzz_requests import INTRUDER, Caller, RequestFuzzer, Target, find_targets
 from soak.report import Figure, Progress
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 
 _WORKERS = 12

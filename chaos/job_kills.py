@@ -14,7 +14,7 @@ import aiohttp
 
 from soak.report import Figure, Progress
 from talaria.core.failpoints import Failpoint
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 
 CHAT = "terminal"

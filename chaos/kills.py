@@ -19,7 +19,7 @@ from soak.report import Curve, Figure, Progress
 from support.ports import port_of, reserve_port
 from talaria.channels.telegram.channel import WEBHOOK_PATH
 from talaria.core.failpoints import Failpoint
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 from talaria.testing.simulated_users import DeliveryReport, MessageKind, SimulatedUsers

@@ -18,7 +18,7 @@ from support.fake_outlet import FakeOutlet, OutletFault
 from support.rig import inbound, start
 from support.scripted_model import ScriptedModel
 from talaria.core.delivery import OutgoingMessage
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 
 _FAULTS = (None, None, OutletFault.DELAY, OutletFault.LOSE, OutletFault.SWALLOW_ANSWER, OutletFault.CRASH)

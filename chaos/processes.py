@@ -16,7 +16,7 @@ import aiohttp
 
 from soak.report import Figure, Progress
 from talaria.core.failpoints import Failpoint
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 from talaria.workspace.sandbox.group import start_time
 from talaria.workspace.watched_process import ProcessRecord, read_exit, read_record

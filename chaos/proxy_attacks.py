@@ -16,8 +16,7 @@ from random import Random
 from chaos.proxy_world import ProxyWorld, open_world
 from soak.report import Figure, Progress
 from talaria.net.proxy import ProxyBounds
-from talaria.observe.descriptors import count_descriptors
-from talaria.observe.health import read_rss
+from talaria.observe.health import count_descriptors, read_rss
 
 BOUNDS = ProxyBounds(
     connections=256, session_connections=64, head_seconds=0.3, idle_seconds=0.5, seconds=5.0, bytes=16 << 20

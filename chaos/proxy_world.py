@@ -12,7 +12,7 @@ from pathlib import Path
 
 from talaria.core.ids import SessionId
 from talaria.net.dialer import Dialer
-from talaria.net.host_rules import NetworkGate
+from talaria.net.host_rules import NetworkGate, NetworkSettings
 from talaria.net.proxy import (
     BACKGROUND,
     FOREGROUND,
@@ -21,7 +21,6 @@ from talaria.net.proxy import (
     ProxyBounds,
     ProxyListener,
 )
-from talaria.net.settings import NetworkSettings
 
 SESSION = SessionId("ses_1")
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

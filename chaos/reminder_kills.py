@@ -16,7 +16,7 @@ import aiohttp
 
 from soak.report import Figure, Progress
 from talaria.core.failpoints import Failpoint
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 from talaria.testing.gateway_process import GatewayProcess
 
 POINTS = (Failpoint.SLOTS_WRITTEN, Failpoint.SLOT_CLAIMED)

@@ -43,7 +43,7 @@ from soak.report import Figure, Progress
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.sandbox.choice import choose
-from talaria.workspace.sandbox.port import SandboxKind
+from talaria.workspace.sandbox.command import SandboxKind
 
 BACKENDS: tuple[SandboxKind, ...] = ("bubblewrap", "landlock")
 ORDINARY_UID = 30_000 + os.getpid() % 20_000  # nobody's, and another one for each run

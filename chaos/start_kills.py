@@ -25,7 +25,7 @@ from random import Random
 from soak.report import Figure
 from talaria.workspace.network_holder import start_holder
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
-from talaria.workspace.sandbox.port import SandboxCommand, command_user, hand_over
+from talaria.workspace.sandbox.command import SandboxCommand, command_user, hand_over
 from talaria.workspace.sandbox.process import run
 
 SUBREAPER = 36

@@ -21,7 +21,7 @@ from multidict import CIMultiDict
 
 from soak.report import Figure, Progress
 from support.webhook_calls import SECRET, STANDARD_SECRET, sign
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 
 KINDS: Final = ("github", "hmac-sha256", "standard", "stripe", "token")

@@ -10,7 +10,7 @@ from pathlib import Path
 from clients import installation
 from clients.servers import run_servers
 from clients.table import CLIENTS, FEATURES, Report, check, markdown
-from talaria.core.version import this_version
+from talaria.core.program import this_version
 
 DOCS = Path(__file__).parent.parent / "docs" / "clients.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of the table -->\n"

@@ -15,7 +15,7 @@ import msgspec
 
 from mutants.edits import Edit, Tree
 from talaria.core.failpoints import Failpoint
-from talaria.workspace.sandbox.port import SandboxKind
+from talaria.workspace.sandbox.command import SandboxKind
 
 FOLDER = Path(__file__).parent / "planted"
 

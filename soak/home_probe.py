@@ -16,7 +16,7 @@ import aiohttp
 
 from bench.load import Client, fresh_names
 from bench.processes import Metered, gateway, model_server
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 
 SEARCHED = "lighthouse7"
 _ASKED = 21

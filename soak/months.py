@@ -30,7 +30,7 @@ from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.observe.health import read_rss
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 from talaria.testing.clock import FakeClock
 from talaria.turns.live import LiveTurn
 

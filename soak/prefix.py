@@ -16,7 +16,7 @@ from talaria.core.clock import SystemClock
 from talaria.core.ids import OwnerId
 from talaria.core.ledger import Commit
 from talaria.core.messages import AssistantMessage, Text, UserMessage
-from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.core.specs import Completion, ModelCall, ModelDelta
 from talaria.core.turns import TurnState
 from talaria.pool.policy import PoolLimits
 from talaria.store.sqlite.store import SqliteStore

@@ -14,9 +14,9 @@ from soak.report import Figure, Progress
 from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.core.background import ProcessState
 from talaria.core.ids import ChatAddress, ChatKey, SessionId
 from talaria.core.messages import Text
+from talaria.core.shells import ProcessState
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.parts import PARTS

@@ -31,9 +31,8 @@ from talaria.core.ids import ChatKey, JobId
 from talaria.core.jobs import AddJob, Cron, JobOrigin, JobPlan, Missed, Overlap, Slot, SlotState, slot_id
 from talaria.core.ledger import Page
 from talaria.core.turns import Sender
-from talaria.jobs.planning import TOGETHER
-from talaria.jobs.schedules import next_instant
-from talaria.store.sqlite.driver import driver
+from talaria.jobs.schedules import TOGETHER, next_instant
+from talaria.store.sqlite.faults import driver
 from talaria.store.sqlite.store import SqliteStore
 
 PROCESSES = 3

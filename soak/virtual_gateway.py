@@ -15,11 +15,11 @@ from talaria.app import open_gateway
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.settings import settings_type
-from talaria.core.gateway_part import NoSettings
+from talaria.core.settings import NoSettings
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Turn
 from talaria.gateway import Gateway
-from talaria.observe.allocator import return_large_blocks
+from talaria.observe.health import return_large_blocks
 from talaria.parts import PARTS
 from talaria.testing.clock import FakeClock
 from talaria.tools.function import FunctionTool, parameters

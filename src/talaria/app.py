@@ -17,8 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from talaria.access.authorizer import PairingAdmin
 from talaria.access.budgets import Budgets
-from talaria.access.pairing import PairingAdmin
 from talaria.access.people import People
 from talaria.agent.calling import Routes
 from talaria.agent.compaction.engine import open_engine
@@ -29,25 +29,22 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people, pairing_channels
 from talaria.cluster.leases import LeaseKeeper, LeaseTiming
-from talaria.cluster.leash import LEASH_FILE, remove_leash
-from talaria.cluster.lone_gateway import LoneGateway
-from talaria.cluster.membership import JoinedCluster, join_cluster
+from talaria.cluster.membership import JoinedCluster, LoneGateway, join_cluster
 from talaria.cluster.overview import Overview, open_overview
+from talaria.cluster.places import LEASH_FILE, remove_leash
 from talaria.cluster.roles import UPKEEP
-from talaria.config.home import Home, check_trusted
+from talaria.config.home import Home, check_trusted, home_environ
 from talaria.config.load import Loaded, own_secrets
 from talaria.config.reload import LiveSettings, Reloader
-from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings
 from talaria.config.shared_files import check_shared_files, read_mark
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.cluster import MemberFigures, Wake
 from talaria.core.errors import BadRequest, ConfigError
-from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.ids import SessionId
 from talaria.core.limits import Limits
 from talaria.core.redaction import SecretRegistry
-from talaria.core.setting_marks import KeyPath
+from talaria.core.settings import GatewayPart, KeyPath, Parts, S
 from talaria.core.tasks import run_loops, stop
 from talaria.core.turns import Turn
 from talaria.gateway import (
@@ -79,28 +76,24 @@ from talaria.pool.pool import Pool
 from talaria.search.index import open_index
 from talaria.skills.pins import readable_folders
 from talaria.store.archive import drop_snapshots
-from talaria.store.home_lock import HomeLock, lock_database
+from talaria.store.home_lock import HomeLock, StoreWatch, lock_database
 from talaria.store.part import StoreScope, find_engine
 from talaria.store.settings import is_file
 from talaria.store.store import Store
-from talaria.store.watch import StoreWatch
-from talaria.tools.environment import command_environ
 from talaria.tools.execution import ToolRunner
 from talaria.tools.part import ToolPart, ToolScope
-from talaria.tools.usage import USAGE_FILE, ToolUsage
+from talaria.tools.settings import command_environ
+from talaria.tools.tool_search import USAGE_FILE, ToolUsage
 from talaria.tools.workers import ToolWorkers
 from talaria.turns.agents import Agents
-from talaria.turns.crashes import RestartGuard
-from talaria.turns.deletion import Deletions
+from talaria.turns.crashes import RestartGuard, keep_leases
 from talaria.turns.delivery import Delivery
+from talaria.turns.feed import OtherFeeds
 from talaria.turns.followed import FollowedTurns
-from talaria.turns.host_questions import HostQuestions
-from talaria.turns.lease_watch import keep_leases
-from talaria.turns.lifecycle import SessionLifecycle, reset_cutoff
+from talaria.turns.lifecycle import Deletions, SessionLifecycle, reset_cutoff
 from talaria.turns.live import LiveTurns
-from talaria.turns.other_feeds import OtherFeeds
-from talaria.turns.place_notes import keep_places
-from talaria.turns.process_notes import ProcessNotes
+from talaria.turns.notes import ProcessNotes, keep_places
+from talaria.turns.questions import HostQuestions
 from talaria.turns.sending import ChatSender
 from talaria.turns.settings import TurnSettings
 from talaria.turns.slash import ExtraCommands
@@ -111,10 +104,9 @@ from talaria.workspace.member_uploads import ChatFileRoutes, MemberUploads
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.places import ChatFolders
 from talaria.workspace.sandbox.choice import Sandboxes
-from talaria.workspace.sandbox.port import ProcessLimits
-from talaria.workspace.sent_files import read_sent
+from talaria.workspace.sandbox.command import ProcessLimits
 from talaria.workspace.shell import SessionCommands
-from talaria.workspace.uploads import Uploads
+from talaria.workspace.uploads import Uploads, read_sent
 from talaria.workspace.workspaces import ChatWorkspaces
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from talaria.core.errors import TalariaError
-from talaria.core.gateway_part import GatewayPart, S
+from talaria.core.settings import GatewayPart, S
 from talaria.workspace.places import ChatFolders
 
 if TYPE_CHECKING:
+    from talaria.access.authorizer import PairingAdmin
     from talaria.access.budgets import Budgets
-    from talaria.access.pairing import PairingAdmin
     from talaria.access.people import People
     from talaria.cluster.following import PeerClient
     from talaria.cluster.membership import Membership
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from talaria.config.settings import Settings
     from talaria.core.clock import Clock
     from talaria.core.extensions import PluginReport
-    from talaria.core.gateway_part import Parts
     from talaria.core.hooks import Hooks
     from talaria.core.ids import ChatKey
     from talaria.core.limits import Limits
     from talaria.core.redaction import Secret, SecretRegistry
+    from talaria.core.settings import Parts
     from talaria.jobs.desk import JobDesk
     from talaria.jobs.settings import JobSettings
     from talaria.models.catalog import Catalog
@@ -49,10 +49,9 @@ if TYPE_CHECKING:
     from talaria.search.index import LogIndex
     from talaria.store.store import JobStore, Store
     from talaria.tools.execution import ToolRunner
-    from talaria.turns.deletion import Deletions
     from talaria.turns.delivery import Delivery
-    from talaria.turns.lifecycle import SessionLifecycle
-    from talaria.turns.process_notes import ProcessNotes
+    from talaria.turns.lifecycle import Deletions, SessionLifecycle
+    from talaria.turns.notes import ProcessNotes
     from talaria.turns.sending import ChatSender
     from talaria.turns.turns import Turns
     from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
@@ -163,7 +162,7 @@ def make_job_desk(
 ) -> JobDesk:
     """Return the place where jobs are made and changed. Its code is imported with the first job."""
     from talaria.jobs.desk import JobDesk  # noqa: PLC0415
-    from talaria.jobs.zones import agent_zone  # noqa: PLC0415
+    from talaria.jobs.schedules import agent_zone  # noqa: PLC0415
 
     zone = agent_zone(timezone)
     return JobDesk(store, people, clock, zone=zone, settings=settings, check_model=check_model)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.webhooks.part import WEBHOOKS
-from talaria.core.gateway_part import GatewayPart
+from talaria.core.settings import GatewayPart
 from talaria.memory.part import MEMORY
 from talaria.scheduler.part import SCHEDULER
 from talaria.services.indexing import SEARCH_INDEX

@@ -18,11 +18,12 @@ from talaria.access.authorizer import (
     Stranger,
     Verdict,
     authorize,
+    hash_code,
+    new_code,
 )
-from talaria.access.pairing import hash_code, new_code
 from talaria.core.access import EVERY_ROLE, CreateInvitation, Person, RedeemInvitation, Role
 from talaria.core.turns import Sender
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 OFFERED = {Ingress.MESSAGE, Ingress.COMMAND, Ingress.FILE}
 

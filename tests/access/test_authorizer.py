@@ -10,11 +10,18 @@ import pytest
 
 from access.actors import UNENTITLED, in_group, private
 from contracts.store_orders import new_clock
-from talaria.access.authorizer import Authorized, Authorizer, ChatKind, Ingress, KnownBy, Stranger
-from talaria.access.pairing import PairingAdmin
+from talaria.access.authorizer import (
+    Authorized,
+    Authorizer,
+    ChatKind,
+    Ingress,
+    KnownBy,
+    PairingAdmin,
+    Stranger,
+)
 from talaria.core.access import PairingOrigin, RequestOutcome, RequestPairing
 from talaria.core.errors import BadRequest, NotFound, StoreError, TooManyTries
-from talaria.store.memory import InlineExecutor
+from talaria.store.in_memory import InlineExecutor
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.store import Pairings
 from talaria.testing.clock import FakeClock

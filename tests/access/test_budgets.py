@@ -14,7 +14,7 @@ from talaria.core.errors import OverBudget
 from talaria.core.ids import ChatKey, Fence, SessionId, TurnId
 from talaria.core.ledger import SideCharge, UsageWrite
 from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
-from talaria.core.models import Completion
+from talaria.core.specs import Completion
 from talaria.core.spending import (
     FREE,
     Cap,
@@ -31,7 +31,7 @@ from talaria.core.spending import (
 )
 from talaria.core.turns import Inbound, RunOrder, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 
 BYTES_PER_TOKEN = 2

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from talaria.access.pairing import ALPHABET, hash_code, new_code, read_code
+from talaria.access.authorizer import ALPHABET, hash_code, new_code, read_code
 
 LENGTH = 12
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from talaria.access.logins import BrowserLogin, Logins
+from talaria.access.credentials import BrowserLogin, Logins
 from talaria.testing.clock import FakeClock
 
 CODE_SECONDS = 600.0

@@ -6,8 +6,8 @@ import pytest
 
 from talaria.access.people import People
 from talaria.access.settings import PersonSettings
+from talaria.core.access import EVERYTHING, OWNER, Reach
 from talaria.core.ids import ChatKey
-from talaria.core.people import EVERYTHING, OWNER, Reach
 from talaria.core.turns import Sender
 
 PAGE = "agent:main:http:api:web"

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from talaria.access.risk import ApprovalMode, AskReason, CallFacts, find_reason, refuse_to_ask
+from talaria.access.approvals import ApprovalMode, AskReason, CallFacts, find_reason, refuse_to_ask
 
 MODES: tuple[ApprovalMode, ...] = ("risky", "always", "never")
 

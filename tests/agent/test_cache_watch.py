@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from talaria.agent.cache_watch import CacheSample, MissCause, find_cause, watch
+from talaria.agent.warm import CacheSample, MissCause, find_cause, watch
 from talaria.core.ids import SessionId, SpecId
 from talaria.core.messages import TokenUsage
 from talaria.observe.metrics import Metrics

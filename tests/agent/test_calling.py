@@ -21,7 +21,7 @@ from talaria.core.tools import ToolSpec
 from talaria.core.turns import Sender, StepKind, Turn, TurnState
 from talaria.models.limiter import BreakerSettings, CallLimiter
 from talaria.models.settings import FallbackSettings, ModelSettings
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock, HastyClock
 from talaria.tools.function import FunctionTool, parameters
 from talaria.tools.tool import ToolContext

@@ -16,7 +16,7 @@ from talaria.core.ids import SessionId
 from talaria.core.spending import SpendingQuery
 from talaria.models.catalog import ModelChoice
 from talaria.models.known import PriceSettings
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 OWN = ModelChoice("scripted", "scripted")
 PRICES = {"scripted/*": PriceSettings(input=100.0, output=100.0, max_output=100)}

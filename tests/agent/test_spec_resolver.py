@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from support.scripted_model import ScriptedModel, ScriptedModels
-from talaria.agent.prompt import render_prompt, replace_memory
 from talaria.agent.settings import AgentSettings
-from talaria.agent.spec_resolver import SpecResolver
+from talaria.agent.spec_resolver import SpecResolver, render_prompt, replace_memory
 from talaria.core.errors import NoModel, NotFound
 from talaria.core.ids import ChatKey
 from talaria.core.specs import PinnedSpec

@@ -31,8 +31,8 @@ from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.models.known import Abilities
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.settings import FallbackSettings, ModelSettings
-from talaria.store.memory import MemoryStore
-from talaria.workspace.pictures import picture_part
+from talaria.store.in_memory import MemoryStore
+from talaria.workspace.reading import picture_part
 
 IMAGE_INPUT_BYTES = 8 << 10
 

@@ -17,14 +17,13 @@ from talaria.core.errors import StoreError
 from talaria.core.ids import ChatAddress, SessionId, SpecId, new_turn_id
 from talaria.core.ledger import Accept, Fresh
 from talaria.core.messages import AssistantMessage, Text, UserMessage
-from talaria.core.models import ModelCall
-from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
+from talaria.core.specs import AgentSpec, ModelCall, PinnedSpec, Prefix, pin
 from talaria.core.turns import Inbound, Sender
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.endpoint import SplicedBody
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
 

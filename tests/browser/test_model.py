@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from browser.visitor import Visitor
-from talaria.models.local.larger import LargerModel, LargerState, offer_sentence
+from talaria.models.local.downloads import LargerModel, LargerState, offer_sentence
 
 TINY, LARGER = "local/qwen2.5-coder-0.5b", "local/qwen2.5-coder-1.5b"
 LOOK = "document.dispatchEvent(new Event('visibilitychange'))"

@@ -13,7 +13,7 @@ import pytest
 from support.gateway import without_http
 from talaria.channels.descriptor import Channel
 from talaria.channels.supervisor import open_channels
-from talaria.core.gateway_part import NoSettings
+from talaria.core.settings import NoSettings
 from talaria.gateway import Gateway
 
 

@@ -13,7 +13,7 @@ from chaos.bait import adopting, end_descendant, running_processes
 from chaos.escapes import family_names
 from chaos.sandbox import BACKENDS, Holes, SandboxRun, Setting, why_not
 from soak.report import Progress
-from talaria.workspace.sandbox.port import SandboxKind
+from talaria.workspace.sandbox.command import SandboxKind
 
 QUIET = Progress(is_quiet=True)
 

@@ -11,10 +11,10 @@ import pytest
 
 from chaos.start_kills import SUBREAPER, StartKillRun
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
+from talaria.workspace.sandbox.choice import prove
+from talaria.workspace.sandbox.command import ProcessLimits, SandboxCommand, hand_over, shell
 from talaria.workspace.sandbox.group import children
-from talaria.workspace.sandbox.port import ProcessLimits, SandboxCommand, hand_over, shell
 from talaria.workspace.sandbox.process import run as run_command
-from talaria.workspace.sandbox.proof import prove
 
 
 @pytest.fixture

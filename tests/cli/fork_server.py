@@ -193,7 +193,7 @@ def _become(request: tuple[list[str], dict[str, str], str], streams: list[int]) 
 
 def _import_all() -> None:
     import talaria
-    from talaria.core.version import this_version
+    from talaria.core.program import this_version
 
     for module in pkgutil.walk_packages(talaria.__path__, "talaria."):
         if not module.name.endswith("__main__"):

@@ -20,7 +20,7 @@ from cli.conftest import Serve, Talaria
 from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
 from talaria.store.archive import MANIFEST, Manifest
 from talaria.store.copying import copied_tables
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 
 PASSWORD = "sesame"
 Answer = dict[str, Any]

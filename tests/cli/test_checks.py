@@ -14,7 +14,7 @@ from talaria.cli.model_checks import _check_running
 from talaria.config.home import Home
 from talaria.config.settings import Settings
 from talaria.core.problems import Problem
-from talaria.core.version import this_version
+from talaria.core.program import this_version
 from talaria.models.catalog import ModelChoice
 
 

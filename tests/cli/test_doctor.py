@@ -20,7 +20,7 @@ from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatKey
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL
-from talaria.store import engines
+from talaria.store import part
 from talaria.store.sqlite.rescue import new_rescue, restore_command
 from talaria.store.sqlite.store import SqliteStore
 
@@ -131,7 +131,7 @@ def test_little_space_and_an_old_sqlite_are_told(
     doctor: Doctor, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(home_checks, "LITTLE_SPACE", 1 << 62)
-    monkeypatch.setattr(engines, "is_single_process_only", True)
+    monkeypatch.setattr(part, "is_single_process_only", True)
     _, found = doctor(home)
     assert found["disk"]["level"] == "warn"
     assert found["sqlite"]["command"].endswith("-m pip install pysqlite3")

@@ -14,7 +14,7 @@ import pytest
 from cli.conftest import DEADLINE, Serve
 from talaria.channels.http.part import HTTP
 from talaria.config.load import load
-from talaria.core.version import this_version
+from talaria.core.program import this_version
 from talaria.models.local.weights import CACHE_VARIABLE
 from talaria.parts import PARTS
 

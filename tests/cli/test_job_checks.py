@@ -10,6 +10,7 @@ import msgspec
 from talaria.cli.gateway_checks import check_jobs, find_jobs
 from talaria.config.home import Home
 from talaria.config.settings import settings_type
+from talaria.core.access import OWNER
 from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatKey, JobId, OwnerId
 from talaria.core.jobs import (
@@ -23,11 +24,10 @@ from talaria.core.jobs import (
     SettleSlot,
     SlotState,
 )
-from talaria.core.people import OWNER
 from talaria.core.problems import Severity
 from talaria.core.turns import Sender
 from talaria.parts import PARTS
-from talaria.store.engines import open_store
+from talaria.store.part import open_store
 
 CHAT = ChatKey("agent:main:http:api:terminal")
 

@@ -13,7 +13,7 @@ import pytest
 
 from talaria.cli import main as program
 from talaria.cli.main import VERBS, main
-from talaria.core.version import this_version
+from talaria.core.program import this_version
 
 HEAVY = ("aiohttp", "rich", "prompt_toolkit", "uvicorn", "msgspec", "asyncio", "talaria.app")
 

@@ -19,7 +19,7 @@ from talaria.cli.home_checks import LITTLE_SPACE, NO_SPACE, _check_disk, _connec
 from talaria.cli.logs import CONSOLE_LOG, GATEWAY_LOG, _last, following, older, open_log
 from talaria.cli.model import _progress_printer
 from talaria.cli.model_checks import _is_fetching, _reason
-from talaria.cli.model_lines import _moving
+from talaria.cli.serve import _moving
 from talaria.cli.service import Service, _name, _quoted, _to_start, run_command, wait_for
 from talaria.cli.sessions import _head, _table, entry_lines
 from talaria.cli.setup_plan import (

@@ -20,7 +20,7 @@ import pytest
 from cli.conftest import DEADLINE, Caller, Serve, Talaria
 from cli.fork_server import ForkedProcess
 from support.waiting import wait_until
-from talaria.core.version import this_version
+from talaria.core.program import this_version
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL
 

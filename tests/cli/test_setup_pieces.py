@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from talaria.cli.setup import Trouble, UnknownModel, _corrected, _given, _trouble
-from talaria.cli.setup_plan import Candidate
-from talaria.cli.setup_questions import (
+from talaria.cli.setup_plan import (
     KNOWN,
+    Candidate,
     _ask_provider,
     _number_up_to,
     ask_address,

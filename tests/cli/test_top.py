@@ -12,10 +12,10 @@ from rich.console import Console
 from cli.conftest import Serve, Talaria
 from talaria.cli.top import render, render_cluster, render_processes
 from talaria.cluster.overview import MemberState
-from talaria.core.background import ProcessInfo, ProcessState
 from talaria.core.cluster import MemberFigures
 from talaria.core.errors import NotFound
 from talaria.core.ids import OwnerId, PlaceId, SessionId
+from talaria.core.shells import ProcessInfo, ProcessState
 from talaria.observe.metrics import EndpointReading, PoolCounters
 from talaria.operations.status import ClusterView, MemberView, StatusView
 from talaria.pool.pool import PoolStats

@@ -22,7 +22,7 @@ from talaria.cli.options import run_loop
 from talaria.cluster.leases import LeaseTiming
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.core.gateway_part import NoSettings
+from talaria.core.settings import NoSettings
 from talaria.core.tools import ToolSpec
 from talaria.parts import PARTS
 from talaria.tools.part import ToolPart

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from talaria.cluster.leases import LeaseKeeper
-from talaria.cluster.membership import join_cluster
-from talaria.cluster.place_file import find_place
-from talaria.cluster.settings import ClusterSettings
+from talaria.cluster.membership import ClusterSettings, join_cluster
+from talaria.cluster.places import find_place
 from talaria.core.cluster import Member, MemberFigures
 from talaria.core.errors import ConfigError
 from talaria.core.ids import OwnerId
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 
 ME, RIVAL, LEASE = OwnerId("own_me"), OwnerId("own_rival"), 30.0

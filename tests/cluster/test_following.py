@@ -18,15 +18,22 @@ from store.cutting_proxy import CuttingProxy
 from support.gateway import TOKEN, in_process
 from support.rig import inbound
 from support.waiting import until
-from talaria.access.logins import Logins
+from talaria.access.credentials import Logins
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING
 from talaria.channels.http.routes import create_app
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
-from talaria.cluster import passed_events
+from talaria.cluster import signing
 from talaria.cluster.following import PeerClient, PeerTiming, PeerUnreachable
-from talaria.cluster.passed_events import ROLE_HEADER, PassedEvent, decode_line
-from talaria.cluster.signing import MAC_HEADER, AnswerSigner, ClusterKey, SignedCall
+from talaria.cluster.signing import (
+    MAC_HEADER,
+    ROLE_HEADER,
+    AnswerSigner,
+    ClusterKey,
+    PassedEvent,
+    SignedCall,
+    decode_line,
+)
 from talaria.core.cluster import Member, StopAsked, Wake
 from talaria.core.events import Delta, Done, Event, Queued, Reset, ToolOutput, ToolStarted
 from talaria.core.ids import OwnerId, PlaceId, TurnId, new_session_id, new_turn_id
@@ -320,7 +327,7 @@ async def test_a_member_that_is_silent_is_left(stage: Stage) -> None:
 async def test_an_answer_that_is_no_stream_ends_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passed_events, "MOST_BYTES", 64)
+    monkeypatch.setattr(signing, "MOST_BYTES", 64)
     event = b'{"type":"event","number":1,"event":{"type":"delta"}}\n'
     bodies = [b"<html>\n", b'{"type":"head"}\n', event, b"x" * 99]
     calls = 0

@@ -127,7 +127,7 @@ WITH_THE_LOG_HELD = """
 import logging, threading
 from talaria.core.ids import OwnerId
 from talaria.observe.logs import configure
-from talaria.observe.settings import LogSettings
+from talaria.observe.logs import LogSettings
 from talaria.core.redaction import Redactor
 from talaria.turns.crashes import leave_wedged
 import sys

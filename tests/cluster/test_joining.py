@@ -21,8 +21,7 @@ from talaria.cli.gateway_checks import check_cluster
 from talaria.cluster.following import PeerUnreachable
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.member_checks import read_boot
-from talaria.cluster.membership import join_cluster
-from talaria.cluster.settings import ClusterSettings
+from talaria.cluster.membership import ClusterSettings, join_cluster
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
 from talaria.core.cluster import Member, MemberFigures

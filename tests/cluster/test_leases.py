@@ -17,7 +17,7 @@ from talaria.core.ids import ChatAddress, Fence, OwnerId, SessionId, new_session
 from talaria.core.ledger import Accept, Fresh, Renewal
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
-from talaria.store.memory import InlineExecutor, MemoryStore
+from talaria.store.in_memory import InlineExecutor, MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.store import ThreadOrders
 from talaria.testing.clock import FakeClock

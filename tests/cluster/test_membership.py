@@ -14,7 +14,7 @@ from talaria.cluster.membership import Membership
 from talaria.core.cluster import Here, Member, MemberFigures, Wake
 from talaria.core.errors import StoreError
 from talaria.core.ids import OwnerId, PlaceId
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 
 ME, LEASE = OwnerId("own_me"), 30.0

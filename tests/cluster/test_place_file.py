@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from talaria.cluster.place_file import find_place
+from talaria.cluster.places import find_place
 
 
 def test_a_place_keeps_its_id_and_a_copy_of_the_home_gets_another(tmp_path: Path) -> None:

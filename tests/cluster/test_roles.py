@@ -9,7 +9,7 @@ from talaria.cluster.roles import Roles, SoughtRole, Tenure
 from talaria.core.cluster import LeasedRole
 from talaria.core.errors import StoreError
 from talaria.core.ids import OwnerId
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 
 LEASE = 30.0

@@ -10,7 +10,7 @@ from talaria.core.clock import SystemClock
 from talaria.core.errors import TalariaError
 from talaria.core.messages import Text, UserMessage
 from talaria.core.turns import TurnState
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.turns.histories import SentExchange, after_commands
 from talaria.turns.slash import ExtraCommands
 

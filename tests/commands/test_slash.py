@@ -20,7 +20,7 @@ from talaria.core.sessions import Session
 from talaria.core.spending import Account, Cap, Scope, Spending, Spent
 from talaria.core.turns import TurnState
 from talaria.models.known import Abilities
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.turns.slash import ALIASES, SLASH_COMMANDS, asks_model, canonical, is_control
 
 CHAT = ChatKey("agent:main:test:dm:one")

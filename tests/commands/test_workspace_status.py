@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from talaria.commands.replies import WorkspaceStatus, describe_workspace
-from talaria.core.background import ProcessInfo, ProcessState
 from talaria.core.ids import SessionId
+from talaria.core.shells import ProcessInfo, ProcessState
 
 
 def process(number: int, state: ProcessState = ProcessState.RUNNING) -> ProcessInfo:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from talaria.config.issues import key_lines
-from talaria.core.setting_marks import KeyPath
+from talaria.core.settings import KeyPath
 
 EVERYTHING = '''\
 top = 1 # a = 2

@@ -17,9 +17,9 @@ from talaria.config.load import load
 from talaria.config.reload import LiveSettings, Reloader, compare, merge
 from talaria.config.settings import Settings, settings_type
 from talaria.core.redaction import SecretRegistry
-from talaria.core.setting_marks import KeyPath, Mark
+from talaria.core.settings import KeyPath, Mark
 from talaria.parts import PARTS
-from talaria.pool.settings import PoolSettings
+from talaria.pool.policy import PoolSettings
 from talaria.testing.clock import FakeClock
 
 EVERY_SECONDS = 3.0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from talaria.config.home import home_environ, read_secrets_file, write_secrets_file
 from talaria.config.load import load
 from talaria.config.reload import LiveSettings, Reloader
-from talaria.config.secrets_file import home_environ, read_secrets_file, write_secrets_file
 from talaria.core.errors import ConfigError
 from talaria.core.redaction import Secret, SecretRegistry
 from talaria.parts import PARTS

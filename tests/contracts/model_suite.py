@@ -22,10 +22,9 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
+from talaria.core.specs import CallCut, Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
 from talaria.core.tools import ToolSpec
-from talaria.models.model import Model
-from talaria.models.wire import Wire
+from talaria.models.wire import Model, Wire
 
 TOOLS = (
     ToolSpec("read_file", "Read a file.", '{"type":"object","properties":{"path":{"type":"string"}}}'),

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from talaria.core.background import ProcessInfo, ProcessStart, ProcessState
 from talaria.core.errors import ToolError
 from talaria.core.ids import TurnId
+from talaria.core.shells import ProcessInfo, ProcessStart, ProcessState
 from talaria.workspace.processes import SessionProcesses
 
 TURN = TurnId("turn_one")

@@ -26,10 +26,20 @@ from talaria.core.jobs import (
     SlotClaim,
     SlotState,
 )
-from talaria.core.ledger import Accept, Accepted, Began, Binding, Commit, Fresh, Page, TurnEnd, UsageWrite
+from talaria.core.ledger import (
+    Accept,
+    Accepted,
+    Began,
+    Binding,
+    Commit,
+    Fresh,
+    Page,
+    SendMessage,
+    TurnEnd,
+    UsageWrite,
+)
 from talaria.core.messages import TokenUsage
 from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionKind
-from talaria.core.sending import SendMessage
 from talaria.core.turns import ReplyPlace, RunOrder, Sender, StepState, TurnState
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock

@@ -27,7 +27,7 @@ from talaria.core.ledger import Begin, Binding, Commit, Page, StepWrite, TurnEnd
 from talaria.core.messages import AssistantMessage, TokenUsage, ToolResult, ToolResults
 from talaria.core.spending import SpendingQuery
 from talaria.core.turns import StepKind, StepState, TurnState
-from talaria.store.sql.deletion import SLICE_BYTES, SLICE_ENTRIES, SLICE_TURNS
+from talaria.store.sql.retention import SLICE_BYTES, SLICE_ENTRIES, SLICE_TURNS
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 

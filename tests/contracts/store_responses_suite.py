@@ -9,9 +9,17 @@ from contracts.store_orders import LEASE, ME, START, accepting, pinned, said
 from talaria.core.entries import SpecSet
 from talaria.core.errors import HeadMoved, NotFound
 from talaria.core.ids import ChatKey
-from talaria.core.ledger import Accepted, Begin, Binding, Commit, TurnEnd
+from talaria.core.ledger import (
+    Accepted,
+    Begin,
+    Binding,
+    ChainPlace,
+    Commit,
+    NewResponse,
+    StoredResponse,
+    TurnEnd,
+)
 from talaria.core.messages import AssistantMessage
-from talaria.core.responses import ChainPlace, NewResponse, StoredResponse
 from talaria.core.specs import PinnedSpec
 from talaria.core.turns import TurnState
 from talaria.store.store import Store

@@ -26,9 +26,8 @@ from talaria.core.entries import Announcement, EntryBody
 from talaria.core.errors import IdempotencyConflict, StaleFence
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, SessionId, TurnId
-from talaria.core.ledger import Begin, Commit, Fresh, Page, TurnEnd
+from talaria.core.ledger import SENT_TURN, Begin, Commit, Fresh, Page, SendMessage, TurnEnd
 from talaria.core.messages import AssistantMessage, ToolResult, ToolResults
-from talaria.core.sending import SENT_TURN, SendMessage
 from talaria.core.turns import ReplyPlace, RunOrder, Sender, Turn, TurnState
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock

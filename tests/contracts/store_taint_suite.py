@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contracts.store_orders import CHAT, accepting
 from talaria.core.ids import ChatKey
-from talaria.core.trust import FolderName, Taint, folder_names
+from talaria.core.sessions import FolderName, Taint, folder_names
 from talaria.store.store import Store
 
 ONE, OTHER = FolderName("chat:one"), FolderName("project:/srv/p")

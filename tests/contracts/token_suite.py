@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from talaria.core.access import Role
-from talaria.core.tokens import AddToken, NamedToken, TokenHash
+from talaria.core.access import AddToken, NamedToken, Role, TokenHash
 from talaria.store.store import Tokens
 from talaria.testing.clock import FakeClock
 

@@ -28,8 +28,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import CallDelta, Completion, ModelCall, ModelDelta, TextDelta
-from talaria.core.specs import Prefix
+from talaria.core.specs import CallDelta, Completion, ModelCall, ModelDelta, Prefix, TextDelta
 from talaria.core.tools import ToolSpec
 from talaria.models.failures import ProviderErrors
 from talaria.models.wire import Wire

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.channels.telegram.settings import TelegramSettings
-from talaria.core.api_address import ApiAddress
+from talaria.channels.telegram.part import TelegramSettings
+from talaria.core.redaction import ApiAddress
 from talaria.models.settings import ProviderSettings
 
 

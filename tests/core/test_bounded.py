@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from talaria.core.bounded import BoundedDict
+from talaria.core.limits import BoundedDict
 
 
 def test_item_that_is_set_again_stays_longer_than_an_older_one() -> None:

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from talaria.core.closer import Closer
+from talaria.core.tasks import Closer
 from talaria.testing.clock import FakeClock
 
 _log = logging.getLogger("talaria.test")

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.core.display import describe, describe_call
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Cancelled,
@@ -19,6 +18,8 @@ from talaria.core.events import (
     Retrying,
     ToolFinished,
     ToolStarted,
+    describe,
+    describe_call,
 )
 from talaria.core.ids import QuestionId
 from talaria.core.messages import ToolOutcome

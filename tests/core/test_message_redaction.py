@@ -16,8 +16,8 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import CallCut, CallDelta, ModelDelta, RefusalTextDelta, TextDelta, ThoughtDelta
 from talaria.core.redaction import Redactor, Secret
+from talaria.core.specs import CallCut, CallDelta, ModelDelta, RefusalTextDelta, TextDelta, ThoughtDelta
 
 KEY = "sk-Q7rT2vX9bL4mN8pW3zK6yH1c"
 REDACTOR = Redactor([Secret("KEY", KEY)])

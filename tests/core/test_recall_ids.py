@@ -4,7 +4,7 @@ import pytest
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import new_session_id
-from talaria.core.recall_ids import RecallId, RecallKind, entry_id, result_id, summary_id
+from talaria.core.shown import RecallId, RecallKind, entry_id, result_id, summary_id
 
 
 def test_every_id_that_is_written_is_read_again() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from talaria.core.suggest import did_you_mean, nearest
+from talaria.core.text import did_you_mean, nearest
 
 
 def test_the_nearest_name_is_found_whatever_its_case() -> None:

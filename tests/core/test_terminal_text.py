@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.core.terminal_text import EscapeFilter, readable
+from talaria.core.text import EscapeFilter, readable
 
 RAW = (
     b"a\x1b[31mred\x1b[0m b\x1b]0;title\x07c\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\ d\x1bPq#0\x1b\\e\x1b(Bf"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from talaria.core.messages import File, Image, Part, Text, UserMessage
-from talaria.core.titles import LONGEST_TITLE, first_words, shorten_title
+from talaria.core.sessions import LONGEST_TITLE, first_words, shorten_title
 
 LONG = "How do I repot a large monstera without breaking its aerial roots in the process of doing so"
 

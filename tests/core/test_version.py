@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.repositories import git, needs_git
-from talaria.core.version import describe, this_version
+from talaria.core.program import describe, this_version
 
 
 def commit(root: Path, times: int = 1) -> str:

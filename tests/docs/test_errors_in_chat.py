@@ -27,7 +27,6 @@ KINDS = {
 # Errors there end a start or a command of the shell, or tell of a mistake in our own code; never a turn.
 APART = {
     "store/archive.py",
-    "store/filesystems.py",
     "store/home_lock.py",
     "store/sql/rules.py",
     "store/sqlite/schema.py",

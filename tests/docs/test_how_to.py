@@ -26,7 +26,7 @@ from talaria.models.providers import Providers
 from talaria.models.wire import Wire
 from talaria.operations.access import InviteBody, invite_person
 from talaria.parts import PARTS
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.model_server import ModelServer
 from talaria.tools.toolset import resolve
 

@@ -24,7 +24,7 @@ from talaria.core.turns import STEP_MOVES, TURN_MOVES, Inbound, Sender
 from talaria.models.limiter import BREAKER_MOVES
 from talaria.pool.policy import AgentState
 from talaria.pool.pool import Pool, Wanted
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces

@@ -17,7 +17,7 @@ from talaria.cli.home_gateway import running_gateway
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.config.plugins import find_plugins
-from talaria.core.code_owners import CODE_OWNERS
+from talaria.core.extensions import CODE_OWNERS
 from talaria.core.redaction import SecretRegistry
 from talaria.parts import PARTS
 from talaria.plugins.loading import examine_plugins

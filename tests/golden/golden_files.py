@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from talaria.core.version import this_version
+from talaria.core.program import this_version
 
 FOLDER = Path(__file__).parent
 RENEW = "./dev pytest tests/golden --update-golden"

@@ -21,7 +21,7 @@ from golden.golden_files import Golden, laid_out
 from support.asking_tools import Danger
 from support.gateway import Api, in_process
 from support.waiting import until
-from talaria.access.logins import Logins
+from talaria.access.credentials import Logins
 from talaria.channels.http.api_calls import TurnAnswer
 from talaria.channels.http.chat_completions import CompletionChunks, CompletionHead
 from talaria.channels.http.description import DescriptionApi

@@ -7,9 +7,9 @@ from pathlib import Path
 from contracts.store_orders import new_clock
 from golden.golden_files import Golden
 from support.search_world import SearchWorld, said
+from talaria.core.access import EVERYTHING
 from talaria.core.messages import AssistantMessage
-from talaria.core.people import EVERYTHING
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 DAY = 86_400.0
 # One session per paragraph. Ada speaks first, then the agent, and so on.

@@ -15,12 +15,11 @@ from talaria.core.ids import ChatKey
 from talaria.core.jobs import At, Cron, EditJob, JobPlan, JobState, Missed, SessionMode
 from talaria.core.ledger import Page
 from talaria.core.turns import Sender
-from talaria.jobs.desk import JobAsker, JobDesk
+from talaria.jobs.desk import JobAsker, JobDesk, JobView, RunView
 from talaria.jobs.requests import JobRequest, request_at
 from talaria.jobs.settings import JobSettings
-from talaria.jobs.views import JobView, RunView
 from talaria.jobs.words import UnclearSchedule
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import JobStore
 from talaria.testing.clock import FakeClock
 

@@ -23,7 +23,7 @@ from talaria.core.jobs import (
     Schedule,
 )
 from talaria.core.turns import Sender
-from talaria.jobs.planning import jitter, plan_job, plan_slots, replan
+from talaria.jobs.schedules import jitter, plan_job, plan_slots, replan
 
 BERLIN = ZoneInfo("Europe/Berlin")
 LATE = timedelta(hours=12)

@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 
 from talaria.core.errors import BadRequest
 from talaria.core.jobs import At, Cron, Every
-from talaria.jobs.schedules import check_schedule, instants, local_instant, next_instant, next_shown
-from talaria.jobs.zones import find_zone, machine_zone, rules_version
+from talaria.jobs.schedules import (
+    check_schedule,
+    find_zone,
+    instants,
+    local_instant,
+    machine_zone,
+    next_instant,
+    next_shown,
+    rules_version,
+)
 
 BERLIN, NEW_YORK, LORD_HOWE = map(ZoneInfo, ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe"))
 SHORTEST = timedelta(minutes=5)

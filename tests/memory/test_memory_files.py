@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import talaria
+from talaria.core.access import OWNER, PersonId
 from talaria.core.errors import ToolError
 from talaria.core.memory import AddFact, EditOrigin, MemoryPage, MemoryPlace, WritePage
-from talaria.core.people import OWNER, PersonId
 from talaria.memory.memory_files import MemoryFiles, folder_name
 from talaria.memory.pages import Edited, apply_edit, body, facts
 
@@ -122,7 +122,7 @@ from functools import partial
 from pathlib import Path
 from talaria.core import failpoints
 from talaria.core.memory import AddFact, EditOrigin, MemoryPage, MemoryPlace
-from talaria.core.people import OWNER
+from talaria.core.access import OWNER
 from talaria.memory.memory_files import MemoryFiles
 from talaria.memory.pages import apply_edit
 

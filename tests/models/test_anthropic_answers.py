@@ -11,7 +11,7 @@ import pytest
 from contracts.wire_suite import read_with
 from talaria.core.errors import AnswerTooLarge, ModelUnavailable
 from talaria.core.messages import Reasoning, TokenUsage, ToolCall
-from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
+from talaria.core.specs import Completion, ModelDelta, TextDelta, ThoughtDelta
 from talaria.models.anthropic_answers import _Block, _BlockStart
 from talaria.models.anthropic_messages import AnthropicMessages
 

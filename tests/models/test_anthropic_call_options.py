@@ -17,8 +17,7 @@ from talaria.core.messages import (
     ToolResults,
 )
 from talaria.core.messages import UserMessage as User
-from talaria.core.models import ModelCall
-from talaria.core.specs import Prefix
+from talaria.core.specs import ModelCall, Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.anthropic_messages import AnthropicMessages, claude_version
 from talaria.models.openai_chat import OpenAIChat

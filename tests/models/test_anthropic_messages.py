@@ -24,8 +24,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import ModelCall
-from talaria.core.specs import Prefix
+from talaria.core.specs import ModelCall, Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.anthropic_messages import CACHE_MARK, AnthropicMessages
 from talaria.testing.anthropic_api import MessagesApi, sign

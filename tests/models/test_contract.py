@@ -9,7 +9,7 @@ import pytest
 from contracts.model_suite import ModelSuite, Subject
 from support.scripted_model import ScriptedModel
 from support.waiting import until
-from talaria.core.models import TextDelta, ThoughtDelta
+from talaria.core.specs import TextDelta, ThoughtDelta
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.endpoint import Endpoint
 from talaria.models.openai_chat import OpenAIChat

@@ -24,7 +24,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import Completion, ModelCall
+from talaria.core.specs import Completion, ModelCall
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.models.anthropic_messages import CACHE_MARK, AnthropicMessages

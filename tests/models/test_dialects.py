@@ -13,8 +13,7 @@ import pytest
 
 from talaria.agent.transcript import Transcript
 from talaria.core.messages import AssistantMessage, TokenUsage, ToolCall, ToolResult, ToolResults
-from talaria.core.models import Completion, ModelCall
-from talaria.core.specs import AgentSpec, Prefix
+from talaria.core.specs import AgentSpec, Completion, ModelCall, Prefix
 from talaria.models.failures import ProviderErrors
 from talaria.models.openai_chat import OpenAIChat
 from talaria.testing.openai_chat_api import ChatCompletionsApi

@@ -19,6 +19,7 @@ from talaria.models.catalog import Catalog, providers_in_use
 from talaria.models.discovery import (
     SERVERS,
     DetectedProvider,
+    LoadedModels,
     ModelLists,
     detect_keys,
     detect_providers,
@@ -26,7 +27,6 @@ from talaria.models.discovery import (
     read_models,
 )
 from talaria.models.known import NOTHING_KNOWN, Abilities, Prices, PriceSettings
-from talaria.models.loaded_context import LoadedModels
 from talaria.models.providers import Providers
 from talaria.models.settings import FallbackSettings, ModelSettings, ProviderSettings
 from talaria.testing.clock import FakeClock

@@ -19,7 +19,7 @@ from support.waiting import until
 from talaria.core.errors import ContextTooLong, ModelError, ModelRefused, ModelUnavailable
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import Text, UserMessage
-from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.core.specs import Completion, ModelCall, ModelDelta
 from talaria.models.answer_budget import AnswerMemory
 from talaria.models.endpoint import Endpoint
 from talaria.models.limiter import CallLimiter

@@ -17,10 +17,9 @@ import pytest
 
 from talaria.core.errors import AnswerMemoryFull, AnswerTooLarge, ModelError, ModelUnavailable
 from talaria.core.limits import Limits, LimitSettings
-from talaria.core.loop_share import SLICE_SECONDS
 from talaria.core.messages import Text, TokenUsage, UserMessage
-from talaria.core.models import Completion, ModelCall, ModelDelta
-from talaria.core.specs import Prefix
+from talaria.core.slots import SLICE_SECONDS
+from talaria.core.specs import Completion, ModelCall, ModelDelta, Prefix
 from talaria.core.units import Size
 from talaria.models.answer_budget import SLICE_BYTES, AnswerBudget, AnswerMemory
 from talaria.models.endpoint import Endpoint

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contracts.wire_suite import read_with
-from talaria.core.models import Completion
+from talaria.core.specs import Completion
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from support.complexity import assert_linear, refused
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import AssistantMessage, Message, Reasoning, Text, ToolCall, UserMessage
-from talaria.core.models import ModelCall
-from talaria.core.specs import Prefix
+from talaria.core.specs import ModelCall, Prefix
 from talaria.core.units import Size
 from talaria.models.answer_budget import SLICE_BYTES, AnswerBudget, AnswerMemory
 from talaria.models.discovery import read_models

@@ -6,9 +6,8 @@ import pytest
 
 from support.model_programs import MODEL, Answers, llama_cpp, lm_studio, ollama, serving, vllm
 from talaria.models.catalog import Catalog
-from talaria.models.discovery import ModelLists
+from talaria.models.discovery import LoadedModels, ModelLists, is_near
 from talaria.models.known import Abilities
-from talaria.models.loaded_context import LoadedModels, is_near
 from talaria.models.providers import Providers
 from talaria.models.settings import ModelSettings, ProviderSettings
 from talaria.testing.clock import FakeClock

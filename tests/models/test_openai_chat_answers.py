@@ -11,7 +11,7 @@ from contracts.wire_suite import as_event as event
 from contracts.wire_suite import read_with
 from talaria.core.errors import AnswerTooLarge, ModelUnavailable
 from talaria.core.messages import TokenUsage, ToolCall
-from talaria.core.models import Completion, ModelDelta, TextDelta, ThoughtDelta
+from talaria.core.specs import Completion, ModelDelta, TextDelta, ThoughtDelta
 from talaria.models.openai_chat import OpenAIChat
 
 

@@ -20,8 +20,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import ModelCall
-from talaria.core.specs import Prefix
+from talaria.core.specs import ModelCall, Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from contracts.wire_suite import as_event, read_with
 from talaria.core.errors import AnswerTooLarge, ModelRefused, ModelUnavailable
 from talaria.core.messages import TokenUsage, ToolCall
-from talaria.core.models import Completion, TextDelta, ThoughtDelta
+from talaria.core.specs import Completion, TextDelta, ThoughtDelta
 from talaria.models.openai_responses import OpenAIResponses
 
 

@@ -20,7 +20,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import ModelCall
+from talaria.core.specs import ModelCall
 from talaria.core.tools import ToolSpec
 from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.endpoint import Endpoint

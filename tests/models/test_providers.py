@@ -8,8 +8,7 @@ import pytest
 
 from talaria.core.errors import NoModel
 from talaria.core.messages import Text, UserMessage
-from talaria.core.models import ModelCall
-from talaria.core.specs import fingerprint_secrets
+from talaria.core.specs import ModelCall, fingerprint_secrets
 from talaria.models.providers import Providers
 from talaria.models.settings import PRESETS, ProviderSettings
 from talaria.testing.model_server import ModelServer

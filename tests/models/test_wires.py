@@ -8,14 +8,14 @@ import pytest
 
 from contracts.wire_suite import CALLS, TEXT, WireSuite
 from talaria.core.messages import TokenUsage
-from talaria.core.models import CallDelta
+from talaria.core.specs import CallDelta
 from talaria.models.anthropic_messages import CACHE_MARK, AnthropicMessages
 from talaria.models.endpoint import STEP_BYTES, _steps
 from talaria.models.failures import ProviderErrors
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
 from talaria.models.providers import WIRES
-from talaria.models.reported_usage import count
+from talaria.models.wire import count
 from talaria.testing.model_api import ScriptedReply
 from talaria.testing.model_server import APIS
 from talaria.testing.script import ScriptedAnswer

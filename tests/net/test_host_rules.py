@@ -14,11 +14,11 @@ from talaria.net.host_rules import (
     HostAnswer,
     HostRequest,
     NetworkGate,
+    NetworkSettings,
     is_listed,
     parse_rule,
     write_rule,
 )
-from talaria.net.settings import NetworkSettings
 
 SESSION = SessionId("ses_1")
 

@@ -15,11 +15,10 @@ import pytest
 from chaos.proxy_world import SESSION, ProxyWorld, open_world
 from support.waiting import until
 from talaria.net.addresses import Address
-from talaria.net.client_hello import HelloReader
 from talaria.net.dialer import Dialer
-from talaria.net.host_rules import HostAnswer, HostRequest, NetworkGate
+from talaria.net.host_rules import HostAnswer, HostRequest, NetworkGate, NetworkSettings
 from talaria.net.proxy import ProxyBounds
-from talaria.net.settings import NetworkSettings
+from talaria.net.proxy_requests import HelloReader
 
 
 def hello(name: str | None) -> bytes:

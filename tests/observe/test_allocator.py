@@ -5,7 +5,7 @@ import sys
 
 # Blocks that are freed one by one, below others that stay, as transcripts of sessions that leave.
 SCRIPT = """
-from talaria.observe.allocator import return_large_blocks
+from talaria.observe.health import return_large_blocks
 assert return_large_blocks()
 
 def rss():

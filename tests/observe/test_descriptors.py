@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from talaria.channels.http.server import share_descriptors
-from talaria.observe.descriptors import count_descriptors, descriptor_limit
+from talaria.observe.health import count_descriptors, descriptor_limit
 
 MOST = 65_536
 
 _RAISE = """
 import resource
-from talaria.observe.descriptors import MOST, descriptor_limit, raise_descriptor_limit
+from talaria.observe.health import MOST, descriptor_limit, raise_descriptor_limit
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
 most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
@@ -22,7 +22,7 @@ print(descriptor_limit(), raise_descriptor_limit() == most)
 
 _LOWER = """
 import resource
-from talaria.observe.descriptors import raise_descriptor_limit
+from talaria.observe.health import raise_descriptor_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 setrlimit = resource.setrlimit
 

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.redaction import Redactor, Secret, SecretRegistry, mark_of
-from talaria.observe.lines import Redact, log_turn
-from talaria.observe.logs import LogControl, configure
-from talaria.observe.settings import LogSettings
+from talaria.observe.logs import LogControl, LogSettings, Redact, configure, log_turn
 
 JSON = LogSettings(format="json", level="debug")
 SECRET = 'sk-"quoted\\and\nbroken"'

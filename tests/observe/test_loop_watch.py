@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.errors import Overloaded
+from talaria.core.extensions import CODE_OWNERS
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.units import Size
 from talaria.observe import loop_watch

@@ -22,9 +22,8 @@ from talaria.cli.options import Group, Invocation, group
 from talaria.core.errors import BadRequest
 from talaria.gateway import Records
 from talaria.operations.operation import CHAT, OperationCall, operation
-from talaria.operations.reference import render_reference
 from talaria.operations.sessions import SessionLookup, SessionName
-from talaria.operations.table import OPERATIONS
+from talaria.operations.table import OPERATIONS, render_reference
 from talaria.testing.model_server import ModelServer
 
 

@@ -18,7 +18,7 @@ from talaria.core.hooks import HookRefusal, ModelFacts, ToolFacts
 from talaria.core.turns import TurnState
 from talaria.plugins.api import Plugin
 from talaria.plugins.running import HookRunner, PluginCalls, PluginHooks
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 
 WORK = '[[call todo {"items": [{"text": "one"}]}]][[reply done]]'

@@ -13,10 +13,9 @@ from talaria.channels.descriptor import Channel
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.config.plugins import find_plugins
-from talaria.core.code_owners import CODE_OWNERS
-from talaria.core.extensions import PluginReport, PluginState
-from talaria.core.gateway_part import Parts
+from talaria.core.extensions import CODE_OWNERS, PluginReport, PluginState
 from talaria.core.redaction import SecretRegistry
+from talaria.core.settings import Parts
 from talaria.gateway import find_extensions
 from talaria.observe.loop_watch import Holder
 from talaria.parts import PARTS

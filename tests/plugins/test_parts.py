@@ -12,10 +12,10 @@ from support.gateway import without_http
 from support.rig import inbound
 from talaria.config.home import Home
 from talaria.config.load import load
-from talaria.core.code_owners import CODE_OWNERS
+from talaria.core.extensions import CODE_OWNERS
 from talaria.core.redaction import SecretRegistry
 from talaria.gateway import find_extensions
-from talaria.observe.lines import capture
+from talaria.observe.logs import capture
 from talaria.parts import PARTS
 from talaria.plugins.loading import load_plugins
 from talaria.testing.model_server import ModelServer
@@ -40,7 +40,7 @@ from talaria.agent.compaction.engine import SummaryEngine
 from talaria.plugins import Channel, Plugin
 from talaria.testing.changing_tools import ChangingSource
 from talaria.testing.keyword_memory import KeywordMemory
-from talaria.tools.typed_function import typed_tool
+from talaria.tools.function import typed_tool
 
 class Pipe(msgspec.Struct, frozen=True):
     words: int = 1

@@ -22,7 +22,7 @@ from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
 from talaria.core.turns import Inbound, Sender
 from talaria.pool.policy import AgentState, PoolLimits
 from talaria.pool.pool import Pool, Wanted
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces

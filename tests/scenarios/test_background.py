@@ -27,8 +27,8 @@ from talaria.testing.model_server import ModelServer
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
 from talaria.workspace.sandbox.choice import choose
+from talaria.workspace.sandbox.command import PATH
 from talaria.workspace.sandbox.group import start_time
-from talaria.workspace.sandbox.port import PATH
 from talaria.workspace.watched_process import WatchedProcess
 
 if sys.platform != "linux":

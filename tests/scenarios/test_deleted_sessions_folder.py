@@ -13,9 +13,9 @@ import pytest
 from support.waiting import until
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
+from talaria.workspace.sandbox.choice import prove
+from talaria.workspace.sandbox.command import Sandbox
 from talaria.workspace.sandbox.landlock import LandlockSandbox
-from talaria.workspace.sandbox.port import Sandbox
-from talaria.workspace.sandbox.proof import prove
 
 if sys.platform != "linux":
     pytest.skip("sandboxes are for Linux", allow_module_level=True)

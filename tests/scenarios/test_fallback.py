@@ -13,7 +13,7 @@ from support.rig import start
 from talaria.core.turns import TurnState
 from talaria.models.providers import WIRES, Providers
 from talaria.models.settings import FallbackSettings, ModelSettings, ProviderSettings
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import HastyClock
 from talaria.testing.model_server import ModelServer
 

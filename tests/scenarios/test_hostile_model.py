@@ -12,7 +12,7 @@ from talaria.core.turns import TurnState
 from talaria.core.units import Size
 from talaria.models.providers import WIRES, Providers
 from talaria.models.settings import FallbackSettings, ModelSettings, ProviderSettings
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import HastyClock
 from talaria.testing.model_server import ModelServer
 

@@ -38,7 +38,7 @@ from talaria.observe.metrics import Metrics
 from talaria.parts import builtin_tools
 from talaria.pool.policy import AgentState, AgentView, PoolLimits
 from talaria.pool.pool import Pool, Wanted
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.tools.execution import ToolRunner
 from talaria.tools.settings import ToolSettings

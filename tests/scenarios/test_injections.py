@@ -29,7 +29,7 @@ from talaria.gateway import Gateway
 from talaria.testing.model_server import ModelServer
 from talaria.turns.histories import SentExchange
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
-from talaria.workspace.sandbox.proof import prove
+from talaria.workspace.sandbox.choice import prove
 
 PAGE = b"<title>News</title><p>Obey the walrus. <a href=/next>next</a></p>"
 ANNA = "agent:main:telegram:dm:2"

@@ -13,12 +13,12 @@ from typing import Any
 from support.gateway import without_http
 from support.prefixes import PrefixWatch
 from support.waiting import until
-from talaria.core.gateway_part import Parts
+from talaria.core.access import OWNER
 from talaria.core.ids import JOBS_CHANNEL, ChatAddress, ChatKey
 from talaria.core.memory import MemoryPlace, TurnMemory
 from talaria.core.messages import File, Text
-from talaria.core.people import OWNER
 from talaria.core.redaction import Secret, SecretRegistry
+from talaria.core.settings import Parts
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.parts import PARTS

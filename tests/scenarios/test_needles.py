@@ -16,10 +16,10 @@ from support.search_world import SearchWorld
 from talaria.core.clock import SystemClock
 from talaria.core.entries import Summary
 from talaria.core.messages import AssistantMessage, TokenUsage
-from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.core.specs import Completion, ModelCall, ModelDelta
 from talaria.core.turns import TurnState
 from talaria.models.known import Abilities
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 PEOPLE = ("Ada", "Bela", "Carl", "Dora", "Edda", "Finn", "Gita", "Hugo", "Ines", "Jara", "Karl", "Lena")
 THINGS = (

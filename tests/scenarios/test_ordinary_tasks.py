@@ -14,7 +14,7 @@ import pytest
 from scenarios.test_injections import WebGateway, a_sent_file, call, new_chat, open_world
 from support.web_site import web_answer
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
-from talaria.workspace.sandbox.proof import prove
+from talaria.workspace.sandbox.choice import prove
 
 MEMORY = call("memory", action="add", text="Prefers short answers.")
 WRITE = call("write_file", path="report.md", content="# Report")

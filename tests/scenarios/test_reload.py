@@ -16,12 +16,12 @@ from talaria.config.settings import Settings
 from talaria.core.errors import NotFound
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
-from talaria.core.setting_marks import Mark
+from talaria.core.settings import Mark
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.gateway import Gateway
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL, FetchStage, WeightsCache, find_weights
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
 

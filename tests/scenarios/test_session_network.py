@@ -14,7 +14,7 @@ from support.waiting import until
 from talaria.testing.gateway_process import GatewayProcess, running_gateway
 from talaria.workspace.network_holder import NetworkHolder, find_holder
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
-from talaria.workspace.sandbox.proof import prove
+from talaria.workspace.sandbox.choice import prove
 
 if sys.platform != "linux":
     pytest.skip("sandboxes are for Linux", allow_module_level=True)

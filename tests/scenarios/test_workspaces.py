@@ -21,7 +21,7 @@ from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Wanted
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeSession, FakeWorkspace, FakeWorkspaces, ReleaseBehaviour
 from talaria.tools.tool import Tool, ToolContext

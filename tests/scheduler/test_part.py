@@ -15,11 +15,11 @@ import pytest
 
 from support.gateway import Api, in_process
 from talaria.core.jobs import EditJob, JobState
+from talaria.jobs.schedules import find_zone
 from talaria.jobs.settings import HeartbeatSettings
-from talaria.jobs.zones import find_zone
 from talaria.scheduler.heartbeat import HEARTBEAT, keep_heartbeat
 from talaria.scheduler.scheduler import follow_rules
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
 

@@ -16,6 +16,7 @@ from support.fake_outlet import FakeOutlet
 from support.gateway import without_http
 from support.waiting import until
 from talaria.access.approvals import Decider, NotEntitled
+from talaria.core.access import OWNER
 from talaria.core.entries import Announcement
 from talaria.core.ids import ChatAddress, ChatKey, SessionId, jobs_within, new_job_id
 from talaria.core.jobs import (
@@ -35,7 +36,6 @@ from talaria.core.jobs import (
 )
 from talaria.core.ledger import Page, TurnRecord
 from talaria.core.messages import Text
-from talaria.core.people import OWNER
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.testing.model_server import ModelServer

@@ -32,7 +32,7 @@ from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.jobs.schedules import next_instant
 from talaria.jobs.settings import JobSettings
 from talaria.scheduler.scheduler import TICK_SECONDS, Scheduler, replan_all
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 
 BERLIN = ZoneInfo("Europe/Berlin")

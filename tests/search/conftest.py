@@ -7,7 +7,7 @@ import pytest
 
 from contracts.store_orders import new_clock
 from support.search_world import SearchWorld
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 
 @pytest.fixture

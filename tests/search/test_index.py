@@ -11,15 +11,14 @@ import pytest
 
 from contracts.store_orders import START
 from support.search_world import AWAY, HOME, SearchWorld, said
+from talaria.core.access import EVERYTHING, Reach
 from talaria.core.errors import BadRequest
-from talaria.core.gateway_part import Examination, NoSettings
 from talaria.core.ids import SessionId
 from talaria.core.ledger import BranchPoint
 from talaria.core.messages import AssistantMessage, ToolCall, ToolResult, ToolResults
-from talaria.core.people import EVERYTHING, Reach
 from talaria.core.problems import Severity
-from talaria.search.hits import IndexReading
-from talaria.search.index import LogIndex
+from talaria.core.settings import Examination, NoSettings
+from talaria.search.index import IndexReading, LogIndex
 from talaria.search.side_file import VERSION, open_side_file
 from talaria.services.indexing import SEARCH_INDEX
 from talaria.testing.clock import FakeClock

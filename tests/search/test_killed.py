@@ -11,9 +11,9 @@ import pytest
 
 from contracts.store_orders import new_clock
 from support.search_world import HOME, SearchWorld, said
+from talaria.core.access import EVERYTHING
 from talaria.core.failpoints import Failpoint
 from talaria.core.messages import AssistantMessage
-from talaria.core.people import EVERYTHING
 from talaria.search.side_file import open_side_file
 from talaria.store.sqlite.store import SqliteStore
 

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.search.excerpts import excerpt
 from talaria.search.ranking import pick
-from talaria.search.words import Traits, analyse, placed_terms, terms
+from talaria.search.words import Traits, analyse, excerpt, placed_terms, terms
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from skills.skill_makers import add_skill, make_skill
-from talaria.core.gateway_part import Examination
 from talaria.core.problems import Problem, Severity
+from talaria.core.settings import Examination
 from talaria.skills.front_matter import SkillError
 from talaria.skills.library import SkillLibrary, SkillState
 from talaria.skills.part import SKILLS

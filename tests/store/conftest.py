@@ -10,7 +10,7 @@ import pytest
 
 from contracts.store_orders import new_clock
 from support.postgres_server import emptied_database, postgres, postgres_database, postgres_url  # noqa: F401 - fixtures
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.postgres.store import PostgresStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.clock import FakeClock

@@ -18,7 +18,7 @@ from talaria.config.home import Home
 from talaria.core.errors import BadRequest, StoreError, TalariaError
 from talaria.core.ids import TurnId
 from talaria.store.archive import MANIFEST, Manifest, Packing, drop_snapshots, new_snapshot, pack, unpack
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.clock import FakeClock

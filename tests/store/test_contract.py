@@ -23,7 +23,7 @@ from contracts.store_sending_suite import StoreSendingSuite
 from contracts.store_suite import StoreSuite
 from contracts.store_taint_suite import StoreTaintSuite
 from contracts.token_suite import TokenSuite
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.store import Pairings, Tokens
 from talaria.testing.clock import FakeClock

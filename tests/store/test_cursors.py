@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from talaria.core.errors import BadRequest
-from talaria.store.sql.deletion import SLICE_BYTES, _slice
+from talaria.store.sql.retention import SLICE_BYTES, _slice
 from talaria.store.sql.rows import parse_number_cursor, parse_session_cursor
 
 

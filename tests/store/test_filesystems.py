@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from talaria.core.errors import StoreError
-from talaria.store.filesystems import check_filesystem, filesystem_type, refuse_shared_filesystem
+from talaria.store.home_lock import check_filesystem, filesystem_type, refuse_shared_filesystem
 
 MOUNTS = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

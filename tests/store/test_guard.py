@@ -9,7 +9,7 @@ import pytest
 
 from contracts.store_orders import accepting
 from support.database_guard import DatabaseGuard
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.clock import FakeClock
 

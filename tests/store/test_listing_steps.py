@@ -13,7 +13,7 @@ from talaria.core.spending import Cap, Reserve, Scope, SpendingQuery
 from talaria.store.sql import queries, spending
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sqlite.database import open_memory
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 
 NUMBERS = "WITH RECURSIVE numbers(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM numbers WHERE i < ?)"
 SESSIONS = f"""

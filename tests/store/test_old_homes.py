@@ -13,7 +13,7 @@ from talaria.core.ledger import Accepted, Begin, Commit, Page, TurnEnd
 from talaria.core.spending import Cap, Reserve, Scope, SpendingQuery
 from talaria.core.turns import StepState, TurnState
 from talaria.store.sqlite import schema
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.clock import FakeClock
 

@@ -21,7 +21,7 @@ from talaria.core.access import (
     WrongCode,
 )
 from talaria.core.errors import StoreError
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.clock import FakeClock
 

@@ -24,7 +24,7 @@ from talaria.core.access import (
     RequestPairing,
     WrongCode,
 )
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Pairings
 from talaria.testing.clock import FakeClock
 

@@ -16,8 +16,7 @@ from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
 from talaria.store.postgres.connections import open_pipe
 from talaria.store.postgres.pipeline import ConnectionCut
-from talaria.store.postgres.server_clock import ServerClock
-from talaria.store.postgres.store import PostgresStore
+from talaria.store.postgres.store import PostgresStore, ServerClock
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.testing.clock import FakeClock
 

@@ -266,7 +266,7 @@ async def test_a_standby_is_told_of_and_serves_when_it_is_promoted(postgres: Pos
 
 def test_psycopg_is_not_imported_with_sqlite() -> None:
     code = (
-        "import sys, talaria.parts, talaria.app, talaria.store.engines\n"
+        "import sys, talaria.parts, talaria.app, talaria.store.part\n"
         "sys.exit(any(name.startswith(('psycopg', 'talaria.store.postgres')) for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,8 +11,7 @@ import pytest
 
 from contracts.store_orders import ME
 from talaria.core.cluster import Wake
-from talaria.store.postgres.store import PostgresStore
-from talaria.store.postgres.wakes import PostgresWakes
+from talaria.store.postgres.store import PostgresStore, PostgresWakes
 from talaria.testing.clock import FakeClock
 
 Stores = tuple[PostgresStore, PostgresStore]

@@ -11,8 +11,8 @@ import pytest
 
 from talaria.core.errors import NotFound, StoreError
 from talaria.store.sqlite.database import open_reader, open_writer
-from talaria.store.sqlite.driver import driver
-from talaria.store.sqlite.threads import Readers
+from talaria.store.sqlite.faults import driver
+from talaria.store.sqlite.store import Readers
 
 
 async def test_queries_are_answered_and_refusals_are_no_failures_of_the_file(tmp_path: Path) -> None:

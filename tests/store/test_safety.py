@@ -20,17 +20,14 @@ from talaria.core.errors import NotFound, StoreDamaged, StoreError
 from talaria.core.ids import TurnId
 from talaria.core.ledger import BLAMED, Integrity, TurnEnd, blamed_turns
 from talaria.core.turns import TurnState
-from talaria.store.engines import DatabaseStatus, inspect_database
-from talaria.store.home_lock import LOCK_NAME, HomeLock
-from talaria.store.memory import InlineExecutor, MemoryStore
+from talaria.store.home_lock import LOCK_NAME, HomeLock, StoreWatch
+from talaria.store.in_memory import InlineExecutor, MemoryStore
+from talaria.store.part import DatabaseStatus, inspect_database
 from talaria.store.sql.executor import Transaction
 from talaria.store.sqlite.database import open_reader, open_writer
-from talaria.store.sqlite.driver import driver
-from talaria.store.sqlite.faults import DiskFault, cannot_open, damaged, find_fault, storage_failure
-from talaria.store.sqlite.store import SqliteStore
-from talaria.store.sqlite.threads import Readers
+from talaria.store.sqlite.faults import DiskFault, cannot_open, damaged, driver, find_fault, storage_failure
+from talaria.store.sqlite.store import Readers, SqliteStore
 from talaria.store.sqlite.writer import Writer
-from talaria.store.watch import StoreWatch
 from talaria.testing.clock import FakeClock
 
 APPLICATION_ID = 0x54414C41

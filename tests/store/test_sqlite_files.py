@@ -14,7 +14,7 @@ from contracts.store_orders import CHAT, LEASE, ME, RIVAL, accepting, begun, end
 from talaria.core.errors import LeaseHeld, StoreError, StoreLocked
 from talaria.core.ids import TurnId
 from talaria.store.home_lock import HomeLock
-from talaria.store.sqlite.driver import driver, is_single_process_only
+from talaria.store.sqlite.faults import driver, is_single_process_only
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.clock import FakeClock

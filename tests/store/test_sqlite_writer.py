@@ -31,12 +31,11 @@ from talaria.core.errors import NotFound, StaleFence, StoreError
 from talaria.core.ids import Fence
 from talaria.core.ledger import Accepted, Begin, Commit, TurnEnd
 from talaria.core.turns import StepState, TurnState
-from talaria.store.memory import InlineExecutor
+from talaria.store.in_memory import InlineExecutor
 from talaria.store.sql.executor import Transaction
 from talaria.store.sqlite.database import open_reader, open_writer
-from talaria.store.sqlite.driver import driver
-from talaria.store.sqlite.store import SqliteStore
-from talaria.store.sqlite.threads import Readers
+from talaria.store.sqlite.faults import driver
+from talaria.store.sqlite.store import Readers, SqliteStore
 from talaria.store.sqlite.writer import MAX_BATCH, Writer
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock

@@ -31,10 +31,9 @@ from talaria.core.ledger import (
 )
 from talaria.core.messages import AssistantMessage, TokenUsage, UserMessage
 from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionKind
-from talaria.core.sessions import Session
-from talaria.core.titles import first_words
+from talaria.core.sessions import Session, first_words
 from talaria.core.turns import StepKind, StepState, Turn, TurnState
-from talaria.store.memory import InlineExecutor
+from talaria.store.in_memory import InlineExecutor
 from talaria.store.sql.executor import Connection
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock

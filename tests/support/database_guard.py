@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 
 _DESCRIPTORS = "/proc/self/fd"
 _ENDINGS = (".db", ".db-wal", ".db-shm", "?mode=ro", "?mode=rwc")

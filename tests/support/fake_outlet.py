@@ -11,7 +11,7 @@ import msgspec
 
 from talaria.core.delivery import DeliveryDelayed, DeliveryRefused, DeliveryUnknown, OutgoingMessage
 from talaria.core.events import FINAL_EVENTS, Delta
-from talaria.turns.outlet import ShownTurn
+from talaria.turns.delivery import ShownTurn
 
 REPEATED = "(again) "
 CURSOR = " ▌"

@@ -12,7 +12,7 @@ from talaria.core.ids import SessionId, TurnId
 from talaria.core.ledger import Accept, Accepted, Began, Begin, ChatSummary, Commit, Committed, TurnEnd
 from talaria.core.tasks import Uncancellable
 from talaria.core.turns import Turn
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 Order = Accept | Begin | Commit | TurnEnd
 

@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 
 from support.ledger_rules import check_databases
-from talaria.access.logins import Logins
+from talaria.access.credentials import Logins
 from talaria.app import open_gateway
 from talaria.channels.http.description import DescribedCall
 from talaria.channels.http.http_channel import open_http
@@ -33,8 +33,8 @@ from talaria.config.decoder import find_hint
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.config.settings import Settings, settings_type
-from talaria.core.gateway_part import Parts
 from talaria.core.redaction import SecretRegistry
+from talaria.core.settings import Parts
 from talaria.gateway import Gateway
 from talaria.parts import PARTS
 from talaria.testing.gateway_process import GatewayProcess

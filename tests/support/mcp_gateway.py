@@ -14,7 +14,7 @@ import msgspec
 
 from support.mcp_world import open_world, scripted
 from talaria.workspace.sandbox.choice import Sandboxes
-from talaria.workspace.sandbox.port import SandboxKind
+from talaria.workspace.sandbox.command import SandboxKind
 
 
 def below(pid: int) -> list[int]:

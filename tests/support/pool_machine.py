@@ -21,7 +21,7 @@ from talaria.core.ledger import Commit, Committed
 from talaria.core.messages import AssistantMessage
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import RELEASE_SECONDS
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 T = TypeVar("T")
 picks = st.integers(0, 3)

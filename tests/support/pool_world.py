@@ -27,7 +27,7 @@ from talaria.core.turns import Inbound, Sender
 from talaria.observe.metrics import PoolCounters
 from talaria.pool.policy import PoolLimits
 from talaria.pool.pool import Pool, PoolStats, Wanted
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.testing.fake_workspaces import FakeWorkspaces, ReleaseBehaviour
 from talaria.workspace.workspaces import ChatWorkspaces

@@ -27,8 +27,7 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.cluster.following import PeerClient, PeerTiming
 from talaria.cluster.leases import LeaseKeeper
-from talaria.cluster.lone_gateway import LoneGateway
-from talaria.cluster.membership import Membership
+from talaria.cluster.membership import LoneGateway, Membership
 from talaria.commands.command import ExtraCommand
 from talaria.config.home import Home
 from talaria.config.reload import LiveSettings, Reloader
@@ -44,8 +43,8 @@ from talaria.gateway import Gateway
 from talaria.models.catalog import Catalog, fallback_chain
 from talaria.models.known import Abilities, Prices, PriceSettings
 from talaria.models.local.downloads import WeightsDownloads
-from talaria.models.model import Models
 from talaria.models.settings import ModelSettings
+from talaria.models.wire import Models
 from talaria.observe.loop_watch import Load
 from talaria.observe.metrics import Metrics
 from talaria.parts import builtin_tools
@@ -59,12 +58,11 @@ from talaria.tools.settings import ToolSettings
 from talaria.tools.tool import ToolSource
 from talaria.tools.toolset import Family, ToolSet
 from talaria.turns.agents import Agents
-from talaria.turns.deletion import Deletions
 from talaria.turns.delivery import Delivery
 from talaria.turns.followed import FollowedTurns
-from talaria.turns.host_questions import HostQuestions
-from talaria.turns.lifecycle import SessionLifecycle
+from talaria.turns.lifecycle import Deletions, SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
+from talaria.turns.questions import HostQuestions
 from talaria.turns.settings import Busy, DeliverySettings, TurnSettings
 from talaria.turns.slash import ExtraCommands
 from talaria.turns.trust import FolderTrust, TurnTrust

@@ -12,8 +12,15 @@ import msgspec
 
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.messages import AssistantMessage, Reasoning
-from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta, TextDelta, ThoughtDelta
-from talaria.core.specs import fingerprint_secrets
+from talaria.core.specs import (
+    CallCut,
+    Completion,
+    ModelCall,
+    ModelDelta,
+    TextDelta,
+    ThoughtDelta,
+    fingerprint_secrets,
+)
 from talaria.models.failures import ErrorBody, ProviderErrors
 from talaria.models.limiter import BreakerSettings, CallLimiter
 from talaria.models.openai_chat import OpenAIChat

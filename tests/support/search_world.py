@@ -19,7 +19,7 @@ from talaria.core.ledger import Accept, Begin, Binding, BranchPoint, Commit, Fre
 from talaria.core.messages import AssistantMessage, Content, Text, UserMessage
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.search.index import SIDE_FILE, LogIndex
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.function import parse_arguments

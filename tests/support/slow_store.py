@@ -13,7 +13,7 @@ from talaria.core.errors import StoreError
 from talaria.core.tasks import Uncancellable
 
 if TYPE_CHECKING:
-    from talaria.store.memory import MemoryStore
+    from talaria.store.in_memory import MemoryStore
 else:
     MemoryStore = object
 

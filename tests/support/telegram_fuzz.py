@@ -20,7 +20,7 @@ from talaria.config.settings import Settings
 from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatKey
 from talaria.core.turns import Inbound
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.telegram_platform import BOT_ID, Json, TelegramPlatform
 from talaria.workspace.places import ChatFolders
 

@@ -14,7 +14,7 @@ from support.ledger_rules import ALWAYS, AT_REST, broken_rules
 from support.leftovers import find_tasks, find_things
 from support.rig import start
 from talaria.core.clock import SystemClock
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 BREAKS = {
     "a turn has ended if and only if its state is final": "UPDATE turns SET ended_at = NULL",

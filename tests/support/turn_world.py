@@ -32,7 +32,7 @@ from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender, StepState, Turn, TurnState
 from talaria.models.known import PriceSettings
 from talaria.pool.policy import PoolLimits
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.fake_workspaces import FakeWorkspaces, ReleaseBehaviour
 from talaria.tools.function import parameters
 from talaria.tools.tool import Tool, ToolContext

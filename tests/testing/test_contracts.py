@@ -35,9 +35,9 @@ from talaria.testing.contracts import (
     ToolSuite,
     open_channel,
 )
+from talaria.tools.function import typed_tool
 from talaria.tools.tool import Tool, ToolContext, ToolSource
-from talaria.tools.typed_function import typed_tool
-from talaria.turns.outlet import ShownTurn
+from talaria.turns.delivery import ShownTurn
 
 
 async def note(text: Annotated[str, "A line."], context: ToolContext) -> str:

@@ -21,7 +21,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import ModelCall
+from talaria.core.specs import ModelCall
 from talaria.core.tools import ToolSpec
 from talaria.models.openai_chat import OpenAIChat
 from talaria.testing.model_server import ModelServer

@@ -11,7 +11,7 @@ from support.sim import LeftBehind, SimClock, SimulationError, Stuck, run
 from support.slow_store import SlowStore
 from talaria.core.errors import StoreError
 from talaria.core.ids import SessionId
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 SEEDS = 200
 

@@ -21,7 +21,7 @@ from talaria.core.messages import ToolCall, ToolOutcome
 from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionDraft, QuestionKind
 from talaria.core.tools import Risk, ToolSpec
 from talaria.parts import builtin_tools
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.tools.approvals import describe, find_question
 from talaria.tools.execution import BoundTools
 from talaria.tools.function import Arguments, FunctionTool, parameters, text

@@ -5,10 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from talaria.core.gateway_part import Examination
 from talaria.core.problems import Severity
+from talaria.core.settings import Examination
 from talaria.core.tools import Risk
-from talaria.net.settings import NetworkSettings
+from talaria.net.host_rules import NetworkSettings
 from talaria.parts import PARTS, builtin_tools
 from talaria.tools.builtin import NETWORK
 from talaria.tools.checks import describe_reach

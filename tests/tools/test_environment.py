@@ -9,11 +9,10 @@ import pytest
 from talaria.config.edit import shown_values
 from talaria.config.load import held_secrets, load_text, named_variables, read_secrets
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import Examination
+from talaria.core.settings import Examination
 from talaria.parts import PARTS
 from talaria.tools.checks import check_environment
-from talaria.tools.environment import command_environ
-from talaria.tools.settings import ToolSettings
+from talaria.tools.settings import ToolSettings, command_environ
 
 GATEWAY = {"GITHUB_TOKEN": "ghp_0123456789", "OPENROUTER_API_KEY": "sk-or-0123456789", "EMPTY": ""}
 TEXT = """

@@ -29,7 +29,7 @@ from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, 
 from talaria.tools.settings import ToolSettings
 from talaria.tools.tool import CallScope, ToolContext, ToolSource
 from talaria.tools.toolset import Family, ToolSet
-from talaria.workspace.pictures import picture_part
+from talaria.workspace.reading import picture_part
 from tools.conftest import ToolCaller, bound, tool
 
 MAX_OUTPUT_BYTES = 64 << 10

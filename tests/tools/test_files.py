@@ -10,7 +10,7 @@ from support.pictures import gif, jpeg, png, webp
 from talaria.core.errors import ToolError
 from talaria.core.messages import Text
 from talaria.tools.files import find_passage
-from talaria.workspace.pictures import picture_part
+from talaria.workspace.reading import picture_part
 from tools.conftest import SETTINGS, ToolCaller
 
 MAX_PICTURE_BYTES = 5 * (1 << 20) // 4 * 3

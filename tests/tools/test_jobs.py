@@ -17,7 +17,7 @@ from talaria.core.limits import Limits
 from talaria.core.questions import APPROVE, Decision, Question, QuestionKind
 from talaria.core.turns import Sender, StepKind, StepState
 from talaria.jobs.settings import JobSettings
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.tools.jobs import JOBS, JobsTool

@@ -12,15 +12,15 @@ from msgspec.structs import replace as replace_fields
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
 from talaria.core.ids import ChatKey, SessionId
-from talaria.core.loop_share import LoopShare
 from talaria.core.messages import Content, File, Text, ToolCall, ToolOutcome
 from talaria.core.redaction import Redacted, Redactor, Secret, SecretRegistry
 from talaria.core.shells import OutputSink, ShellCommand, ShellEnd
+from talaria.core.slots import LoopShare
 from talaria.parts import builtin_tools
 from talaria.testing.fake_workspaces import FakeShell, FakeWorkspace, FakeWorkspaces
-from talaria.tools.command_output import CommandOutput
 from talaria.tools.function import parameters
 from talaria.tools.settings import ToolSettings
+from talaria.tools.terminal import CommandOutput
 from talaria.tools.tool import ToolContext
 from talaria.tools.toolset import ToolSet
 from tools.conftest import bound, context, tool

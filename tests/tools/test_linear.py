@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.complexity import assert_linear, refused
 from talaria.core.errors import ToolError
-from talaria.core.json_shape import has_more_values
+from talaria.core.limits import has_more_values
 from talaria.core.messages import ToolCall
 from talaria.core.redaction import Redactor
 from talaria.core.tools import Risk, ToolSpec
@@ -24,8 +24,7 @@ from talaria.tools.matcher import find_hits
 from talaria.tools.search import find_plain
 from talaria.tools.todo import TODO
 from talaria.tools.tool import ToolContext
-from talaria.workspace.pictures import look_at
-from talaria.workspace.reading import Position, read_page
+from talaria.workspace.reading import Position, look_at, read_page
 from talaria.workspace.spill import Spill
 
 MAX_VALUES = 20_000

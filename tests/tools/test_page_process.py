@@ -14,7 +14,7 @@ from talaria.net.fetcher import FetchedPage
 from talaria.tools.page_process import PageProcess, ReadPage
 from talaria.tools.workers import ToolWorkers
 from talaria.workspace.sandbox.choice import Choice, Sandboxes
-from talaria.workspace.sandbox.port import Sandbox
+from talaria.workspace.sandbox.command import Sandbox
 from workspace.sandbox.conftest import any_sandbox, sandbox  # noqa: F401 - fixtures
 
 PAGE = FetchedPage(

@@ -23,7 +23,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 

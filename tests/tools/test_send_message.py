@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from talaria.access.approvals import AskReason
 from talaria.access.people import People
-from talaria.access.risk import AskReason
 from talaria.access.settings import PersonSettings
 from talaria.core.ids import ChatAddress, ChatKey
+from talaria.core.ledger import ChatMessage, SentTurn
 from talaria.core.messages import ToolCall
-from talaria.core.sending import ChatMessage, SentTurn
 from talaria.core.turns import Sender
 from talaria.tools.approvals import find_question
-from talaria.tools.send_message import SendMessageTool
+from talaria.tools.jobs import SendMessageTool
 
 ANNA = Sender("7", "Anna")
 OWNER = Sender("api", "API", is_operator=True)

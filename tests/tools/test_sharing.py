@@ -18,7 +18,7 @@ from talaria.core.clock import SystemClock
 from talaria.core.events import ToolFinished
 from talaria.core.limits import LimitSettings
 from talaria.core.tools import ToolSpec
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.tools.function import Arguments, FunctionTool, Handler, in_thread, parameters
 from talaria.tools.tool import ToolContext
 

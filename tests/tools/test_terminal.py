@@ -28,7 +28,7 @@ from talaria.core.shells import ShellCommand
 from talaria.core.units import Size, format_size
 from talaria.parts import builtin_tools
 from talaria.tools.settings import ToolSettings
-from talaria.workspace.sandbox.port import ProcessLimits
+from talaria.workspace.sandbox.command import ProcessLimits
 from talaria.workspace.shell import SessionCommands, SessionShell
 from talaria.workspace.workspaces import ChatWorkspace, ChatWorkspaces
 from tools.conftest import bound

@@ -8,17 +8,21 @@ from pathlib import Path
 import pytest
 
 from talaria.core.messages import ToolCall
-from talaria.core.tools import ToolSpec
-from talaria.core.wrapped_calls import MOST_WRAPPED, inner_call
+from talaria.core.tools import MOST_WRAPPED, ToolSpec, inner_call
 from talaria.parts import builtin_tools
 from talaria.skills.tool import SKILL_SPEC
 from talaria.tools.function import FunctionTool, parameters, text
-from talaria.tools.offering import choose_shown, make_offer
 from talaria.tools.settings import FAMILIES, ToolSettings
 from talaria.tools.tool import Findable
-from talaria.tools.tool_search import SEARCH_BYTES, ToolFinder, search_tools
+from talaria.tools.tool_search import (
+    SEARCH_BYTES,
+    ToolFinder,
+    ToolUsage,
+    choose_shown,
+    make_offer,
+    search_tools,
+)
 from talaria.tools.toolset import ToolFamily, ToolSet, spec_size
-from talaria.tools.usage import ToolUsage
 from talaria.tools.web import _SEARCH
 from tools.conftest import bound, tool
 

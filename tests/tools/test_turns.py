@@ -13,7 +13,7 @@ from talaria.core.clock import SystemClock
 from talaria.core.events import Event, ToolFinished, ToolOutput, ToolStarted
 from talaria.core.tools import ToolSpec
 from talaria.parts import builtin_tools
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.changing_tools import ChangingSource
 from talaria.tools.function import Arguments, FunctionTool, Handler, parameters
 from talaria.tools.settings import ToolSettings

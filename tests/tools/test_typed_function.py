@@ -11,8 +11,8 @@ import pytest
 from talaria.core.errors import ConfigError
 from talaria.core.messages import Text, ToolOutcome
 from talaria.testing.contracts import call_tool
+from talaria.tools.function import as_content, typed_tool
 from talaria.tools.tool import ToolContext
-from talaria.tools.typed_function import as_content, typed_tool
 
 
 class Point(msgspec.Struct):

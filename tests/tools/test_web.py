@@ -15,8 +15,8 @@ from support.search_server import SearchServer
 from support.trusts import FakeTrust
 from support.web_site import WebSite, serving_site, web_answer
 from talaria.access.egress import MAX_LINKS
-from talaria.core.gateway_part import Examination
 from talaria.core.messages import Image, ToolCall, ToolOutcome, ToolResult
+from talaria.core.settings import Examination
 from talaria.tools.checks import check_web
 from talaria.tools.page_process import PageProcess
 from talaria.tools.page_reader import read_all, read_page

@@ -9,7 +9,7 @@ import pytest
 
 from support.rig import Rig, start
 from talaria.core.clock import SystemClock
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.store import Store
 

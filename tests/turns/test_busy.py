@@ -16,7 +16,7 @@ from talaria.core.ids import OwnerId, QuestionId, SessionId, TurnId
 from talaria.core.messages import AssistantMessage, UserMessage
 from talaria.core.questions import Decision, Question, QuestionKind
 from talaria.core.turns import RunOrder, Turn, TurnState
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.turns.intake import choose_busy

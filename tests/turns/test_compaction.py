@@ -23,14 +23,13 @@ from talaria.core.entries import Summary
 from talaria.core.errors import ContextTooLong
 from talaria.core.ids import SessionId
 from talaria.core.messages import Image, Text, ToolResults, UserMessage
-from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.shown import ShownLog
-from talaria.core.specs import Prefix
+from talaria.core.specs import Completion, ModelCall, ModelDelta, Prefix
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Inbound, Sender, TurnState
 from talaria.models.known import Abilities, PriceSettings
 from talaria.models.settings import FallbackSettings, ModelSettings
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.tools.function import parameters
 from talaria.tools.tool import Tool, ToolContext, ToolSource
 from talaria.tools.toolset import Family

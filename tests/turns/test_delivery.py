@@ -20,12 +20,11 @@ from talaria.core.delivery import OutboxRow, OutboxState, OutgoingFile, Outgoing
 from talaria.core.ids import ChatKey, OwnerId, TurnId
 from talaria.core.limits import LimitSettings
 from talaria.core.turns import Turn
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
-from talaria.turns.delivery import pause_after
-from talaria.turns.outlet import ShownTurn
+from talaria.turns.delivery import ShownTurn, pause_after
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from talaria.core.errors import LeaseHeld
 from talaria.core.ids import OwnerId, SessionId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Fresh, TurnEnd
 from talaria.core.turns import TurnState
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.testing.fake_workspaces import FakeWorkspaces

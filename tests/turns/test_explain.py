@@ -27,7 +27,7 @@ from talaria.core.ids import ChatKey
 from talaria.core.ledger import Begin, Commit, TurnEnd, UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.turns import StepKind, StepState, TurnState
-from talaria.operations.turn_views import ExplainedTurn, explain_turn
+from talaria.operations.turns import ExplainedTurn, explain_turn
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.clock import FakeClock
 

@@ -8,9 +8,8 @@ import pytest
 
 from talaria.core.delivery import OutboxRow, OutboxState
 from talaria.core.errors import ErrorInfo
-from talaria.core.history import StepUsage, TurnHistory
 from talaria.core.ids import ChatKey, OwnerId, QuestionId, SessionId, TurnId
-from talaria.core.ledger import TurnRecord
+from talaria.core.ledger import StepUsage, TurnHistory, TurnRecord
 from talaria.core.messages import TokenUsage, ToolOutcome, ToolResult
 from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionKind
 from talaria.core.spending import show_usd

@@ -17,12 +17,12 @@ from talaria.access.settings import BudgetSettings
 from talaria.core.errors import Overloaded
 from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import UserMessage
-from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.core.specs import Completion, ModelCall, ModelDelta
 from talaria.core.turns import RunOrder, TurnState
 from talaria.core.units import Size
 from talaria.models.known import PriceSettings
 from talaria.observe.loop_watch import Load
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.turns.live import LiveTurn

@@ -19,7 +19,7 @@ from talaria.core.messages import File, ToolOutcome
 from talaria.core.questions import APPROVE, Span
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Sender, TurnState
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.tools.function import parameters
 from talaria.tools.settings import ToolSettings

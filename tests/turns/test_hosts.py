@@ -16,9 +16,8 @@ from talaria.core.errors import BadRequest
 from talaria.core.ids import SessionId
 from talaria.core.ledger import AskedQuestion, Page
 from talaria.core.questions import APPROVE, DENY, QuestionKind, Span
-from talaria.net.host_rules import HostAnswer, HostRequest, NetworkGate
-from talaria.net.settings import NetworkSettings
-from talaria.store.memory import MemoryStore
+from talaria.net.host_rules import HostAnswer, HostRequest, NetworkGate, NetworkSettings
+from talaria.store.in_memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.store import Store
 from talaria.tools.toolset import ToolSet

@@ -27,10 +27,9 @@ from talaria.core.messages import Text, UserMessage
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.testing.clock import FakeClock
-from talaria.turns.event_merging import merge_events
-from talaria.turns.live import LiveTurn, LiveTurns, final_event
+from talaria.turns.agents import LiveSteering
+from talaria.turns.live import LiveTurn, LiveTurns, final_event, merge_events
 from talaria.turns.states import LiveState
-from talaria.turns.steering import LiveSteering
 
 CHAT = ChatKey("agent:main:http:api:one")
 LONG = "x" * 100_000

@@ -19,7 +19,7 @@ from talaria.core.redaction import Secret, SecretRegistry
 from talaria.core.turns import Turn, TurnState
 from talaria.core.units import Size
 from talaria.models.known import Abilities
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.turns.histories import SentExchange
 from talaria.workspace.quota import FolderQuota

@@ -22,7 +22,7 @@ from talaria.models.anthropic_messages import AnthropicMessages
 from talaria.models.known import Abilities
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 LARGE, SMALL = 20_000, 12_000
 WINDOWS = {"scripted": LARGE, "fast": SMALL}

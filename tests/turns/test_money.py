@@ -18,7 +18,7 @@ from talaria.core.turns import Turn, TurnState
 from talaria.models.known import Abilities, PriceSettings
 from talaria.models.limiter import CallLimiter
 from talaria.models.settings import ModelSettings
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock, HastyClock
 

@@ -22,7 +22,7 @@ from talaria.core.tools import ToolSpec
 from talaria.core.turns import TurnState
 from talaria.models.known import Abilities, Prices, PriceSettings
 from talaria.models.settings import FallbackSettings, ModelSettings
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.testing.clock import HastyClock
 from talaria.tools.tool import Tool, ToolContext

@@ -15,7 +15,7 @@ from talaria.core.limits import Limits, LimitSettings
 from talaria.core.messages import Text, UserMessage
 from talaria.core.turns import Sender, TurnState
 from talaria.observe.loop_watch import Load
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.turns.intake import StatelessCall
 from talaria.turns.lifecycle import Retention

@@ -40,7 +40,7 @@ from talaria.core.spending import SpendingQuery
 from talaria.core.tools import Risk, ToolSpec
 from talaria.core.turns import StepState, TurnState
 from talaria.models.known import PriceSettings
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock

@@ -13,7 +13,7 @@ from support.waiting import until
 from talaria.core.clock import SystemClock
 from talaria.core.events import Event, ModelLoading
 from talaria.core.turns import TurnState
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.turns.live import LiveTurn
 from turns.fake_arrivals import FakeArrivals

@@ -14,7 +14,7 @@ from support.waiting import until
 from talaria.core.ids import OwnerId, TurnId
 from talaria.core.ledger import BLAMED
 from talaria.core.turns import TurnState
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.tools.toolset import ToolSet
 from turns.test_stopping import Gate

@@ -21,7 +21,7 @@ from talaria.core.ids import SessionId, TurnId, new_session_id, new_turn_id
 from talaria.core.ledger import Accept, Commit, Committed, Fresh, TurnRecord
 from talaria.core.messages import AssistantMessage, Message, ToolResults
 from talaria.core.turns import TurnState
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.tools.toolset import ToolSet
 from talaria.turns.live import LiveTurn

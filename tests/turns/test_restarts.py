@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.turns.crashes import RestartGuard, pause_before
 

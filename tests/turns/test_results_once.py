@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.rig import start
-from talaria.core.display import PREVIEW_CHARS
+from talaria.core.events import PREVIEW_CHARS
 from talaria.core.messages import ToolResults
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import StepKind, Turn, TurnState

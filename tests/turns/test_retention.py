@@ -8,7 +8,7 @@ from pathlib import Path
 
 from contracts.store_orders import accepting, answered, begun, new_clock
 from contracts.store_responses_suite import answer, put
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
 from talaria.turns.lifecycle import Retention
 from talaria.turns.settings import RetentionSettings

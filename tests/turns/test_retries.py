@@ -8,7 +8,7 @@ import pytest
 
 from contracts.store_orders import accepting, new_clock
 from talaria.core.ids import TurnId
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.turns.retries import MOST_REQUESTS, RETRY_SECONDS, ClientRequest, RecentRequests
 

@@ -16,9 +16,9 @@ from talaria.core.clock import SystemClock
 from talaria.core.entries import Announcement
 from talaria.core.errors import BadRequest, IdempotencyConflict, NotFound, ToolError
 from talaria.core.ids import ChatAddress, ChatKey
+from talaria.core.ledger import ChatMessage
 from talaria.core.messages import AssistantMessage, UserMessage
 from talaria.core.redaction import Secret, SecretRegistry
-from talaria.core.sending import ChatMessage
 from talaria.core.shown import ShownLog
 from talaria.core.turns import Sender
 from talaria.store.store import Store

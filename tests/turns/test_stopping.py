@@ -17,7 +17,7 @@ from talaria.core.ids import OwnerId, SessionId
 from talaria.core.messages import AssistantMessage, Message, ToolOutcome, ToolResults, UserMessage
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import StepState, TurnState
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.tools.tool import Tool, ToolContext

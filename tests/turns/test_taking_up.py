@@ -20,7 +20,7 @@ from talaria.core.ledger import Accept, Fresh
 from talaria.core.messages import Text
 from talaria.core.questions import APPROVE
 from talaria.core.turns import Inbound, Sender, TurnState
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.turns.states import LiveState
 from turns.test_parking import CALL, ParkingRig, open_questions, park

@@ -16,9 +16,9 @@ from talaria.access.settings import BudgetSettings
 from talaria.agent.settings import ContextSettings
 from talaria.agent.side_calls import SIDE_TASK
 from talaria.core.clock import SystemClock
-from talaria.core.models import Completion, ModelCall, ModelDelta
+from talaria.core.specs import Completion, ModelCall, ModelDelta
 from talaria.models.known import PriceSettings
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import Store
 from talaria.turns.titles import clean_title
 

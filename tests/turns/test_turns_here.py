@@ -18,7 +18,7 @@ from talaria.core.ids import OwnerId, TurnId
 from talaria.core.messages import Text, UserMessage
 from talaria.core.questions import APPROVE, QuestionDraft, QuestionKind
 from talaria.core.turns import Sender, TurnState
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.store import ClusterStore
 from talaria.testing.clock import FakeClock
 from talaria.turns.intake import StatelessCall

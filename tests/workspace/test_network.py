@@ -16,16 +16,15 @@ import pytest
 
 from support.waiting import until
 from talaria.core.ids import ChatKey, SessionId
-from talaria.net.host_rules import AskHost, HostAnswer, HostRequest
-from talaria.net.settings import NetworkSettings
+from talaria.net.host_rules import AskHost, HostAnswer, HostRequest, NetworkSettings
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.network_holder import find_holder
 from talaria.workspace.places import SessionPlaces, session_places
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
+from talaria.workspace.sandbox.choice import prove
+from talaria.workspace.sandbox.command import ProcessLimits, SandboxCommand, shell
 from talaria.workspace.sandbox.landlock import LandlockSandbox, NoSandbox
-from talaria.workspace.sandbox.port import ProcessLimits, SandboxCommand, shell
 from talaria.workspace.sandbox.process import Completed, open_process, run
-from talaria.workspace.sandbox.proof import prove
 
 SANDBOX = BubblewrapSandbox()
 PATIENT = ProcessLimits(seconds=100)

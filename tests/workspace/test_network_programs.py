@@ -19,13 +19,13 @@ import pytest
 from aiohttp import web
 
 from talaria.core.ids import ChatKey, SessionId
-from talaria.net.settings import NetworkSettings
+from talaria.net.host_rules import NetworkSettings
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.places import SessionPlaces, session_places
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
-from talaria.workspace.sandbox.port import ProcessLimits, SandboxCommand, shell
+from talaria.workspace.sandbox.choice import prove
+from talaria.workspace.sandbox.command import ProcessLimits, SandboxCommand, shell
 from talaria.workspace.sandbox.process import Completed, run
-from talaria.workspace.sandbox.proof import prove
 
 SANDBOX = BubblewrapSandbox()
 PREFIX = Path(os.path.realpath(sys.base_prefix))

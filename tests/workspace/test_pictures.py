@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.pictures import gif, jpeg, lossless_webp, lossy_webp, png, webp
-from talaria.workspace.pictures import Picture, look_at, picture_part
+from talaria.workspace.reading import Picture, look_at, picture_part
 
 MAX_PICTURE_BYTES = 5 * (1 << 20) // 4 * 3
 MAX_SIDE = 8000

@@ -14,7 +14,7 @@ from talaria.core.limits import Limits, LimitSettings
 from talaria.core.units import Size
 from talaria.workspace.folder import Folder
 from talaria.workspace.quota import FolderFull, FolderQuota
-from talaria.workspace.sent_files import drop_old_copies, keep_copy, open_copy, remove_private
+from talaria.workspace.uploads import drop_old_copies, keep_copy, open_copy, remove_private
 
 KEY = ChatKey("agent:main:http:api:one")
 

@@ -8,20 +8,25 @@ match await authorizer.check(actor, Ingress.MESSAGE):
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from enum import StrEnum
-from typing import assert_never
+from typing import TYPE_CHECKING, NewType, assert_never
 
 import msgspec
 
-from talaria.access import pairing
-from talaria.access.pairing import Code, hash_code, new_code, read_code
 from talaria.core.access import (
     EVERY_ROLE,
+    ApprovePairing,
+    CodeHash,
     CodesLocked,
+    CreateInvitation,
     Paired,
     PairingLimits,
+    PairingList,
     PairingOutcome,
     Person,
     RedeemInvitation,
@@ -32,12 +37,166 @@ from talaria.core.access import (
     Role,
     WrongCode,
 )
-from talaria.core.bounded import BoundedDict
 from talaria.core.clock import Clock
+from talaria.core.errors import BadRequest, NotFound, TooManyTries
+from talaria.core.limits import BoundedDict
+from talaria.core.program import program_name
 from talaria.core.turns import Sender
 from talaria.store.store import Pairings
 
+if TYPE_CHECKING:
+    from talaria.store.store import Pairings
+
+
+# -- pairing: codes, what strangers are told, and `PairingAdmin`, with which the operator lets people -----
+
+
 _log = logging.getLogger("talaria.access")
+
+Code = NewType("Code", str)
+
+# Without 0 O 1 I L, which look alike, and U, which spells words.
+ALPHABET = "23456789ABCDEFGHJKMNPQRSTVWXYZ"
+LENGTH = 12  # 58 bits
+_GROUP = 4
+_WRONG_CODE_HINT = "It may be mistyped, used, or expired; `talaria pair list` shows who waits."
+
+
+# -- codes ------------------------------------------------------------------------------------------------
+
+
+def new_code() -> Code:
+    """Return a random code in the form in which it is shown: `K7QD-93MX-4TZA`."""
+    return _group("".join(secrets.choice(ALPHABET) for _ in range(LENGTH)))
+
+
+def read_code(text: str) -> Code | None:
+    """Return the code that a person typed, with any spaces, dashes and case; None if it cannot be a code."""
+    if len(text) > LENGTH * 3 or not text.isascii():
+        return None
+    letters = "".join(text.upper().replace("-", " ").split())
+    if len(letters) != LENGTH or not set(letters) <= set(ALPHABET):
+        return None
+    return _group(letters)
+
+
+def hash_code(code: Code) -> CodeHash:
+    return CodeHash(hashlib.sha256(b"talaria pairing code " + code.encode()).hexdigest())
+
+
+def _group(letters: str) -> Code:
+    return Code("-".join(letters[start : start + _GROUP] for start in range(0, LENGTH, _GROUP)))
+
+
+# -- what strangers are told ------------------------------------------------------------------------------
+
+
+def code_text(code: Code, seconds: float) -> str:
+    minutes = max(1, round(seconds / 60))
+    valid = "one hour" if minutes == 60 else f"{minutes} minutes"
+    return (
+        "I do not know you yet, so I cannot answer.\n\n"
+        f"Your pairing code is {code}\n\n"
+        "Send it to the person who runs this gateway. They let you in with:\n"
+        f"{program_name()} pair approve {code}\n\n"
+        f"The code is valid for {valid}. Once you are let in, write to me again."
+    )
+
+
+def waiting_text() -> str:
+    return (
+        "Your request still waits for approval. After its code has expired, write to me again "
+        "and you get a new one."
+    )
+
+
+def welcome_text() -> str:
+    return "You are in: from now on I answer you. What can I do for you?"
+
+
+# -- the operator's side ----------------------------------------------------------------------------------
+
+
+class Invitation(msgspec.Struct, frozen=True):
+    """The first person who presents `code` is paired. The code is not stored and cannot be shown again."""
+
+    channel: str
+    code: Code
+    expires_at: float
+
+
+class PairingAdmin:
+    """The operator's commands for pairing; the command line and the HTTP API both use them. `channels` are
+    the names of the channels whose people can be paired."""
+
+    def __init__(
+        self, pairings: Pairings, channels: Collection[str], limits: PairingLimits | None = None
+    ) -> None:
+        self._pairings = pairings
+        self._channels = channels
+        self._limits = limits or PairingLimits()
+
+    async def listing(self) -> PairingList:
+        return await self._pairings.listing()
+
+    async def approve(self, text: str) -> Paired:
+        """Pair the person who was given this code.
+
+        Raises `BadRequest` for a text that cannot be a code; it is not counted as a guess. Raises `NotFound`
+        if no open request has the code, and `TooManyTries` after several wrong codes.
+        """
+        code = read_code(text)
+        if code is None:
+            raise BadRequest(
+                "This is no pairing code.",
+                "A code looks like K7QD-93MX-4TZA; the person who wants in sees theirs in the chat.",
+            )
+        admission = await self._pairings.approve(ApprovePairing(hash_code(code), self._limits))
+        match admission:
+            case Paired(person=person):
+                _log.info("%s user %s was paired", person.channel, person.user_id)
+                return admission
+            case WrongCode(tries_left=left):
+                rest = {0: "That was the last try for a while.", 1: "One more try."}
+                tries = rest.get(left, f"{left} more tries.")
+                raise NotFound(f"No request has the code {code}. {tries}", _WRONG_CODE_HINT)
+            case CodesLocked(until=until):
+                at = datetime.fromtimestamp(until).astimezone()
+                raise TooManyTries(
+                    "There were too many wrong codes, so no code is accepted for now.",
+                    f"Try again after {at:%H:%M}, or add the person's id to `allowed` in config.toml.",
+                )
+            case _:
+                assert_never(admission)
+
+    async def revoke(self, channel: str, user_id: str) -> Paired:
+        """End a pairing, from the person's next message on. A running turn goes on. Raises `NotFound`."""
+        paired = await self._pairings.revoke(channel, user_id)
+        if paired is None:
+            raise NotFound(
+                f"Nobody is paired as {user_id} on {channel}.",
+                "`talaria pair list` shows who is; ids in an `allowed` list are removed in config.toml.",
+            )
+        _log.info("%s user %s is not paired any more", channel, user_id)
+        return paired
+
+    async def invite(self, channel: str) -> Invitation:
+        """Create a code for one person to present with `/start CODE`. It replaces the channel's earlier one.
+
+        Raises `BadRequest` for a channel without pairing.
+        """
+        if channel not in self._channels:
+            raise BadRequest(
+                f"There is no channel {channel!r} to invite someone to.",
+                f"Channels with pairing: {', '.join(self._channels) or 'none'}.",
+            )
+        code = new_code()
+        expires_at = await self._pairings.invite(CreateInvitation(channel, hash_code(code), self._limits))
+        return Invitation(channel, code, expires_at)
+
+
+# -- access to the agents ---------------------------------------------------------------------------------
+
 
 LONGEST_NAME = 64
 _LONGEST_ID = 64
@@ -211,7 +370,7 @@ class Authorizer:
             return None
         code = _presented_code(said)
         if code is not None and isinstance(await self._redeem(actor, code), Paired):
-            return pairing.welcome_text()
+            return welcome_text()
         of_channel = self._silence.get((actor.channel, ""), 0.0)
         if self._clock.now() < self._silence.get((actor.channel, actor.user_id), of_channel):
             return None
@@ -248,10 +407,10 @@ class Authorizer:
             case RequestOpened():
                 self._silence[who] = self._clock.now() + self._limits.pause_seconds
                 _log.info("%s user %s asks to be paired", actor.channel, actor.user_id)
-                return pairing.code_text(code, self._limits.code_seconds)
+                return code_text(code, self._limits.code_seconds)
             case RequestPending(may_tell=may_tell, quiet_until=quiet_until):
                 self._silence[who] = quiet_until
-                return pairing.waiting_text() if may_tell else None
+                return waiting_text() if may_tell else None
             case RequestsFull(until=until):
                 self._silence[actor.channel, ""] = until
                 _log.warning("too many strangers write on %s: no more codes for a while", actor.channel)

@@ -20,8 +20,8 @@ from talaria.core.errors import OverBudget
 from talaria.core.ids import SessionId, asking_chat, channel_of
 from talaria.core.ledger import UsageWrite
 from talaria.core.messages import TokenUsage
-from talaria.core.models import Completion
 from talaria.core.problems import Action, Do
+from talaria.core.specs import Completion
 from talaria.core.spending import (
     MILLION,
     MOST_COUNTED,

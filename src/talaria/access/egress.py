@@ -23,7 +23,7 @@ import msgspec
 
 from talaria.core.entries import Entry, Summary, is_from_gateway
 from talaria.core.messages import AssistantMessage, ToolResults, UserMessage
-from talaria.core.wrapped_calls import inner_call
+from talaria.core.tools import inner_call
 
 OPENING_TOOLS = frozenset({"web_fetch"})
 MAX_LINKS = 256  # of one result

@@ -14,9 +14,9 @@ from urllib.parse import unquote
 import msgspec
 
 from talaria.access.settings import PersonSettings
+from talaria.core.access import EVERYTHING, OWNER, PersonId, Reach
 from talaria.core.ids import EPHEMERAL, ChatAddress, ChatKey, channel_of
 from talaria.core.memory import MemoryPlace
-from talaria.core.people import EVERYTHING, OWNER, PersonId, Reach
 from talaria.core.turns import Sender
 
 _CHATS_KEPT: Final = 4096

@@ -10,9 +10,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from talaria.core.ids import ChatAddress, ChatKey
-from talaria.core.setting_marks import Check, Mark, Unset, matching, variable_name
+from talaria.core.settings import Check, Mark, Unset, matching, variable_name
 from talaria.core.spending import from_usd
-from talaria.core.templates import check_template
+from talaria.core.text import check_template
 from talaria.core.units import Size
 
 # For platforms with numeric user ids: `allowed: UserNumbers = ()`.

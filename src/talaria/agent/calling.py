@@ -11,34 +11,33 @@ from typing import NoReturn, assert_never
 
 import msgspec
 
-from talaria.agent.cache_watch import CacheSample, watch
 from talaria.agent.compaction.keeper import ContextKeeper
-from talaria.agent.compaction.sizes import measure, request_weight
+from talaria.agent.compaction.plan import measure, request_weight
 from talaria.agent.context import TurnContext, TurnTools
 from talaria.agent.journal import Journal
-from talaria.agent.warm import AgentBuilder, WarmAgent
+from talaria.agent.warm import AgentBuilder, CacheSample, WarmAgent, watch
 from talaria.core.clock import Clock
 from talaria.core.errors import AnswerTooLarge, ContextTooLong, EndpointResting, ModelError, NoModel
 from talaria.core.events import Delta, FellBack, ReasoningDelta, RefusalDelta, Retrying, ToolCallDelta
 from talaria.core.message_redaction import DeltaRedactor, redact_message
 from talaria.core.messages import TokenUsage
-from talaria.core.models import (
+from talaria.core.problems import Action, Do
+from talaria.core.specs import (
     CallCut,
     CallDelta,
     Completion,
     ModelCall,
     ModelDelta,
+    PinnedSpec,
     TextDelta,
     ThoughtDelta,
+    pin,
 )
-from talaria.core.problems import Action, Do
-from talaria.core.specs import PinnedSpec, pin
 from talaria.core.spending import PlannedCall
 from talaria.models.catalog import ModelChoice
 from talaria.models.failures import FallBack, GiveUp, Retry, RetryState, decide
 from talaria.models.known import NOTHING_KNOWN, Abilities, AbilityLookup, may_think
-from talaria.models.model import Models
-from talaria.models.wire import Wire
+from talaria.models.wire import Models, Wire
 
 _log = logging.getLogger("talaria.agent")
 _ANSWER_AGAIN = Action(Do.ANSWER_AGAIN)

@@ -12,8 +12,8 @@ from talaria.agent.context import TurnContext, TurnTools
 from talaria.core.errors import ModelError
 from talaria.core.hooks import HookRefusal, Hooks
 from talaria.core.messages import ToolCall, ToolOutcome, ToolResult
-from talaria.core.models import Completion
 from talaria.core.questions import Question, QuestionDraft
+from talaria.core.specs import Completion
 from talaria.core.tools import ToolSpec
 from talaria.core.turns import Turn
 

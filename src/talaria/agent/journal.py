@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from talaria.agent.warm import WarmAgent
-from talaria.core.display import PREVIEW_CHARS
 from talaria.core.entries import Entry, EntryBody, Revision
 from talaria.core.errors import SteerWaiting, StoreError
+from talaria.core.events import PREVIEW_CHARS
 from talaria.core.files import RESULT_PATH, SentFile, sent_file_id
 from talaria.core.ids import Fence, SessionId, TurnId
 from talaria.core.ledger import Commit, StepWrite, TurnEnd, TurnRecord, UsageWrite
@@ -26,9 +26,8 @@ from talaria.core.questions import Question
 from talaria.core.specs import PinnedSpec
 from talaria.core.spending import Spent
 from talaria.core.tasks import finish
-from talaria.core.tools import SEND_FILE
+from talaria.core.tools import SEND_FILE, inner_call
 from talaria.core.turns import SIDE_STEP, Step, StepKind, StepState
-from talaria.core.wrapped_calls import inner_call
 from talaria.store.store import Store
 
 

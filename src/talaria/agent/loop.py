@@ -19,9 +19,15 @@ from typing import Any
 from talaria.agent.calling import Caller
 from talaria.agent.context import Steer, TurnContext, TurnTools
 from talaria.agent.journal import Journal
-from talaria.core.display import PREVIEW_CHARS, find_note
 from talaria.core.errors import EmptyAnswer, LimitReached, SteerWaiting
-from talaria.core.events import QuestionAsked, ToolFinished, ToolStarted, UsageReported
+from talaria.core.events import (
+    PREVIEW_CHARS,
+    QuestionAsked,
+    ToolFinished,
+    ToolStarted,
+    UsageReported,
+    find_note,
+)
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import new_question_id
 from talaria.core.ledger import StepWrite, TurnEnd, UsageWrite
@@ -31,10 +37,10 @@ from talaria.core.messages import (
     ToolOutcome,
     ToolResult,
 )
-from talaria.core.models import Completion
 from talaria.core.questions import Question
+from talaria.core.specs import Completion
+from talaria.core.tools import inner_call
 from talaria.core.turns import StepKind, StepState, TurnState
-from talaria.core.wrapped_calls import inner_call
 
 UNKNOWN_OUTCOME = (
     "The gateway was restarted while this call ran: its outcome is unknown. "

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import msgspec
 
-from talaria.core.setting_marks import Check, Mark, Unset
-from talaria.core.suggest import nearest
+from talaria.core.settings import Check, Mark, Unset
+from talaria.core.text import nearest
 
 
 def known_zone(name: str) -> str | None:

@@ -24,14 +24,14 @@ from talaria.core.errors import EmptyAnswer, ModelError, ModelUnavailable, NoMod
 from talaria.core.ids import Fence, OwnerId, SessionId, new_owner_id
 from talaria.core.ledger import SideCharge, StepWrite, UsageWrite
 from talaria.core.messages import Text, UserMessage
-from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta
 from talaria.core.redaction import SecretRegistry
+from talaria.core.specs import CallCut, Completion, ModelCall, ModelDelta
 from talaria.core.spending import PlannedCall
 from talaria.core.tasks import finish
 from talaria.core.turns import SIDE_STEP, StepKind, StepState, Turn
 from talaria.models.catalog import Catalog, ModelChoice
-from talaria.models.model import Models
 from talaria.models.settings import LOCAL
+from talaria.models.wire import Models
 from talaria.observe.metrics import Metrics
 from talaria.store.store import Store
 

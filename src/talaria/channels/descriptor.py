@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from talaria.access.people import People
 from talaria.core.errors import BadRequest
-from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.ids import ChatAddress
+from talaria.core.settings import GatewayPart, Parts, S
 from talaria.gateway import Gateway, OpenChannel
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from talaria.cluster.roles import Roles, SoughtRole, Tenure, channel_role
 from talaria.config.load import read_secrets
 from talaria.config.reload import merge
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import Parts, S
 from talaria.core.redaction import Secret
+from talaria.core.settings import Parts, S
 from talaria.core.tasks import stop, wait_first
 from talaria.gateway import Gateway
 

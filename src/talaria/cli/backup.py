@@ -15,22 +15,21 @@ from talaria.channels.descriptor import connected_files
 from talaria.cli.operations import open_carrier
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.service import ENVIRONMENT
-from talaria.cluster.place_file import find_place
+from talaria.cluster.places import find_place
 from talaria.config.edit import with_database
-from talaria.config.home import Home
+from talaria.config.home import SECRETS_FILE, Home
 from talaria.config.load import held_secrets, load
-from talaria.config.secrets_file import SECRETS_FILE
 from talaria.config.shared_files import KNOWN, examine_shared_files
 from talaria.core.errors import BadRequest, ConfigError, NotFound, TalariaError
 from talaria.core.problems import Severity
+from talaria.core.program import this_version
 from talaria.core.text import clean_line, list_some
 from talaria.core.units import format_size
-from talaria.core.version import this_version
 from talaria.operations.operation import Nothing
 from talaria.operations.status import copy_database
 from talaria.parts import PARTS
 from talaria.store.archive import CONFIG, Manifest, Packing, pack
-from talaria.store.engines import describe_engine, read_places
+from talaria.store.part import describe_engine, read_places
 from talaria.tools.mcp.pins import FOLDER, PINS_FILE
 
 SECRET_FILES = (*connected_files(PARTS), SECRETS_FILE)

@@ -18,8 +18,7 @@ from talaria.cli.home_gateway import connect
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home
 from talaria.core.errors import TalariaError
-from talaria.core.program import spoken
-from talaria.core.version import this_version
+from talaria.core.program import spoken, this_version
 from talaria.models.settings import LOCAL
 from talaria.operations.sessions import ProjectBody, SessionKey, show_session, use_project
 
@@ -151,7 +150,7 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
 
 async def _offer_larger(client: GatewayClient, model: str, usual: str) -> str:
     """Return how a chat with the tiny built-in model gets the larger one, or "" if that is not on offer."""
-    from talaria.models.local.larger import LargerState, offer_sentence
+    from talaria.models.local.downloads import LargerState, offer_sentence
     from talaria.operations.operation import Nothing
     from talaria.operations.status import show_status
 

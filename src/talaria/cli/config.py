@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from talaria.cli.hidden_input import ask_hidden
 from talaria.cli.options import Invocation, group
+from talaria.cli.text import ask_hidden
 from talaria.config import edit
 from talaria.config.decoder import find_hint, is_marked
 from talaria.config.home import Home
@@ -24,7 +24,7 @@ from talaria.config.load import Loaded, held_secrets, load, load_text, read_conf
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError, NotFound
 from talaria.core.program import spoken
-from talaria.core.setting_marks import SECRET_MARKS, KeyPath, Mark
+from talaria.core.settings import SECRET_MARKS, KeyPath, Mark
 from talaria.parts import PARTS
 
 _NEW = """\

@@ -14,10 +14,10 @@ import msgspec
 from talaria.access.authorizer import Authorizer
 from talaria.channels.console.plain import StatusLine
 from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion
-from talaria.cli.hidden_input import ask_hidden, hidden_input
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.operations import open_carrier
 from talaria.cli.options import Group, Invocation, group, run_loop, verb
+from talaria.cli.text import ask_hidden, hidden_input
 from talaria.config.edit import set_keys, write_secret
 from talaria.config.home import Home
 from talaria.config.load import load

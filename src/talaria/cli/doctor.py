@@ -29,18 +29,17 @@ from talaria.cli.home_checks import (
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.model_checks import check_agent
 from talaria.cli.options import Invocation, run_loop, verb
-from talaria.config.home import Home
+from talaria.config.home import Home, home_environ
 from talaria.config.load import Loaded, load
-from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings, settings_type
 from talaria.config.shared_files import examine_shared_files
 from talaria.core.errors import ConfigError, TalariaError
-from talaria.core.gateway_part import Examination, Parts, Status
 from talaria.core.problems import Problem, Severity, problem, run
+from talaria.core.settings import Examination, Parts, Status
 from talaria.core.text import clean, visible_json
-from talaria.jobs.views import JobView
+from talaria.jobs.desk import JobView
 from talaria.parts import PARTS
-from talaria.store.engines import find_rescue
+from talaria.store.part import find_rescue
 
 _COLOURS = {Severity.OK: "green", Severity.WARN: "yellow", Severity.PROBLEM: "red"}
 _NAME_WIDTH = 8

@@ -17,31 +17,30 @@ from talaria.channels.http.part import HTTP
 from talaria.cli.operations import open_records
 from talaria.cli.text import count
 from talaria.cluster.member_checks import ClusterToken, check_members, find_far_trouble, read_boot
-from talaria.config.home import Home
+from talaria.config.home import Home, home_environ
 from talaria.config.plugins import FOLDER, find_plugins
-from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings
 from talaria.core.errors import ConfigError, ForeignDatabase, StoreGone, TalariaError
 from talaria.core.extensions import PluginReport, PluginState
-from talaria.core.gateway_part import Parts, Status
 from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.jobs import MAX_FAILURES, NOWHERE, JobState
 from talaria.core.problems import Problem, end_command, ok, problem, run, shell, warn
+from talaria.core.program import this_version
+from talaria.core.settings import Parts, Status
 from talaria.core.text import clean_line
 from talaria.core.units import format_age, format_size
-from talaria.core.version import this_version
-from talaria.jobs.views import JobView
-from talaria.jobs.zones import agent_zone, is_zone, zone_name
+from talaria.jobs.desk import JobView
+from talaria.jobs.schedules import agent_zone, is_zone, zone_name
 from talaria.operations.jobs import JobQuery, list_jobs
-from talaria.store.engines import (
+from talaria.store.home_lock import HomeLock
+from talaria.store.part import (
     RescuedDatabase,
     describe_engine,
+    find_members,
     find_rescue,
     inspect_database,
     read_jobs,
 )
-from talaria.store.home_lock import HomeLock
-from talaria.store.part import find_members
 from talaria.store.settings import is_file
 
 _PLUGINS = "plug-ins"

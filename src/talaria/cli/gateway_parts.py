@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from talaria.config.home import Home
 from talaria.config.load import Loaded
 from talaria.config.plugins import find_plugins
-from talaria.core.gateway_part import Parts
 from talaria.core.redaction import SecretRegistry
+from talaria.core.settings import Parts
 from talaria.parts import PARTS
 
 

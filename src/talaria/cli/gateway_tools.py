@@ -17,7 +17,6 @@ import msgspec
 
 from talaria.channels.console.gateway_client import GatewayClient, RetryPolicy
 from talaria.cli.sessions import entry_lines
-from talaria.core.display import describe
 from talaria.core.errors import BadRequest
 from talaria.core.events import (
     Cancelled,
@@ -27,11 +26,12 @@ from talaria.core.events import (
     Failed,
     QuestionAsked,
     ToolFinished,
+    describe,
 )
 from talaria.core.ids import is_session_name
 from talaria.core.questions import QuestionKind
 from talaria.core.text import clean
-from talaria.jobs.views import JobView, ProposalView
+from talaria.jobs.desk import JobView, ProposalView
 from talaria.operations.jobs import JobBody, add_job
 from talaria.operations.operation import Operation
 from talaria.operations.sessions import EntriesQuery, read_entries

@@ -20,13 +20,11 @@ from talaria.channels.descriptor import Channel
 from talaria.cli.service import ENVIRONMENT
 from talaria.config.decoder import is_marked
 from talaria.config.edit import write_value
-from talaria.config.home import Home, find_distrust, open_mode
+from talaria.config.home import SECRETS_FILE, Home, find_distrust, open_mode
 from talaria.config.issues import BadConfig, Issue, dotted
 from talaria.config.load import Loaded, secret_files
-from talaria.config.secrets_file import SECRETS_FILE
 from talaria.config.settings import Settings, settings_type
 from talaria.core.errors import ConfigError, TalariaError
-from talaria.core.gateway_part import Parts
 from talaria.core.problems import (
     Action,
     Do,
@@ -40,10 +38,10 @@ from talaria.core.problems import (
     type_key,
     warn,
 )
-from talaria.core.setting_marks import SECRET_MARKS, KeyPath
+from talaria.core.program import this_version
+from talaria.core.settings import SECRET_MARKS, KeyPath, Parts
 from talaria.core.units import format_size
-from talaria.core.version import this_version
-from talaria.store.filesystems import check_filesystem
+from talaria.store.home_lock import check_filesystem
 
 LITTLE_SPACE, NO_SPACE = 1 << 30, 100 << 20
 

@@ -9,8 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient
-from talaria.channels.http.part import HTTP
-from talaria.channels.http.settings import HttpSettings
+from talaria.channels.http.part import HTTP, HttpSettings
 from talaria.channels.http.token import ensure_http_token, find_http_token
 from talaria.cli.gateway_parts import parts_with_plugins
 from talaria.config.home import Home

@@ -11,7 +11,7 @@ from talaria.cli.operations import YES, Verb, add_verbs, ask
 from talaria.cli.options import Invocation, confirm, group
 from talaria.cli.text import columns, when
 from talaria.core.text import clean, clean_line
-from talaria.jobs.views import JobList, JobView, ProposalView, RunList, RunView
+from talaria.jobs.desk import JobList, JobView, ProposalView, RunList, RunView
 from talaria.operations.jobs import (
     JobBody,
     JobChange,

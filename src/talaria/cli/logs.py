@@ -22,7 +22,7 @@ from talaria.cli.options import Invocation, verb
 from talaria.config.home import Home
 from talaria.core.errors import NotFound
 from talaria.core.text import visible_json
-from talaria.observe.lines import Line, as_text, escape
+from talaria.observe.logs import Line, as_text, escape
 
 if TYPE_CHECKING:
     from talaria.gateway import Gateway

@@ -170,7 +170,7 @@ def _describe_crash(error: Exception, invocation: Invocation) -> str:
     text with TALARIA_DEBUG=1."""
     import traceback
 
-    from talaria.observe.lines import escape
+    from talaria.observe.logs import escape
 
     redact = _redactor(invocation)
     trace = redact("".join(traceback.format_exception(error)))
@@ -207,7 +207,7 @@ def _write_crash(trace: str, invocation: Invocation) -> Path | None:
     import time
 
     from talaria.core.errors import TalariaError
-    from talaria.core.version import this_version
+    from talaria.core.program import this_version
     from talaria.core.whole_files import write_new
 
     try:

@@ -15,9 +15,8 @@ from talaria.channels.http.part import HTTP
 from talaria.cli.home_gateway import find_running, running_gateway
 from talaria.cli.options import Invocation, confirm, group, run_loop
 from talaria.cli.text import columns, count, describe_error
-from talaria.config.home import Home
+from talaria.config.home import SECRETS_FILE, Home, home_environ, read_secrets_file, write_secrets_file
 from talaria.config.load import Loaded, load, own_secrets
-from talaria.config.secrets_file import SECRETS_FILE, home_environ, read_secrets_file, write_secrets_file
 from talaria.core.errors import ConfigError, NotFound, TalariaError
 from talaria.core.text import clean, clean_line
 from talaria.observe.metrics import ServerReading

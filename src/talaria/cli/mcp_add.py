@@ -12,14 +12,12 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from talaria.cli.hidden_input import ask_hidden
 from talaria.cli.mcp_keys import is_placeholder, move_keys
 from talaria.cli.mcp_paste import Pasted, PastedInput, PastedServer, is_whole, parse_paste
-from talaria.cli.text import columns
+from talaria.cli.text import ask_hidden, columns
 from talaria.config.edit import check_change, edited, replace_config
-from talaria.config.home import Home
+from talaria.config.home import Home, read_secrets_file, write_secrets_file
 from talaria.config.load import FILE_NAME, load, own_secrets, read_config
-from talaria.config.secrets_file import read_secrets_file, write_secrets_file
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.text import clean_line
 from talaria.parts import PARTS

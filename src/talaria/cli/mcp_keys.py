@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from talaria.cli.mcp_paste import PastedServer
-from talaria.core.api_address import password_of
+from talaria.core.redaction import password_of
 
 _SECRET_NAME = re.compile(
     r"(?:^|[_\-.\s])(?:api[_-]?key|key|token|secret|passw(?:or)?d|pass|pat|credentials?|auth(?:orization)?|"

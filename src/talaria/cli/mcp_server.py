@@ -28,11 +28,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient, GatewayGone
-from talaria.channels.http.settings import HttpSettings
+from talaria.channels.http.part import HttpSettings
 from talaria.cli.gateway_tools import CallPlace, GatewayTool, ToolAnswer, gateway_tools
 from talaria.core.errors import ErrorInfo, TalariaError
-from talaria.core.program import spoken
-from talaria.core.version import this_version
+from talaria.core.program import spoken, this_version
 from talaria.operations.operation import PageQuery
 from talaria.operations.sessions import list_sessions
 from talaria.operations.table import OPERATIONS, Operations

@@ -14,9 +14,8 @@ from talaria.cli.options import Invocation, confirm, group, run_loop
 from talaria.cli.text import columns
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
-from talaria.models.local.downloads import YES_VARIABLE, default_weights, is_yes
+from talaria.models.local.downloads import YES_VARIABLE, choose_built_in, default_weights, is_yes
 from talaria.models.local.fetch import fetch
-from talaria.models.local.larger import choose_built_in
 from talaria.models.local.weights import (
     DEFAULT_MODEL,
     MANIFEST,

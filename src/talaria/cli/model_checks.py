@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from talaria.cli.model_servers import try_model
+from talaria.cli.setup_plan import try_model
 from talaria.config.home import Home
 from talaria.config.issues import dotted
 from talaria.config.settings import Settings
@@ -17,9 +17,8 @@ from talaria.core.errors import ModelRefused, TalariaError
 from talaria.core.problems import Problem, Severity, end_command, ok, problem, shell, type_key, warn
 from talaria.core.spending import FREE, NANO, from_usd, most, price_command, show_usd
 from talaria.models.catalog import Catalog, ModelChoice, fallback_chain
-from talaria.models.discovery import MODEL_LISTS_FILE, ModelLists
+from talaria.models.discovery import MODEL_LISTS_FILE, LoadedModels, ModelLists
 from talaria.models.known import Prices
-from talaria.models.loaded_context import LoadedModels
 from talaria.models.local.local_endpoint import LocalEndpoint, open_local
 from talaria.models.local.runtime import missing_requirement
 from talaria.models.local.weights import FetchStage, describe_model

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from talaria.access.logins import CODE_MARK, CODE_SECONDS, link
+from talaria.access.credentials import CODE_MARK, CODE_SECONDS, link
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home

@@ -15,8 +15,8 @@ import click
 import msgspec
 from msgspec import UNSET, Meta
 
+from talaria.access.authorizer import PairingAdmin
 from talaria.access.callers import HOME_CALLER
-from talaria.access.pairing import PairingAdmin
 from talaria.access.people import People
 from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.descriptor import find_address, pairing_channels
@@ -35,12 +35,11 @@ from talaria.operations.table import OPERATIONS, Operations
 from talaria.parts import PARTS
 from talaria.search.index import open_index
 from talaria.store.home_lock import HomeLock
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.part import StoreScope, find_engine
 from talaria.store.settings import is_file
 from talaria.store.store import Store
-from talaria.turns.deletion import Deletions
-from talaria.turns.lifecycle import SessionLifecycle
+from talaria.turns.lifecycle import Deletions, SessionLifecycle
 from talaria.turns.sending import ChatSender
 from talaria.turns.settings import TurnSettings
 from talaria.workspace.places import ChatFolders

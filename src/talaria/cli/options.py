@@ -152,7 +152,7 @@ def _remember_home(context: click.Context, option: click.Parameter, value: str |
 
 def _show_version(context: click.Context, option: click.Parameter, is_given: bool) -> None:
     if is_given and not context.resilient_parsing:
-        from talaria.core.version import this_version
+        from talaria.core.program import this_version
 
         click.echo(f"talaria {this_version()}")
         context.exit()
@@ -204,7 +204,7 @@ class Group(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            from talaria.core.suggest import nearest
+            from talaria.core.text import nearest
 
             near = nearest(args[0], self.list_commands(ctx), likeness=0.65)
             guess = f" Did you mean `{ctx.command_path} {near}`?" if near else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from talaria.access.pairing import Invitation
+from talaria.access.authorizer import Invitation
 from talaria.channels.descriptor import pairing_channels
 from talaria.cli.operations import Carrier, Verb, add_verbs, ask_each
 from talaria.cli.options import Invocation, group

@@ -12,14 +12,12 @@ import msgspec
 
 from talaria.cli.options import Invocation, group, run_loop
 from talaria.cli.text import columns, when
-from talaria.config.home import Home
+from talaria.config.home import Home, home_environ
 from talaria.config.load import load
 from talaria.config.plugins import FOLDER, PluginSource, find_plugins
-from talaria.config.secrets_file import home_environ
 from talaria.core.errors import NotFound
 from talaria.core.extensions import PluginReport, PluginState
-from talaria.core.suggest import did_you_mean
-from talaria.core.text import clean, visible_json
+from talaria.core.text import clean, did_you_mean, visible_json
 from talaria.parts import PARTS
 
 if TYPE_CHECKING:

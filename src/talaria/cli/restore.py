@@ -16,7 +16,7 @@ import click
 from talaria.cli.backup import SINGLE_FILES, find_secrets, progress
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.store import show_rows
-from talaria.cluster.place_file import find_place
+from talaria.cluster.places import find_place
 from talaria.config.edit import with_database, write_secret
 from talaria.config.home import Home
 from talaria.config.load import load
@@ -24,8 +24,8 @@ from talaria.core.errors import BadRequest, ConfigError, StoreError
 from talaria.core.units import format_size
 from talaria.parts import PARTS
 from talaria.store.archive import CONFIG, DATABASE, FOLDERS, SHARED, Manifest, unpack
-from talaria.store.engines import inspect_database, move_chats
 from talaria.store.home_lock import HomeLock
+from talaria.store.part import inspect_database, move_chats
 from talaria.store.settings import StoreSettings, is_postgres, usable_url
 
 _URL_VARIABLE = "TALARIA_STORE__URL"

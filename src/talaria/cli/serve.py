@@ -22,33 +22,106 @@ from talaria.channels.http.token import ensure_http_token
 from talaria.channels.supervisor import open_channels
 from talaria.cli.gateway_parts import parts_with_plugins
 from talaria.cli.logs import follow_settings, open_audit_log, open_log
-from talaria.cli.model_lines import answers_built_in, model_lines, show_progress
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.text import count
 from talaria.config.home import Home
 from talaria.config.load import Loaded, load
 from talaria.config.settings import Settings
-from talaria.core.errors import ConfigError
+from talaria.core.clock import Clock
+from talaria.core.errors import ConfigError, NoModel
 from talaria.core.extensions import PluginState
 from talaria.core.failpoints import VARIABLE, arm
-from talaria.core.gateway_part import Parts
+from talaria.core.program import spoken, this_version
 from talaria.core.redaction import Secret, SecretRegistry
+from talaria.core.settings import Parts
 from talaria.core.spending import FREE
 from talaria.core.text import clean_line, list_some
-from talaria.core.version import this_version
 from talaria.gateway import Gateway, find_extensions
-from talaria.models.discovery import detect_providers
+from talaria.models.catalog import ModelChoice
+from talaria.models.discovery import DetectedProvider, detect_providers
 from talaria.models.known import Prices
-from talaria.models.local.downloads import NO_MODEL_VARIABLE, YES_VARIABLE
-from talaria.observe.allocator import return_large_blocks
-from talaria.observe.descriptors import raise_descriptor_limit
-from talaria.observe.health import GatewayPhase
+from talaria.models.local.downloads import NO_MODEL_VARIABLE, YES_VARIABLE, WeightsDownloads
+from talaria.models.local.local_endpoint import WeightsMissing
+from talaria.models.local.weights import (
+    DEFAULT_MODEL,
+    FetchProgress,
+    FetchStage,
+    describe_model,
+    find_weights,
+    megabytes,
+)
+from talaria.models.settings import LOCAL
+from talaria.observe.health import GatewayPhase, raise_descriptor_limit, return_large_blocks
 from talaria.observe.logs import LogControl, configure
 from talaria.parts import PARTS
 from talaria.skills.pins import read_status
-from talaria.store.engines import has_room
+from talaria.store.part import has_room
 from talaria.store.settings import is_file
 from talaria.workspace.processes import find_running
+
+# -- the lines about the model in the start banner, and the moving line of a download ---------------------
+
+
+_MOVE_SECONDS = 0.5
+
+
+def answers_built_in(gateway: Gateway) -> bool:
+    """Return whether the built-in model is the default, so that a better one may be offered."""
+    try:
+        return gateway.catalog.default().provider == LOCAL and LOCAL not in gateway.settings.providers
+    except NoModel:
+        return False
+
+
+def model_lines(gateway: Gateway, found: Sequence[DetectedProvider], invocation: Invocation) -> list[str]:
+    """Return one line for a chosen model; for the built-in one its state, and what there is instead."""
+    try:
+        choice = gateway.catalog.default()
+        gateway.providers.wire(choice.provider)
+    except NoModel as error:
+        return [invocation.spoken(f"{error.user_text} {error.hint}")]
+    if not answers_built_in(gateway):
+        return [str(choice)]
+    lines = [f"built-in {choice.model}: {_state(gateway, choice)}"]
+    if (refusal := gateway.local.refusal(choice.model)) is None:
+        lines.append(describe_model(choice.model))
+    elif isinstance(refusal, WeightsMissing):
+        name = "" if choice.model == DEFAULT_MODEL else f" {choice.model}"
+        lines.append(f"get it: {invocation.command_line('model pull')}{name}")
+    else:
+        lines.append(invocation.spoken(refusal.hint))
+    offer = f"(found: {', '.join(map(str, found))})" if found else "(sets a real one)"
+    return [*lines, f"or: {invocation.command_line('setup')}   {offer}"]
+
+
+def _state(gateway: Gateway, choice: ModelChoice) -> str:
+    if (refusal := gateway.local.refusal(choice.model)) is not None:
+        is_fetchable = isinstance(refusal, WeightsMissing)
+        size = megabytes(find_weights(choice.model).size)
+        return f"not here yet ({size} MB)" if is_fetchable else spoken(refusal.user_text)
+    progress = gateway.local.downloads.progress
+    if progress is None or progress.stage is FetchStage.HERE:
+        return "ready"
+    return f"{progress.line()}   (--no-model skips this)"
+
+
+async def show_progress(downloads: WeightsDownloads, clock: Clock, out: TextIO) -> None:
+    """Show the download on a terminal until it ends; the log says how. The cursor stays at the start of the
+    line, so that a log line overwrites it."""
+    while downloads.is_any:
+        out.write(f"\r\033[K  {_moving(downloads.progress)}\r")
+        out.flush()
+        await clock.sleep(_MOVE_SECONDS)
+    out.write("\r\033[K")
+    out.flush()
+
+
+def _moving(progress: FetchProgress | None) -> str:
+    return "" if progress is None else f"{progress.model}: {progress.line()}"
+
+
+# -- `talaria serve`: the gateway in the foreground, from its banner to its drained end -------------------
+
 
 _log = logging.getLogger("talaria.serve")
 AT_ONCE = 130

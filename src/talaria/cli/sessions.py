@@ -12,7 +12,6 @@ from talaria.cli.operations import YES, Carrier, Verb, add_verbs, ask, ask_each
 from talaria.cli.options import Invocation, confirm, group
 from talaria.cli.text import columns, when
 from talaria.config.load import load
-from talaria.core.display import describe_call, describe_file
 from talaria.core.entries import (
     Announcement,
     Entry,
@@ -24,6 +23,7 @@ from talaria.core.entries import (
     SummaryDropped,
     TitleSet,
 )
+from talaria.core.events import describe_call, describe_file
 from talaria.core.files import PRIVATE
 from talaria.core.messages import (
     AssistantMessage,
@@ -37,8 +37,8 @@ from talaria.core.messages import (
     UserMessage,
 )
 from talaria.core.text import clean, clean_line
+from talaria.core.tools import inner_call
 from talaria.core.units import format_size
-from talaria.core.wrapped_calls import inner_call
 from talaria.operations.operation import PageQuery
 from talaria.operations.sessions import (
     DeletedSession,

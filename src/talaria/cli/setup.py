@@ -13,30 +13,35 @@ import click
 import msgspec
 
 from talaria.channels.console.plain import await_with_status
-from talaria.cli.hidden_input import hidden_input
-from talaria.cli.model_servers import is_like_address, read_address, try_model
 from talaria.cli.options import Invocation, run_loop, verb
-from talaria.cli.setup_plan import Candidate, find_candidates, list_models, write
-from talaria.cli.setup_questions import (
+from talaria.cli.setup_plan import (
     DAILY_CAP,
     KNOWN,
+    Candidate,
     ask_address,
     ask_cap,
     ask_choice,
     ask_kept,
     ask_model,
     complete,
+    find_candidates,
+    is_like_address,
+    list_models,
     named_by_address,
+    read_address,
     taken_address,
+    try_model,
+    write,
 )
+from talaria.cli.text import hidden_input
 from talaria.config.issues import BadConfig
 from talaria.config.load import load
 from talaria.config.settings import Settings
-from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable, NoModel, TalariaError
 from talaria.core.program import spoken
+from talaria.core.redaction import ApiAddress
 from talaria.core.spending import FREE, Price
-from talaria.core.suggest import nearest
+from talaria.core.text import nearest
 from talaria.models.catalog import ModelChoice
 from talaria.models.failures import StatusKind, status_kind
 from talaria.models.known import Prices

@@ -7,13 +7,12 @@ from typing import Any
 import click
 import msgspec
 
-from talaria.access.tokens import FreshToken
+from talaria.access.credentials import FreshToken
 from talaria.cli.operations import Verb, add_verbs
 from talaria.cli.options import Invocation, group
 from talaria.cli.text import columns, when
-from talaria.core.access import Role
+from talaria.core.access import NamedToken, Role
 from talaria.core.clock import SystemClock
-from talaria.core.tokens import NamedToken
 from talaria.core.units import parse_duration
 from talaria.operations.access import AddTokenBody, RevokeTokenBody, TokenList
 from talaria.operations.operation import Nothing

@@ -20,8 +20,8 @@ from talaria.cli.home_gateway import running_gateway
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.text import count
 from talaria.cluster.overview import MemberState
-from talaria.core.background import ProcessInfo
 from talaria.core.errors import NotFound
+from talaria.core.shells import ProcessInfo
 from talaria.core.text import clean_line
 from talaria.core.units import format_age, format_size
 from talaria.observe.metrics import EndpointReading

@@ -13,8 +13,7 @@ from talaria.cli.options import Invocation, verb
 from talaria.cli.text import columns, when
 from talaria.core.ids import EPHEMERAL, ChatAddress
 from talaria.core.text import clean_line, cut_to_fit, visible_json
-from talaria.operations.turn_views import ExplainedTurn, TurnLine
-from talaria.operations.turns import TurnKey, TurnQuery, list_turns, show_turn
+from talaria.operations.turns import ExplainedTurn, TurnKey, TurnLine, TurnQuery, list_turns, show_turn
 
 _CHAT_WIDTH, _TEXT_WIDTH = 32, 40
 

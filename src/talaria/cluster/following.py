@@ -17,14 +17,17 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from talaria.cluster.passed_events import (
+from talaria.cluster.signing import (
     ROLE_HEADER,
+    SIGNED_FROM,
     BrokenStream,
+    ClusterKey,
+    PeerAnswer,
+    SignedCall,
     StreamLine,
     decode_line,
     read_lines,
 )
-from talaria.cluster.signing import SIGNED_FROM, ClusterKey, PeerAnswer, SignedCall
 from talaria.core.cluster import Member
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.ids import OwnerId, TurnId

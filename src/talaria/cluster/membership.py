@@ -5,30 +5,106 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
-from talaria.cluster.chat_places import ChatPlaces
-from talaria.cluster.copied_home import refuse_copied_home
 from talaria.cluster.following import PeerClient
 from talaria.cluster.leases import LeaseKeeper
-from talaria.cluster.leash import Leash
 from talaria.cluster.member_checks import ClusterToken, read_boot
-from talaria.cluster.place_file import find_place
-from talaria.cluster.settings import ClusterSettings
+from talaria.cluster.places import ChatPlaces, Leash, find_place, refuse_copied_home
 from talaria.core.clock import Clock, held_until
 from talaria.core.cluster import Here, Member, MemberFigures, Waiting, Wake
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, OwnerId
+from talaria.core.program import this_version
+from talaria.core.settings import Check, Mark, Unset, variable_name, web_address
 from talaria.core.tasks import Tasks, stop
 from talaria.core.turns import Turn
-from talaria.core.version import this_version
 from talaria.store.store import ClusterStore, Store, ThreadOrders
+
+# -- `[cluster]`: several gateways on one PostgreSQL database ---------------------------------------------
+
+
+def _member_address(url: str) -> str | None:
+    return None if not url else web_address(url) and 'an address such as "http://10.0.0.5:8765"'
+
+
+_SHORTEST_LEASE = timedelta(seconds=1)
+_LONGEST_LEASE = timedelta(minutes=10)
+
+
+class ClusterSettings(msgspec.Struct, frozen=True):
+    """Other gateways reach this one at `advertise_url`, with the token in the variable `token_env`. Others
+    go on with the chats of a gateway that was not heard of for the time of `lease`. The chats of a place
+    without a gateway are taken over after `takeover_after`; commands and files there are lost."""
+
+    advertise_url: Annotated[str, Check(_member_address), Unset("http.host and http.port")] = ""
+    token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = "TALARIA_CLUSTER_TOKEN"  # noqa: S105
+    lease: timedelta = timedelta(seconds=10)
+    takeover_after: timedelta = timedelta(minutes=10)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if not _SHORTEST_LEASE <= self.lease <= _LONGEST_LEASE:
+            yield "lease", "is out of range: expected a duration from 1s to 10m."
+        if self.takeover_after < self.lease:
+            yield "takeover_after", "is shorter than cluster.lease: expected a longer duration."
+
+    def find_token(self, environ: Mapping[str, str]) -> str:
+        """Return the token with which gateways prove themselves to each other; empty if there is none."""
+        return environ.get(self.token_env, "").strip()
+
+
+# -- a gateway on a database file, which no other gateway serves: a cluster of one ------------------------
+
+
+class LoneGateway:
+    """Has the methods of `Membership` that turns need, without a row of its own and without renewals.
+
+    The lock of the database proves that all other gateways of the file are dead, so their leases are expired
+    at the first look. A gateway inside a command may share the file, and has no lock (`has_lock` False). Its
+    turns, and those that it finds, are orphans once the lease of their session has expired.
+    """
+
+    here: Final = None
+    has_others: Final = False
+    is_out: Final = False
+    is_draining: Final = False
+
+    def __init__(self, store: Store, clock: Clock, keeper: LeaseKeeper, *, has_lock: bool) -> None:
+        self._store = store
+        self._clock = clock
+        self._keeper = keeper
+        self._must_reclaim = has_lock
+        self.look_seconds = keeper.lease_seconds
+
+    async def find_turns(self) -> Sequence[Waiting]:
+        """Return the turns that other processes left unsettled, oldest first. Raises `StoreError`."""
+        owner = self._keeper.owner
+        if self._must_reclaim:
+            turns = await self._store.reclaim(owner)
+            self._must_reclaim = False
+        else:
+            turns = await self._store.orphans(owner, self._clock.now() - 2 * self._keeper.lease_seconds)
+        return [Waiting(turn) for turn in turns]
+
+    def note_accepted(self, chat_key: ChatKey, *, has_loss: bool) -> None:
+        """Nothing can be lost: all files are here."""
+
+    def wake(self, what: Wake, owner: OwnerId | None = None) -> None:
+        """There is nobody to wake."""
+
+    async def drain(self) -> None:
+        """There is nobody to announce it to."""
+
+
+# -- this gateway as a member of a cluster ----------------------------------------------------------------
+
 
 _log = logging.getLogger("talaria.cluster")
 _LEAVE_SECONDS = 5.0

@@ -16,17 +16,17 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 import msgspec
 
 from talaria.config.issues import IssueCollector, Override, dotted, quoted
-from talaria.core.gateway_part import Parts
-from talaria.core.setting_marks import (
+from talaria.core.settings import (
     SECRET_MARKS,
     Check,
     CheckedSettings,
     KeyPath,
     Mark,
+    Parts,
     is_secret_key,
     template_variables,
 )
-from talaria.core.suggest import did_you_mean
+from talaria.core.text import did_you_mean
 from talaria.core.units import DURATION_FORMS, SIZE_FORMS, Size, parse_duration, parse_size
 from talaria.tools.part import ToolPart
 

@@ -19,11 +19,10 @@ from talaria.config.decoder import find_hint, known_keys, read_text, values_of
 from talaria.config.issues import BadConfig, Issue, dotted, key_lines, read_overrides
 from talaria.config.load import FILE_NAME, Loaded, load_text, read_config
 from talaria.config.settings import Settings, settings_type
-from talaria.core.api_address import hide_passwords
 from talaria.core.errors import BadRequest, ConfigError
-from talaria.core.gateway_part import Parts
-from talaria.core.setting_marks import KeyPath, Unset, holds_secret
-from talaria.core.suggest import nearest
+from talaria.core.redaction import hide_passwords
+from talaria.core.settings import KeyPath, Parts, Unset, holds_secret
+from talaria.core.text import nearest
 from talaria.core.units import Size, format_duration, write_size
 from talaria.core.whole_files import replace_file
 

@@ -19,10 +19,9 @@ import msgspec
 
 from talaria.core.errors import ConfigError
 from talaria.core.problems import Action, Do, Problem, Severity
-from talaria.core.setting_marks import KeyPath
-from talaria.core.suggest import nearest
-from talaria.core.text import cut, list_some
-from talaria.observe.lines import escape
+from talaria.core.settings import KeyPath
+from talaria.core.text import cut, list_some, nearest
+from talaria.observe.logs import escape
 
 if TYPE_CHECKING:
     from talaria.config.settings import Settings

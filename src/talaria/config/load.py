@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from talaria.config.decoder import SettingsDecoder, SettingValue, values_of
-from talaria.config.home import Home, check_trusted, open_mode
+from talaria.config.home import Home, check_trusted, home_environ, open_mode
 from talaria.config.issues import (
     Issue,
     IssueCollector,
@@ -23,15 +23,12 @@ from talaria.config.issues import (
     quoted,
     read_overrides,
 )
-from talaria.config.secrets_file import home_environ
 from talaria.config.settings import Settings, settings_type
-from talaria.core.api_address import ApiAddress, password_of
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import Parts
 from talaria.core.problems import Action, Do, Severity
-from talaria.core.redaction import Secret
-from talaria.core.setting_marks import KeyPath, Mark, holds_secret, template_variables
-from talaria.core.suggest import did_you_mean, nearest
+from talaria.core.redaction import ApiAddress, Secret, password_of
+from talaria.core.settings import KeyPath, Mark, Parts, holds_secret, template_variables
+from talaria.core.text import did_you_mean, nearest
 from talaria.models.known import Prices
 from talaria.models.local.weights import MANIFEST
 from talaria.models.settings import LOCAL, PRESETS, SCRIPTED

@@ -25,7 +25,7 @@ from talaria.config.home import Home, find_distrust
 from talaria.config.issues import BadConfig, IssueCollector, dotted
 from talaria.core.errors import ConfigError
 from talaria.core.problems import Problem, run
-from talaria.core.setting_marks import Check, KeyPath, matching
+from talaria.core.settings import Check, KeyPath, matching
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -11,15 +11,14 @@ from pathlib import Path
 import msgspec
 
 from talaria.config.decoder import hints_of, is_marked
+from talaria.config.home import SECRETS_FILE
 from talaria.config.issues import dotted
 from talaria.config.load import FILE_NAME, load
-from talaria.config.secrets_file import SECRETS_FILE
 from talaria.config.settings import Settings
 from talaria.core.clock import Clock
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.redaction import SecretRegistry
-from talaria.core.setting_marks import KeyPath, Mark
+from talaria.core.settings import GatewayPart, KeyPath, Mark, Parts, S
 from talaria.core.whole_files import Stamp, stamp_of
 
 _log = logging.getLogger("talaria.config")

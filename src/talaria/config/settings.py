@@ -10,11 +10,10 @@ import msgspec
 
 from talaria.access.settings import BudgetSettings, HookName, PersonName, PersonSettings, WebhookSettings
 from talaria.agent.settings import AgentSettings, ContextSettings
-from talaria.cluster.settings import ClusterSettings
+from talaria.cluster.membership import ClusterSettings
 from talaria.config.plugins import PLUGIN_TABLES, PluginName, read_table
-from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.limits import LimitSettings
-from talaria.core.setting_marks import KeyPath, Mark
+from talaria.core.settings import GatewayPart, KeyPath, Mark, Parts, S
 from talaria.jobs.settings import JobSettings
 from talaria.models.known import Abilities, PriceSettings
 from talaria.models.settings import (
@@ -25,9 +24,9 @@ from talaria.models.settings import (
     ProviderName,
     ProviderSettings,
 )
-from talaria.net.settings import NetworkSettings
-from talaria.observe.settings import LogSettings
-from talaria.pool.settings import PoolSettings
+from talaria.net.host_rules import NetworkSettings
+from talaria.observe.logs import LogSettings
+from talaria.pool.policy import PoolSettings
 from talaria.store.settings import StoreSettings
 from talaria.tools.settings import ToolSettings
 from talaria.turns.settings import DeliverySettings, RetentionSettings, SessionSettings, ShutdownSettings

@@ -1,15 +1,14 @@
-"""Roles; and pairing: people who were let in, people who ask to be, and what strangers can cause at most.
-
-The store has the hash of a code only, so a copy of the database lets nobody in. All times are of the store's
-clock.
-"""
+"""People and programs: pairing codes, pairings, roles, tokens, and who is the same person. Pure."""
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Final, NewType
 
 import msgspec
+
+from talaria.core.ids import ChatKey
 
 CodeHash = NewType("CodeHash", str)
 
@@ -153,3 +152,57 @@ class CodesLocked(msgspec.Struct, frozen=True):
 
 
 PairingOutcome = Paired | WrongCode | CodesLocked
+
+
+# -- tokens with a name and a role, for programs that call the HTTP API -----------------------------------
+# The store has the hash of a token only, so a copy of the database lets no caller in. All times are of the
+# store's clock.
+
+
+TokenHash = NewType("TokenHash", str)
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,40}")
+
+
+def is_token_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+class NamedToken(msgspec.Struct, frozen=True):
+    """A token without its secret. `used_at` is its last use, to the hour; None if it was never used."""
+
+    name: str
+    role: Role
+    created_at: float
+    expires_at: float | None = None
+    used_at: float | None = None
+
+    def has_expired(self, now: float) -> bool:
+        return self.expires_at is not None and now >= self.expires_at
+
+
+class AddToken(msgspec.Struct, frozen=True):
+    """Let the token with this hash in. An expired token of the same name is replaced."""
+
+    name: str
+    role: Role
+    hash: TokenHash
+    seconds: float | None = None
+
+
+# -- people as tools, search and jobs see them: who somebody is, and which chats may be seen --------------
+
+
+PersonId = NewType("PersonId", str)
+OWNER: Final = PersonId("owner")
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """The chats that may be seen: every chat, if `roots` is None, else these and their threads."""
+
+    roots: tuple[ChatKey, ...] | None = ()
+
+    def includes(self, key: ChatKey) -> bool:
+        return self.roots is None or any(key == root or key.startswith(f"{root}:") for root in self.roots)
+
+
+EVERYTHING: Final = Reach(None)

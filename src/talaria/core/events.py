@@ -1,7 +1,9 @@
-"""The events of a turn. The tag is the event's name on every channel."""
+"""The events of a turn, and how each reads as one line for people."""
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from typing import get_args
 
 import msgspec
@@ -12,7 +14,8 @@ from talaria.core.files import SentFile
 from talaria.core.ids import QuestionId
 from talaria.core.messages import TokenUsage, ToolOutcome
 from talaria.core.questions import Question, QuestionKind, Span
-from talaria.core.units import format_wait
+from talaria.core.text import clean, clean_line
+from talaria.core.units import format_size, format_wait
 
 
 class Queued(msgspec.Struct, frozen=True, tag="queued"):
@@ -194,3 +197,124 @@ Event = (
 FINAL_EVENTS = (Done, Failed, Cancelled)
 EVENT_KINDS: dict[str, type] = {str(kind.__struct_config__.tag): kind for kind in reversed(get_args(Event))}
 EVENT_NAMES: dict[type, str] = {kind: name for name, kind in EVENT_KINDS.items()} | {RefusalDelta: "delta"}
+
+
+# -- events, tool calls, their output and sent files as text that is safe to display ----------------------
+
+
+_NOTE = re.compile(r"(?:\A|\n)\[((?:Exit code|Ended) [^\n]{1,400})\]\s*\Z")
+_NOTE_CHARS = 500
+_TELLING = ("path", "command", "url", "query", "pattern", "task", "action", "question")
+_MAX_ARGUMENTS = 1 << 20
+_LONGEST = 72  # of a tool's name, and of the argument behind it
+PREVIEW_CHARS = 200  # of a result that is shown beside its call
+
+
+def find_note(result: str) -> str:
+    """Return how a command ended, which is the last line of the result of `terminal`; empty for others."""
+    found = _NOTE.search(result[-_NOTE_CHARS:])
+    return clean_line(found[1]) if found else ""
+
+
+def is_failure(note: str) -> bool:
+    """Return whether a note tells of a command that failed."""
+    return bool(note) and not note.startswith("Exit code 0.")
+
+
+class OutputTail:
+    """The last lines of a program's output, as they stand on its screen: a carriage return begins its line
+    anew. All of it is bounded."""
+
+    def __init__(self, rows: int, width: int = 200) -> None:
+        self._width = width
+        self._lines: deque[str] = deque(maxlen=rows)
+        self._unfinished = ""
+        self._count = 0
+
+    @property
+    def total(self) -> int:
+        """How many lines there were, with the one that is not finished."""
+        return self._count + bool(self._shown(self._unfinished))
+
+    def add(self, text: str) -> None:
+        *lines, rest = (self._unfinished + text).split("\n")
+        self._count += len(lines)
+        self._lines.extend(map(self._shown, lines))
+        self._unfinished = rest[-self._width * 4 :]
+
+    def _shown(self, line: str) -> str:
+        return clean(line.rstrip("\r").rpartition("\r")[2])[: self._width]
+
+    def lines(self) -> list[str]:
+        """Return the last lines, with the one that is not finished."""
+        last = self._shown(self._unfinished)
+        return [*self._lines, *([last] if last else [])]
+
+    def last(self) -> str:
+        """Return the last line that is not blank."""
+        return next((line for line in reversed(self.lines()) if line.strip()), "")
+
+
+def describe(event: Event) -> str:
+    """Return what an event says to a person who follows the turn; empty for an event without its own words.
+
+    A question and an error have several lines. For a call that has ended, this is the outcome alone.
+    """
+    text = ""
+    match event:
+        case Queued(ahead=ahead, waits_for=waits_for) if ahead or waits_for:
+            text = clean_line(waits_for or f"{ahead} messages of this chat come first.")
+        case ToolStarted(name=name, arguments=arguments):
+            text = f"⚙ {describe_call(name, arguments)}"
+        case ToolFinished():
+            text = _describe_outcome(event)
+        case QuestionAsked(text=question, choices=choices):
+            numbered = (f"  {number}. {choice}" for number, choice in enumerate(choices, 1))
+            text = clean("\n".join([f"? {question}", *numbered]))
+        case Retrying(reason=reason, seconds=seconds):
+            text = clean_line(f"↻ {reason} Trying again in {seconds:.0f} s …", 200)
+        case FellBack(reason=reason, model=model):
+            text = clean_line(f"↪ {reason} Asking {model} instead.", 200)
+        case ModelLoading():
+            text = event.sentence()
+        case Failed(error=error):
+            text = describe_error(error)
+        case Cancelled():
+            text = "(cancelled)"
+    return text
+
+
+def describe_error(error: ErrorInfo) -> str:
+    """Return `✗ what and why`, and the hint on a line of its own."""
+    hint = f"\n  {clean(error.hint)}" if error.hint else ""
+    return f"✗ {clean(error.message)}{hint}"
+
+
+def _describe_outcome(event: ToolFinished) -> str:
+    if event.outcome is not ToolOutcome.OK:
+        first = clean_line(event.preview.strip().partition("\n")[0].removeprefix("Error: "), 100)
+        return f"{event.outcome.value}: {first}" if first else event.outcome.value
+    if not event.note:
+        return "ok"
+    # How a command ended, without what else its note tells, to stand within a line.
+    ended = clean_line(event.note).partition(". ")[0].rstrip(".")
+    return ended[0].lower() + ended[1:] if ended.startswith(("Exit code", "Ended")) else ended
+
+
+def describe_file(file: SentFile, place: str) -> str:
+    """Return a sent file as one line, with the place where it is."""
+    return f"⇩ {clean_line(file.name, _LONGEST)}, {format_size(file.size)}: {clean(place)}"
+
+
+def describe_call(name: str, arguments: str) -> str:
+    """Return a tool call as one line: its name and its most telling argument. Arguments that are no JSON, or
+    very long, are shown as the model wrote them."""
+    try:
+        fields = msgspec.json.decode(arguments if len(arguments) <= _MAX_ARGUMENTS else "")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        fields = None
+    if isinstance(fields, dict):
+        texts = {key: value for key, value in fields.items() if isinstance(value, str) and value}
+        telling = (key for key in (*_TELLING, *texts) if key in texts)
+        arguments = texts.get(next(telling, ""), "")
+    return f"{clean_line(name, _LONGEST)} {clean_line(arguments, _LONGEST)}".rstrip()

@@ -13,7 +13,7 @@ import msgspec
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.messages import TokenUsage, ToolCall, ToolOutcome, ToolResult
-from talaria.core.models import Completion
+from talaria.core.specs import Completion
 from talaria.core.turns import Sender, Turn, TurnState
 
 

@@ -8,24 +8,73 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from talaria.core.cluster import AbsentPlace, Here
 from talaria.core.delivery import Button, OutboxRow
-from talaria.core.entries import Entry, EntryBody, Hidden, Revision
+from talaria.core.entries import Announcement, Entry, EntryBody, Hidden, Revision
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.files import SentFile, SentItem
-from talaria.core.ids import Fence, JobId, OwnerId, SessionId, TurnId
+from talaria.core.ids import ChatAddress, ChatKey, Fence, JobId, OwnerId, SessionId, TurnId
 from talaria.core.jobs import SlotClaim
-from talaria.core.messages import TokenUsage, ToolResult, UserMessage
+from talaria.core.messages import AssistantMessage, TokenUsage, ToolResult, UserMessage
 from talaria.core.questions import Question
-from talaria.core.responses import ChainPlace, NewResponse
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec
 from talaria.core.spending import Spent
-from talaria.core.turns import Inbound, Step, StepKind, StepState, Turn, TurnState
+from talaria.core.turns import Inbound, ReplyPlace, Sender, Step, StepKind, StepState, Turn, TurnState
+
+# -- stored responses: the answers of `/v1/responses` that a caller can fetch, continue and delete --------
+# A response is a turn of a *chain*: a session of the caller's that has no tools of the gateway. Its input
+# is the entries of the log from `first_seq` to `last_seq`, its output is the entry behind them. A response
+# that continues the last one of a chain is appended to it. Every other one gets a chain of its own, a
+# branch, which begins with a copy of the log up to the response that it continues.
+
+
+class ChainPlace(msgspec.Struct, frozen=True):
+    """A place in a chain: behind the entry `seq`, the last one of the response `turn_id`."""
+
+    turn_id: TurnId
+    session_id: SessionId
+    chat_key: ChatKey
+    seq: int
+    is_head: bool
+
+
+class NewResponse(msgspec.Struct, frozen=True):
+    """A response to store with its turn. `request` is JSON: what the answer repeats of the request."""
+
+    request: str
+    previous: TurnId | None = None
+
+
+class StoredResponse(msgspec.Struct, frozen=True):
+    """A stored response. `output` is None while there is no answer. `head` is the last entry of its chain."""
+
+    turn: Turn
+    request: str
+    previous: TurnId | None
+    first_seq: int
+    last_seq: int
+    head: int
+    output: Entry | None = None
+
+    @property
+    def answer(self) -> AssistantMessage | None:
+        body = self.output.body if self.output is not None else None
+        return body if isinstance(body, AssistantMessage) else None
+
+    @property
+    def place(self) -> ChainPlace:
+        """The place behind this response."""
+        end = self.last_seq if self.output is None else self.output.seq
+        return ChainPlace(self.turn.id, self.turn.session_id, self.turn.chat_key, end, end == self.head)
+
+
+# -- the orders that the store runs, each in one transaction, and their results ---------------------------
+
 
 # -- accepting --------------------------------------------------------------------------------------------
 
@@ -418,3 +467,116 @@ class StoreStats(msgspec.Struct, frozen=True):
     trouble: str = ""
     unsent: dict[str, int] = {}
     trouble_type: str = ""
+
+
+# -- messages to a chat outside of its turns: of `talaria send`, of a tool, of a job ----------------------
+# A sent message is a turn that is done when it is written: its reply is the message. So it has a key
+# against repeats, it is owed and delivered like every reply, `talaria why` tells of it, and it is forgotten
+# like one.
+
+
+SENT_TURN: Final = "(sent)"
+"""The `command` of a turn that is a sent message. Nobody can type it."""
+
+KEY_SECONDS: Final = 30 * 86_400.0
+
+
+class ChatMessage(msgspec.Struct, frozen=True):
+    """A message for a chat. `files` are paths in the chat's folder. A second message of the sender with the
+    same `key` is the same message, for 30 days. `is_untrusted`: it has content from outside. `place` is the
+    chat's, if it is known. `claim` is the slot of a reminder, which the message settles."""
+
+    chat_key: ChatKey
+    text: str
+    sender: Sender
+    files: tuple[str, ...] = ()
+    key: str | None = None
+    is_untrusted: bool = False
+    place: ReplyPlace | None = None
+    claim: SlotClaim | None = None
+
+
+class SendMessage(msgspec.Struct, frozen=True):
+    """Write a message to a chat. Durable.
+
+    - `key` is unique within `scope`. If it was used within `key_ttl` seconds, the turn of that message is
+      returned; `IdempotencyConflict` is raised if `digest` differs.
+    - With `address` the store writes outbox rows: the text, then `files`. A chat without one fetches the
+      message with its log.
+    - `entry` is appended to the log of the chat's current session, at once or, while a turn of it runs or
+      waits, by `Store.announce` after that turn. `fresh` is made if the chat has no session.
+    - With `claim` the same transaction settles that slot. Raises `StaleFence` if the claim is void.
+    """
+
+    turn_id: TurnId
+    chat_key: ChatKey
+    sender: Sender
+    entry: Announcement
+    fresh: Fresh
+    address: str | None = None
+    files: tuple[SentFile, ...] = ()
+    key: str | None = None
+    scope: str = ""
+    digest: str = ""
+    key_ttl: float = KEY_SECONDS
+    claim: SlotClaim | None = None
+
+
+class SentTurn(msgspec.Struct, frozen=True):
+    """The turn of a sent message. `is_logged`: the session's log has it already."""
+
+    turn: Turn
+    is_duplicate: bool = False
+    is_logged: bool = False
+
+
+class MessageSender(Protocol):
+    """Sends messages to chats outside of their turns."""
+
+    def read_chat(self, name: str) -> ChatAddress:
+        """Return the chat of a key or a name, whether it exists or not. Raises `BadRequest`."""
+        ...
+
+    async def find_chat(self, name: str) -> ChatKey:
+        """Return the chat that a person means. Raises `NotFound` and `BadRequest`."""
+        ...
+
+    async def send(self, message: ChatMessage) -> SentTurn:
+        """Write the message and return its turn. Durable when it returns."""
+        ...
+
+
+# -- the history of one turn, for people who ask what happened; and the progress of forgetting turns ------
+
+
+class StepUsage(msgspec.Struct, frozen=True):
+    """The usage of the calls of one model at step `n`; `at` is when the first was recorded. The usage of
+    `estimated` of the calls is an estimate. `cost` is None if a price is not known."""
+
+    n: int
+    provider: str
+    model: str
+    calls: int
+    tokens: TokenUsage
+    at: float
+    cost: int | None = None
+    estimated: int = 0
+
+
+class TurnHistory(msgspec.Struct, frozen=True):
+    """A turn's record with more detail. `ahead` is how many turns of its session were unsettled when it was
+    accepted. `begun_at` and `begun_by` are those of its latest attempt; an owner is one process."""
+
+    record: TurnRecord
+    usage: tuple[StepUsage, ...] = ()
+    ahead: int = 0
+    begun_at: float | None = None
+    begun_by: OwnerId = OwnerId("")
+
+
+class PruneProgress(msgspec.Struct, frozen=True):
+    """The result of one batch of forgetting: how many turns were forgotten, and the position to go on from;
+    None when no more are left."""
+
+    position: int | None
+    turns: int

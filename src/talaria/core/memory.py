@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from talaria.core.access import PersonId
 from talaria.core.ids import SessionId, TurnId
-from talaria.core.people import PersonId
 
 FAMILY = "memory"  # in `tools.enabled`
 

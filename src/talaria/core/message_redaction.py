@@ -19,8 +19,8 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import CallDelta, ModelDelta, TextDelta, ThoughtDelta
 from talaria.core.redaction import Redactor
+from talaria.core.specs import CallDelta, ModelDelta, TextDelta, ThoughtDelta
 
 M = TypeVar("M", bound=Message)
 _TEXTS = (TextDelta, ThoughtDelta)

@@ -7,7 +7,11 @@ so it does not matter where a stream was split. The rest of an escape sequence i
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final
+
+import msgspec
 
 # Classes of characters, for the brackets of a regular expression.
 CONTROLS = "\x00-\x08\x0b-\x1f\x7f"  # without tab and line feed
@@ -111,3 +115,173 @@ def cut_middle(text: str, longest: int) -> str:
 def list_some(names: Sequence[str], most: int) -> str:
     """Return the names with commas between them, and an ellipsis for those after the first `most`."""
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+# -- plain text out of what programs write for a terminal -------------------------------------------------
+
+
+# Sequences by their kind: control (colours, cursor), strings (titles, links, clipboard), all others.
+_SEQUENCE = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]"
+    rb"|\x1b\][^\x07\x1b]*+(?:\x07|\x1b\\)"
+    rb"|\x1b[PX^_][^\x1b]*+\x1b\\"
+    rb"|\x1b(?![\]PX^_\[])[ -/]*[0-~]"
+)
+_UNFINISHED = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*+\x1b?|[PX^_][^\x1b]*+\x1b?|[ -/]*)\Z")
+_EIGHT_BIT = re.compile(rb"\xc2[\x80-\x9f]")  # the control characters above 127, as UTF-8
+_CONTROLS = bytes({*range(32), 127} - {*b"\t\n\r"})
+_MAX_CARRIED = 4096
+_OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\n])")
+_BROKEN = re.compile("\ufffd{4,}")
+
+
+class EscapeFilter:
+    """Removes escape sequences and control characters from bytes that come in pieces.
+
+    Tabs, line ends and carriage returns stay; `\\r\\n` becomes `\\n`. Text of any length between the pieces
+    is passed on at once, but for the beginning of a sequence, of which a bounded part is kept back.
+    """
+
+    __slots__ = ("_carried",)
+
+    def __init__(self) -> None:
+        self._carried = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """Return the plain bytes of the next piece."""
+        data = self._carried + piece if self._carried else piece
+        self._carried = b""
+        if b"\x1b" in data:
+            data = _SEQUENCE.sub(b"", data)
+            unfinished = _UNFINISHED.search(data, max(0, len(data) - _MAX_CARRIED))
+            if unfinished is not None:
+                data, self._carried = data[: unfinished.start()], unfinished[0]
+        if not self._carried and data.endswith((b"\r", b"\xc2")):
+            data, self._carried = data[:-1], data[-1:]
+        return _clean(data)
+
+    def end(self) -> bytes:
+        """Return what was kept back and turned out to be text."""
+        data, self._carried = self._carried, b""
+        return _clean(data)
+
+
+def _clean(data: bytes) -> bytes:
+    if b"\xc2" in data:
+        data = _EIGHT_BIT.sub(b"", data)
+    return data.translate(None, _CONTROLS).replace(b"\r\n", b"\n")
+
+
+def readable(text: str) -> str:
+    """Return decoded output as a reader of a terminal would see it: a line that a program wrote over (a
+    progress bar) is shown as it was last, and a run of bytes that are no text by their number."""
+    if "\r" in text:
+        text = _OVERWRITTEN.sub("", text).replace("\r", "")
+    if "\ufffd" in text:
+        text = _BROKEN.sub(lambda found: f"[{len(found[0])} bytes that are no text]", text)
+    return text
+
+
+# -- texts with places that a JSON document fills ---------------------------------------------------------
+# Pure.
+#
+#     Deploy {body[action]} of {body[repository][name]}
+#
+# A place is `{body}`, `{body[KEY]…}` with keys or list indexes, or one of the names that the caller has.
+# `{{` and `}}` are braces. There is nothing else: no attributes, no formats, no calls. So a document cannot
+# reach anything but itself, and what it fills in is bounded.
+
+
+MAX_TEMPLATE: Final = 8_000  # characters
+MAX_PLACES: Final = 50
+MAX_VALUE: Final = 4_000  # characters of one value
+MAX_FILLED: Final = 32_000  # characters of the whole text
+NOTHING: Final = "(nothing)"
+_BODY: Final = "body"
+_PART: Final = re.compile(
+    r"(?P<plain>[^{}]+)|(?P<brace>\{\{|\}\})|\{(?P<name>[a-z]+)(?P<path>(?:\[[^\[\]{}]{1,100}\])*)\}"
+)
+
+
+def check_template(text: str, names: tuple[str, ...]) -> str | None:
+    """Return what was expected instead of a text that is no template; None if it is one."""
+    expected = f"a text with places such as {{body[key]}}, {', '.join(f'{{{name}}}' for name in names)}"
+    if len(text) > MAX_TEMPLATE:
+        return f"at most {MAX_TEMPLATE:,} characters"
+    try:
+        places = [name for name, _ in _places(text) if name]
+    except ValueError:
+        return f"{expected}; a brace of the text itself is written twice"
+    if len(places) > MAX_PLACES:
+        return f"at most {MAX_PLACES} places"
+    return None if set(places) <= {_BODY, *names} else expected
+
+
+def fill_template(
+    text: str, body: Any, names: Mapping[str, str], quote: Callable[[str], str] = lambda value: value
+) -> str:
+    """Return the text with every place filled by a value that `quote` has seen. A value that the document
+    does not have is `NOTHING`. Long values are cut, and so is the whole."""
+    filled, left = list[str](), MAX_FILLED
+    for name, part in _places(text):
+        piece = part if not name else quote(_cut(_show(names.get(name, body), part, name)))
+        filled.append(piece[:left])
+        left -= len(piece)
+        if left <= 0:
+            filled.append("…")
+            break
+    return "".join(filled)
+
+
+def _places(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a template: an empty name and a text, or the name of a place and its path."""
+    at = 0
+    while at < len(text):
+        if (found := _PART.match(text, at)) is None:
+            raise ValueError(f"no template: {text[at : at + 20]!r}")
+        at = found.end()
+        if found["name"]:
+            yield found["name"], found["path"]
+        else:
+            yield "", found["plain"] or found["brace"][0]
+
+
+def _show(value: Any, path: str, name: str) -> str:
+    if name != _BODY:
+        return str(value)
+    for key in re.findall(r"\[([^\[\]]+)\]", path):
+        if isinstance(value, dict):
+            value = value.get(key)
+        elif isinstance(value, list) and key.isascii() and key.isdigit() and len(key) < 7:
+            value = value[int(key)] if int(key) < len(value) else None
+        else:
+            value = None
+    if value is None:
+        return NOTHING
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= MAX_VALUE else f"{value[:MAX_VALUE]}… ({len(value) - MAX_VALUE:,} more)"
+
+
+# -- suggestions for mistyped names -----------------------------------------------------------------------
+
+
+_LONGEST_NAME = 100  # comparing costs the product of both lengths
+
+
+def nearest(name: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the known name that `name` was probably meant to be, ignoring case; None if none is close.
+
+    `likeness` is how close it has to be, from 0 to 1: among short names many are a little alike.
+    """
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    found = get_close_matches(name[:_LONGEST_NAME].lower(), by_lower, n=1, cutoff=likeness)
+    return by_lower[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return a hint that names the nearest known name, or `otherwise` if none is close."""
+    found = nearest(name, known)
+    return f"Did you mean {found}?" if found else otherwise

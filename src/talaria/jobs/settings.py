@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from talaria.core.setting_marks import Check, Mark, Unset
+from talaria.core.settings import Check, Mark, Unset
 from talaria.core.units import DURATION_FORMS, parse_duration
 
 MAX_TEXT = 8000  # characters of a job's text

@@ -17,10 +17,10 @@ import msgspec
 
 from talaria.access.people import People, place_of
 from talaria.agent.warm import WarmAgent
-from talaria.core.bounded import BoundedDict
 from talaria.core.entries import MEMORY_NOTE, MEMORY_TOOL, Entry, Note, SpecSet, hidden_seqs
 from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatKey, SessionId, asking_chat
+from talaria.core.limits import BoundedDict
 from talaria.core.memory import FAMILY, MemoryPlace, TurnMemory
 from talaria.core.messages import Message, ToolOutcome, ToolResults, UserMessage
 from talaria.core.shown import ShownLog

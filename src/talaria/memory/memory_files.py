@@ -20,11 +20,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from talaria.core.bounded import BoundedDict
+from talaria.core.access import OWNER
 from talaria.core.errors import ToolError
 from talaria.core.failpoints import Failpoint, hit
+from talaria.core.limits import BoundedDict
 from talaria.core.memory import MemoryPage, MemoryPlace, PageContent
-from talaria.core.people import OWNER
 from talaria.core.whole_files import lock_file, sync, write_new
 from talaria.memory.pages import Edited, body, page_digest
 

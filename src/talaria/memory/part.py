@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
-from talaria.core.gateway_part import Examination
 from talaria.core.memory import FAMILY
 from talaria.core.problems import Problem, ok, warn
+from talaria.core.settings import Examination
 from talaria.tools.part import ToolScope, family
 from talaria.tools.settings import ToolSettings
 

@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from talaria.access.people import People, place_of
-from talaria.core.bounded import BoundedDict
 from talaria.core.clock import Clock
 from talaria.core.errors import TalariaError, ToolError
+from talaria.core.limits import BoundedDict
 from talaria.core.memory import (
     FAMILY,
     AddFact,

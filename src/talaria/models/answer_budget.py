@@ -13,8 +13,8 @@ import msgspec
 
 from talaria.core.errors import AnswerMemoryFull, AnswerTooLarge, ModelError
 from talaria.core.limits import Limits
-from talaria.core.loop_share import LoopShare
 from talaria.core.problems import Action, Do
+from talaria.core.slots import LoopShare
 from talaria.core.units import write_size
 from talaria.models.failures import ProviderErrors
 

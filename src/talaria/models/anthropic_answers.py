@@ -15,8 +15,7 @@ import msgspec
 from talaria.core.messages import Reasoning, TokenUsage, ToolCall
 from talaria.models.answer_budget import MAX_ID, MAX_NAME
 from talaria.models.failures import DECODE_ERRORS, parse_error
-from talaria.models.reported_usage import count, read_counts
-from talaria.models.wire import AnswerDecoder
+from talaria.models.wire import AnswerDecoder, count, read_counts
 
 THINKING = "thinking"
 UNSIGNED = "unsigned_thinking"

@@ -16,8 +16,7 @@ import msgspec
 
 from talaria.core.errors import NoModel, NotFound
 from talaria.core.spending import FREE, Price
-from talaria.core.suggest import did_you_mean
-from talaria.core.text import cut
+from talaria.core.text import cut, did_you_mean
 from talaria.models.discovery import ModelLists
 from talaria.models.known import NOTHING_KNOWN, Abilities, find_by_pattern, known_abilities
 from talaria.models.settings import LOCAL, SCRIPTED, ModelSettings

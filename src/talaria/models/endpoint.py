@@ -16,19 +16,17 @@ import msgspec
 from aiohttp.payload import Payload
 from yarl import URL
 
-from talaria.core.api_address import ApiAddress
 from talaria.core.errors import ModelError
-from talaria.core.loop_share import SLICE_SECONDS
 from talaria.core.messages import TokenUsage
-from talaria.core.models import CallCut, Completion, ModelCall, ModelDelta
-from talaria.core.redaction import Redactor, Secret
-from talaria.core.version import this_version
+from talaria.core.program import this_version
+from talaria.core.redaction import ApiAddress, Redactor, Secret
+from talaria.core.slots import SLICE_SECONDS
+from talaria.core.specs import CallCut, Completion, ModelCall, ModelDelta
 from talaria.models.answer_budget import SLICE_BYTES, AnswerBudget, AnswerMemory
 from talaria.models.failures import ProviderErrors
 from talaria.models.limiter import CallLimiter
-from talaria.models.reported_usage import clamp_usage
 from talaria.models.settings import ProviderSettings
-from talaria.models.wire import AnswerDecoder, Wire
+from talaria.models.wire import AnswerDecoder, Wire, clamp_usage
 from talaria.observe.metrics import EndpointReading
 
 if TYPE_CHECKING:

@@ -34,19 +34,19 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import ModelCall
-from talaria.core.specs import Prefix
+from talaria.core.specs import ModelCall, Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.answer_budget import MAX_DETAIL_VALUES, MAX_ID, SMALL_SHAPE
 from talaria.models.failures import ErrorBody, is_error, parse_error
-from talaria.models.reported_usage import count, read_counts
 from talaria.models.wire import (
     AnswerDecoder,
     Wire,
     answer_text,
+    count,
     openai_content,
     openai_prefix,
     part_text,
+    read_counts,
     separated,
 )
 

@@ -17,11 +17,11 @@ from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import NoModel
 from talaria.core.limits import Limits
 from talaria.core.specs import fingerprint_secrets
-from talaria.core.suggest import did_you_mean
+from talaria.core.text import did_you_mean
 from talaria.models.answer_budget import AnswerMemory
 from talaria.models.anthropic_messages import AnthropicMessages
+from talaria.models.discovery import LoadedModels, ask_loaded, is_near
 from talaria.models.limiter import CallLimiter
-from talaria.models.loaded_context import LoadedModels, ask_loaded, is_near
 from talaria.models.local.weights import MANIFEST
 from talaria.models.openai_chat import OpenAIChat
 from talaria.models.openai_responses import OpenAIResponses

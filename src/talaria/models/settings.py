@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from talaria.core.api_address import ApiAddress
-from talaria.core.setting_marks import Check, Mark, Unset, matching, short_name, variable_name, web_address
+from talaria.core.redaction import ApiAddress
+from talaria.core.settings import Check, Mark, Unset, matching, short_name, variable_name, web_address
 
 ProviderName = Annotated[str, Check(short_name)]
 ModelPattern = Annotated[

@@ -6,14 +6,14 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from talaria.core.bounded import BoundedDict
+import msgspec
+
 from talaria.core.ids import SessionId
-from talaria.net.addresses import AddressRefused, parse_host, write_address
-
-if TYPE_CHECKING:
-    from talaria.net.settings import NetworkSettings
+from talaria.core.limits import BoundedDict
+from talaria.core.settings import Check, Mark
+from talaria.net.addresses import AddressRefused, parse_endpoint, parse_host, write_address
 
 _Key: TypeAlias = tuple[str, str]  # a session, and the rule that would admit what it wants
 
@@ -151,3 +151,37 @@ class NetworkGate:
         """End every wait: the connections behind them are refused."""
         for asking in tuple(self._open.values()):
             asking.cancel()
+
+
+# -- `[network]`: what commands and fetching tools may reach ----------------------------------------------
+
+
+def _host_rules(entries: tuple[str, ...]) -> str | None:
+    for entry in entries:
+        try:
+            parse_rule(entry)
+        except AddressRefused:
+            return f'exact names of hosts, such as "pypi.org" or "example.org:8443", not {entry!r}'
+    return None
+
+
+def _endpoints(entries: tuple[str, ...]) -> str | None:
+    for entry in entries:
+        if parse_endpoint(entry) is None:
+            return f'exact addresses with a port, such as "192.168.1.20:8123", not {entry!r}'
+    return None
+
+
+class NetworkSettings(msgspec.Struct, frozen=True):
+    """`commands` is what commands reach: nothing, the hosts of `allow` and those that a person admits, or
+    every public host. `fetch` is the same for tools that fetch pages. `allow_private` are exact addresses
+    that are not public and may be connected to all the same."""
+
+    commands: Annotated[Literal["off", "ask", "open"], Mark.LIVE] = "ask"
+    fetch: Annotated[Literal["off", "public"], Mark.LIVE] = "public"
+    allow: Annotated[tuple[str, ...], Mark.LIVE, Check(_host_rules)] = SHIPPED_HOSTS
+    allow_private: Annotated[tuple[str, ...], Mark.LIVE, Check(_endpoints)] = ()
+
+    def private_endpoints(self) -> frozenset[str]:
+        """Return `allow_private` as `net.addresses.write_address` writes addresses."""
+        return frozenset(filter(None, map(parse_endpoint, self.allow_private)))

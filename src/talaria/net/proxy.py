@@ -21,12 +21,12 @@ from talaria.core.errors import TalariaError
 from talaria.core.ids import SessionId
 from talaria.core.tasks import Tasks, running, stop
 from talaria.net.addresses import AddressRefused
-from talaria.net.client_hello import HelloReader
 from talaria.net.dialer import Dialer
 from talaria.net.host_rules import WEB_PORTS, HostRequest, NetworkGate
 from talaria.net.proxy_requests import (
     BadProxyRequest,
     ChunkedBody,
+    HelloReader,
     ProxyRequest,
     read_request,
     read_response_head,

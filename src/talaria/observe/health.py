@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -92,3 +94,65 @@ def read_rss() -> int:
         return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):
         return 0
+
+
+# -- the settings of the C library's allocator for a process that runs for months -------------------------
+
+
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_ARENA_MAX: Final = -8
+_LARGE_BYTES: Final = 512 << 10  # more than the buffer that asyncio reads a socket with
+_SLACK_BYTES: Final = 8 << 20
+_ARENAS: Final = 2
+
+
+def return_large_blocks() -> bool:
+    """Have the allocator give each block from 512 KiB on back to the system when it is freed.
+
+    By itself glibc learns to keep larger and larger blocks, and holds up to twice the memory that is in use
+    once long transcripts have come and gone. Return False where the C library has no such settings.
+    """
+    import ctypes  # noqa: PLC0415 - costs a start some milliseconds
+
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        wanted = {_MMAP_THRESHOLD: _LARGE_BYTES, _TRIM_THRESHOLD: _SLACK_BYTES, _ARENA_MAX: _ARENAS}
+        answers = [mallopt(key, value) for key, value in wanted.items()]
+        return all(answers)
+    return False
+
+
+# -- the file descriptors of this process: how many it may open, and how many are open --------------------
+
+
+MOST: Final = 65_536  # a larger limit costs programs that close all descriptors one by one
+_FOLDERS: Final = (Path("/proc/self/fd"), Path("/dev/fd"))
+
+
+def descriptor_limit() -> int:
+    """Return how many descriptors this process may have open, at most `MOST`."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return MOST if soft == resource.RLIM_INFINITY else min(soft, MOST)
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the limit of this process as far as the system lets it, and return it. Never lowers it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+    if soft == resource.RLIM_INFINITY:
+        return MOST
+    while most > soft:
+        with suppress(ValueError, OSError):  # some systems, such as macOS, have a lower limit than they tell
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            break
+        most //= 2
+    return descriptor_limit()
+
+
+def count_descriptors() -> int:
+    """Return how many descriptors are open, or 0 where the system does not tell."""
+    for folder in _FOLDERS:
+        with suppress(OSError):
+            return sum(1 for _ in folder.iterdir()) - 1  # without the one that lists them
+    return 0

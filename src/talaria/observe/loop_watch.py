@@ -26,8 +26,8 @@ from types import FrameType
 
 import msgspec
 
-from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.errors import Overloaded
+from talaria.core.extensions import CODE_OWNERS
 from talaria.core.ids import TURN_PREFIX, TurnId
 from talaria.core.limits import Limits
 from talaria.core.units import format_size

@@ -29,8 +29,7 @@ from talaria.core.jobs import JobCounts
 from talaria.core.ledger import StoreStats
 from talaria.core.limits import LimitReading
 from talaria.core.messages import TokenUsage
-from talaria.observe.descriptors import count_descriptors, descriptor_limit
-from talaria.observe.health import read_rss
+from talaria.observe.health import count_descriptors, descriptor_limit, read_rss
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _OTHER = "other"

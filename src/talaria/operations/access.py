@@ -7,13 +7,12 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from talaria.access.authorizer import Invitation
 from talaria.access.callers import Credential
-from talaria.access.pairing import Invitation
-from talaria.access.tokens import FreshToken, TokenAdmin
-from talaria.core.access import Paired, PairingList, Role
+from talaria.access.credentials import FreshToken, TokenAdmin
+from talaria.core.access import NamedToken, Paired, PairingList, Role
 from talaria.core.errors import Refused
 from talaria.core.redaction import Secret
-from talaria.core.tokens import NamedToken
 from talaria.gateway import Records
 from talaria.operations.operation import OPERATE, Nothing, OperationCall, argument, operation
 

@@ -12,9 +12,9 @@ from talaria.core.errors import BadRequest, NotFound
 from talaria.core.ids import ChatKey, is_session_name
 from talaria.core.jobs import ASKING_CHAT, NOWHERE, Job
 from talaria.gateway import Records
-from talaria.jobs.fields import JobFields
+from talaria.jobs.desk import JobList, JobView, ProposalView, RunList, RunView
+from talaria.jobs.requests import JobFields
 from talaria.jobs.settings import MAX_TEXT
-from talaria.jobs.views import JobList, JobView, ProposalView, RunList, RunView
 from talaria.operations.operation import ALL, CHAT, Link, OperationCall, PageQuery, argument, operation
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ import msgspec
 from msgspec import Meta
 
 from talaria.access.callers import CHANNEL
-from talaria.core.access import Role
+from talaria.core.access import OWNER, Role
 from talaria.core.errors import BadRequest, NotFound, Refused, ToolError
 from talaria.core.ids import ChatAddress, ChatKey, new_turn_id
 from talaria.core.memory import EditOrigin, MemoryPage, MemoryPlace, PageContent, WritePage
-from talaria.core.people import OWNER
 from talaria.core.views import view_of
 from talaria.gateway import Gateway
 from talaria.operations.operation import ALL, CHAT, OperationCall, argument, in_query, operation

@@ -9,17 +9,17 @@ import msgspec
 from msgspec import Meta
 
 from talaria.access.callers import CHANNEL, HOME_CALLER, TOKEN, ApiCaller
+from talaria.core.access import EVERYTHING, Reach
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound, Refused, ToolError
 from talaria.core.files import SentPage
 from talaria.core.ids import SESSION_PREFIX, ChatAddress, ChatKey, SessionId, is_session_name
 from talaria.core.ledger import EntryPage
-from talaria.core.people import EVERYTHING, Reach
 from talaria.core.problems import Action, Do
 from talaria.core.sessions import Session
 from talaria.core.views import view_of
 from talaria.gateway import Records
 from talaria.operations.operation import ALL, CHAT, OPERATE, OperationCall, PageQuery, argument, operation
-from talaria.search.hits import FoundEntry, SearchPage
+from talaria.search.index import FoundEntry, SearchPage
 from talaria.search.words import terms
 
 _MAX_QUERY: Final = 1000  # characters

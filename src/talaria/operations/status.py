@@ -9,24 +9,23 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from talaria.cluster.overview import MemberState, Overview
-from talaria.core.background import ProcessInfo
 from talaria.core.cluster import Member, MemberFigures
 from talaria.core.errors import NoModel
 from talaria.core.extensions import PluginReport
 from talaria.core.ids import OwnerId, PlaceId
 from talaria.core.jobs import JobCounts
 from talaria.core.limits import LimitReading
-from talaria.core.version import this_version
+from talaria.core.program import this_version
+from talaria.core.shells import ProcessInfo
 from talaria.core.views import view_of
 from talaria.gateway import Gateway, Records, find_extensions
 from talaria.models.catalog import providers_in_use
-from talaria.models.local.larger import LargerModel
-from talaria.observe.descriptors import count_descriptors, descriptor_limit
-from talaria.observe.health import GatewayPhase, read_rss
+from talaria.models.local.downloads import LargerModel
+from talaria.observe.health import GatewayPhase, count_descriptors, descriptor_limit, read_rss
 from talaria.observe.metrics import EndpointReading, LoopReading, NetworkReading, ServerReading
 from talaria.operations.operation import OPERATE, READ, Nothing, OperationCall, argument, operation
 from talaria.pool.pool import PoolStats
-from talaria.search.hits import IndexReading
+from talaria.search.index import IndexReading
 from talaria.skills.pins import SkillsReading, read_status
 
 

@@ -20,7 +20,7 @@ from talaria.core.hooks import (
     ToolFacts,
     TurnFacts,
 )
-from talaria.core.setting_marks import Check, Mark
+from talaria.core.settings import Check, Mark
 from talaria.core.tools import Risk, ToolSpec
 from talaria.gateway import Gateway
 from talaria.plugins.api import Plugin

@@ -30,9 +30,9 @@ from talaria.core.hooks import (
 )
 from talaria.core.redaction import Secret
 from talaria.core.tools import Risk
+from talaria.tools.function import typed_tool
 from talaria.tools.part import ToolScope
 from talaria.tools.tool import MemoryProvider, Tool, ToolSource
-from talaria.tools.typed_function import typed_tool
 
 S = TypeVar("S", bound=msgspec.Struct)
 F = TypeVar("F")

@@ -25,11 +25,11 @@ from typing import Any, Final
 import msgspec
 
 from talaria.config.plugins import PluginSource
-from talaria.core.code_owners import CODE_OWNERS
 from talaria.core.errors import TalariaError
+from talaria.core.extensions import CODE_OWNERS
 from talaria.core.problems import Problem, install_command
-from talaria.core.version import this_version
-from talaria.observe.lines import log_plugin
+from talaria.core.program import this_version
+from talaria.observe.logs import log_plugin
 from talaria.plugins.api import Plugin
 from talaria.tools.toolset import ToolSet
 

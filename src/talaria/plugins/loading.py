@@ -19,17 +19,15 @@ from typing import Any, Final
 import msgspec
 
 from talaria.agent.compaction.engine import ContextEngine, ContextPart, SummaryEngine
-from talaria.config.home import Home
+from talaria.config.home import Home, home_environ
 from talaria.config.plugins import ENABLED, PluginSource, find_plugins
-from talaria.config.secrets_file import home_environ
-from talaria.core.code_owners import CODE_OWNERS
-from talaria.core.extensions import PluginReport, PluginState
-from talaria.core.gateway_part import GatewayPart, NoSettings, Parts
+from talaria.core.extensions import CODE_OWNERS, PluginReport, PluginState
 from talaria.core.hooks import Hooks
 from talaria.core.memory import FAMILY
 from talaria.core.redaction import SecretRegistry
+from talaria.core.settings import GatewayPart, NoSettings, Parts
 from talaria.gateway import ExtensionPart
-from talaria.observe.lines import log_plugin
+from talaria.observe.logs import log_plugin
 from talaria.observe.loop_watch import Holder
 from talaria.parts import PARTS
 from talaria.plugins.api import OpenEngine, OpenMemory, Plugin

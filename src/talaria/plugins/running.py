@@ -27,11 +27,11 @@ from talaria.core.hooks import (
 )
 from talaria.core.ids import SessionId
 from talaria.core.messages import ToolCall, ToolResult
-from talaria.core.models import Completion
 from talaria.core.slots import FairSlots
+from talaria.core.specs import Completion
 from talaria.core.tasks import stop
 from talaria.core.turns import Turn
-from talaria.observe.lines import log_plugin
+from talaria.observe.logs import log_plugin
 from talaria.plugins.api import Hook, PluginCommand
 
 _log = logging.getLogger("talaria.plugins")

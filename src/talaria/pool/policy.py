@@ -11,11 +11,14 @@ An agent that is being built does not count.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
 from talaria.core.ids import SessionId
+from talaria.core.units import Size
 
 
 class AgentState(StrEnum):
@@ -89,3 +92,18 @@ def plan_eviction(views: Iterable[AgentView], limits: PoolLimits, now: float) ->
             surplus -= view.size
     keep_after(Cause.BYTES, leaving)
     return EvictionPlan(tuple(evictions), over_cap)
+
+
+# -- `[pool]`: how many warm agents may stay in memory ----------------------------------------------------
+
+
+class PoolSettings(msgspec.Struct, frozen=True):
+    """`max_bytes` bounds the transcript bytes of all warm agents together."""
+
+    max_agents: Annotated[int, msgspec.Meta(ge=1)] = 128
+    idle_ttl: timedelta = timedelta(hours=1)
+    max_bytes: Size = Size(256 << 20)
+
+    @property
+    def limits(self) -> PoolLimits:
+        return PoolLimits(self.max_agents, self.idle_ttl.total_seconds(), self.max_bytes)

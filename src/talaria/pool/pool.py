@@ -17,9 +17,9 @@ import msgspec
 
 from talaria.agent.warm import AgentBuilder, WarmAgent
 from talaria.core.clock import Clock
-from talaria.core.closer import Closer
 from talaria.core.entries import Revision
 from talaria.core.ids import ChatKey, SessionId, SpecId
+from talaria.core.tasks import Closer
 from talaria.observe.metrics import PoolCounters, PoolReading
 from talaria.pool.policy import AgentState, AgentView, Cause, PoolLimits, plan_eviction
 

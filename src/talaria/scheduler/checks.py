@@ -6,7 +6,7 @@ from talaria.core.errors import TalariaError, ToolError
 from talaria.core.ids import ChatKey, new_session_id
 from talaria.core.redaction import SecretRegistry
 from talaria.core.shells import ShellCommand
-from talaria.core.terminal_text import EscapeFilter, readable
+from talaria.core.text import EscapeFilter, readable
 from talaria.workspace.workspaces import ChatWorkspaces
 
 CHECK_SECONDS = 120.0

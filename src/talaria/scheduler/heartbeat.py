@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from talaria.core.access import OWNER
 from talaria.core.clock import Clock
 from talaria.core.ids import ChatAddress, JobId
 from talaria.core.jobs import (
@@ -19,7 +20,6 @@ from talaria.core.jobs import (
     Missed,
     SessionMode,
 )
-from talaria.core.people import OWNER
 from talaria.core.turns import Sender
 from talaria.core.units import parse_duration
 from talaria.jobs.settings import HeartbeatSettings

@@ -56,7 +56,7 @@ class JobService:
             await keep_heartbeat(gateway.store.jobs, gateway.clock, gateway.settings.agent.name, heartbeat)
 
     async def _schedule(self) -> None:
-        from talaria.jobs.zones import agent_zone  # noqa: PLC0415 - with the first job
+        from talaria.jobs.schedules import agent_zone  # noqa: PLC0415 - with the first job
         from talaria.scheduler.process_ends import ProcessEnds  # noqa: PLC0415
         from talaria.scheduler.runs import JobRuns  # noqa: PLC0415
         from talaria.scheduler.scheduler import Scheduler, follow_rules  # noqa: PLC0415

@@ -30,21 +30,19 @@ from talaria.core.jobs import (
     SettleSlot,
     Slot,
     SlotState,
+    reminder_text,
 )
-from talaria.core.ledger import Binding
+from talaria.core.ledger import Binding, ChatMessage
 from talaria.core.messages import Part, Text
 from talaria.core.questions import Question, QuestionKind
-from talaria.core.run_texts import reminder_text
-from talaria.core.sending import ChatMessage
 from talaria.core.tasks import Tasks
 from talaria.core.text import clean_line
 from talaria.core.turns import NO_REPLY, Inbound, ReplyPlace, RunOrder, Sender, Turn
-from talaria.jobs.planning import zone_of
-from talaria.jobs.zones import agent_zone
+from talaria.jobs.schedules import agent_zone, zone_of
 from talaria.scheduler.checks import JobChecks
 from talaria.turns.intake import Draining
 from talaria.turns.live import LiveTurn
-from talaria.turns.process_notes import describe_process
+from talaria.turns.notes import describe_process
 from talaria.turns.states import LiveState
 
 if TYPE_CHECKING:

@@ -31,10 +31,16 @@ from talaria.core.jobs import (
 )
 from talaria.core.ledger import Page
 from talaria.core.tasks import finish, sleep_until_woken, stop
-from talaria.jobs.planning import is_lost, plan_slots, replan, zone_of
-from talaria.jobs.schedules import next_instant
+from talaria.jobs.schedules import (
+    is_lost,
+    next_instant,
+    plan_slots,
+    replan,
+    rules_version,
+    zone_name,
+    zone_of,
+)
 from talaria.jobs.settings import JobSettings
-from talaria.jobs.zones import rules_version, zone_name
 from talaria.observe.metrics import Metrics
 from talaria.store.store import JobStore, Store
 

@@ -11,18 +11,17 @@ from pathlib import Path
 from threading import Lock
 from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
+import msgspec
+
+from talaria.core.access import Reach
 from talaria.core.clock import Clock
 from talaria.core.entries import Entry
 from talaria.core.errors import BadRequest, StoreError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.ledger import BranchPoint
-from talaria.core.people import Reach
 from talaria.core.sessions import Session
 from talaria.search import ranking
-from talaria.search.entry_texts import full_text, indexed_text, speaker_of
-from talaria.search.excerpts import excerpt
-from talaria.search.hits import FoundEntry, IndexReading, LogHit, SearchPage
 from talaria.search.side_file import (
     EVERY_DOCUMENT,
     Addition,
@@ -31,10 +30,56 @@ from talaria.search.side_file import (
     open_side_file,
     replace_side_file,
 )
-from talaria.search.words import analyse
-from talaria.store.sqlite.driver import driver
-from talaria.store.sqlite.faults import DiskFault, kind_of, storage_failure
+from talaria.search.words import analyse, excerpt, full_text, indexed_text, speaker_of
+from talaria.store.sqlite.faults import DiskFault, driver, kind_of, storage_failure
 from talaria.store.store import RecallStore
+
+# -- the results of searches in the index, and its state --------------------------------------------------
+
+
+class FoundEntry(msgspec.Struct, frozen=True):
+    """An entry that was found. `excerpt` is the text around the words that matched, in one line, and
+    `speaker` the name of its sender, or `assistant`, or the name of a tool. A better hit has a higher
+    `score`; scores of different queries cannot be compared."""
+
+    session_id: SessionId
+    seq: int
+    chat_key: ChatKey
+    title: str
+    speaker: str
+    at: float
+    excerpt: str
+    score: float
+
+
+class LogHit(msgspec.Struct, frozen=True):
+    """An entry of a log that was found. Copies of an entry in branches have the same `terms`."""
+
+    session_id: SessionId
+    seq: int
+    score: float
+    terms: str
+
+
+class IndexReading(msgspec.Struct, frozen=True):
+    """The index compared with the log. `missing_entries` is 0 unless the log has entries that are not
+    indexed."""
+
+    sessions: int
+    missing_entries: int
+
+
+class SearchPage(msgspec.Struct, frozen=True):
+    """A page of hits, the best first. `next` leads to the next page, if there is one. `is_complete` is False
+    while older conversations are still being indexed."""
+
+    hits: tuple[FoundEntry, ...]
+    next: str | None = None
+    is_complete: bool = True
+
+
+# -- `LogIndex`: the index over the logs of all sessions, filled behind the turns -------------------------
+
 
 P = ParamSpec("P")
 T = TypeVar("T")

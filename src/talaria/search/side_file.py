@@ -19,8 +19,7 @@ from urllib.parse import quote
 
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.ledger import LogTotals
-from talaria.store.sqlite.driver import driver
-from talaria.store.sqlite.faults import DiskFault, kind_of
+from talaria.store.sqlite.faults import DiskFault, driver, kind_of
 
 _log = logging.getLogger("talaria.search")
 

@@ -8,9 +8,20 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import IntFlag
 from functools import lru_cache
+
+from talaria.core.entries import Announcement, Entry, Note
+from talaria.core.messages import (
+    AssistantMessage,
+    File,
+    SystemMessage,
+    ToolResults,
+    UserMessage,
+    spoken_part,
+)
+from talaria.core.tools import inner_call
 
 _STOPPED = (
     "a about above after again all also am an and any are as at be because been before being below "
@@ -154,3 +165,79 @@ def _traits(text: str, words: list[str]) -> Traits:
     if times := sum(word in _TIMES or word.isdigit() for word in words):
         found |= Traits.TIME.value | (Traits.MUCH_TIME.value if times > 1 else 0)
     return Traits(found)
+
+
+# -- excerpts: the part of a text around the words that a query looks for ---------------------------------
+# Pure.
+
+
+EXCERPT_CHARS = 240
+_MOST_EXCERPTED = 64 << 10  # of a text that are looked through
+
+
+def excerpt(text: str, wanted: Collection[str], width: int = EXCERPT_CHARS) -> str:
+    """Return about `width` characters of the text in one line, where the most of the wanted terms stand."""
+    places = [(at, term) for term, at in placed_terms(text[:_MOST_EXCERPTED]) if term in wanted]
+    best, most = 0, 0
+    for index, (at, _) in enumerate(places):
+        near = {term for place, term in places[index : index + 20] if place < at + width * 3 // 4}
+        if len(near) > most:
+            best, most = at, len(near)
+    start = max(0, min(best - width // 5, len(text) - width))
+    if start:
+        start = text.find(" ", start, start + 20) + 1 or start
+    shown = " ".join(text[start : start + width].split())
+    return f"{'… ' if start else ''}{shown}{' …' if start + width < len(text) else ''}"
+
+
+# -- the text of an entry: who speaks, and what is said ---------------------------------------------------
+# Pure.
+
+
+RESULT_CHARS = 4096  # of each result, and of the arguments of a call, that are indexed
+_MESSAGE_CHARS = 256 << 10
+# Searches repeat what the log has in its place, so they would only find themselves.
+_SEARCHES = frozenset({"recall_search", "recall_describe", "recall_expand", "session_search"})
+
+
+def speaker_of(entry: Entry) -> str:
+    """Return the name of a sender, or the kind of the entry, such as `assistant`; for results the names of
+    their tools."""
+    match entry.body:
+        case UserMessage(name=name):
+            return name or "user"
+        case ToolResults(results=results):
+            return ", ".join(dict.fromkeys(result.name for result in results))
+        case body:
+            return str(body.__struct_config__.tag)
+
+
+def full_text(entry: Entry) -> str:
+    """Return everything that the entry says, as text; empty for an entry that says nothing."""
+    return "\n".join(_pieces(entry, None))
+
+
+def indexed_text(entry: Entry) -> str:
+    """Return the text that is indexed: long results and arguments are cut, and searches are left out."""
+    return "\n".join(_pieces(entry, RESULT_CHARS))[:_MESSAGE_CHARS]
+
+
+def _pieces(entry: Entry, cap: int | None) -> Iterator[str]:
+    match entry.body:
+        case UserMessage(parts=parts):
+            for part in parts:
+                yield spoken_part(part)
+                if isinstance(part, File) and part.text:
+                    yield part.text
+        case AssistantMessage() as answer:
+            if cap is None:
+                yield from (f"[thinking] {each.text}" for each in answer.reasoning if each.text)
+            if answer.text:
+                yield answer.text
+            for call in map(inner_call, answer.tool_calls):
+                if cap is None or call.name not in _SEARCHES:
+                    yield f"[call] {call.name} {call.arguments[:cap]}"
+        case ToolResults(results=results):
+            yield from (each.text[:cap] for each in results if cap is None or each.name not in _SEARCHES)
+        case Note(text=text) | SystemMessage(text=text) | Announcement(text=text):
+            yield text

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
-from talaria.core.gateway_part import Examination, NoSettings
 from talaria.core.problems import Problem, ok, warn
+from talaria.core.settings import Examination, NoSettings
 from talaria.core.tasks import run_loops
 from talaria.gateway import Gateway, ServicePart
 

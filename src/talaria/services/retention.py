@@ -16,8 +16,8 @@ from talaria.turns.settings import RetentionSettings
 @asynccontextmanager
 async def _open(gateway: Gateway, settings: RetentionSettings) -> AsyncIterator[None]:
     from talaria.turns.lifecycle import Retention  # noqa: PLC0415
-    from talaria.workspace.sent_files import drop_old_copies  # noqa: PLC0415
     from talaria.workspace.spill import drop_old_results  # noqa: PLC0415 - heavy
+    from talaria.workspace.uploads import drop_old_copies  # noqa: PLC0415
 
     clock, roles = gateway.store.clock, gateway.roles
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from talaria.core.errors import TalariaError
-from talaria.core.gateway_part import Examination
 from talaria.core.problems import Problem, ok, warn
+from talaria.core.settings import Examination
 from talaria.tools.part import ToolScope, family
 from talaria.tools.settings import ToolSettings
 

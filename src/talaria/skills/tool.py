@@ -9,8 +9,7 @@ from typing import Final
 
 from talaria.commands.command import ExtraCommand
 from talaria.core.errors import ToolError
-from talaria.core.suggest import did_you_mean
-from talaria.core.text import clean, clean_line
+from talaria.core.text import clean, clean_line, did_you_mean
 from talaria.core.tools import SKILL_TOOL, ToolSpec
 from talaria.core.units import format_size
 from talaria.skills.pins import SkillPin, SkillsInUse

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import msgspec
 
-from talaria.core.api_address import hide_passwords
 from talaria.core.errors import StoreError
-from talaria.core.setting_marks import Check, Unset
+from talaria.core.redaction import hide_passwords
+from talaria.core.settings import Check, Unset
 
 UNFINISHED_COPY = "copying"  # the cursor that a database has until `talaria store copy` has compared it
 _SCHEME = "sqlite:"

@@ -29,10 +29,9 @@ from talaria.core.ledger import (
 from talaria.core.turns import TurnState
 from talaria.store.sql import (
     announcements,
+    binding,
     branches,
-    chains,
     cluster,
-    deletion,
     delivery,
     jobs,
     leases,
@@ -41,7 +40,6 @@ from talaria.store.sql import (
     queries,
     retention,
     rules,
-    sending,
     slots,
     spending,
     taints,
@@ -49,8 +47,8 @@ from talaria.store.sql import (
 )
 from talaria.store.sql import log as log_rows
 from talaria.store.sql import questions as asked
+from talaria.store.sql.cluster import LocalWakes, WakeLine
 from talaria.store.sql.executor import Executor, SqlPort, reads, reads_now, writes
-from talaria.store.sql.wakes import LocalWakes, WakeLine
 
 
 class Store(SqlPort):
@@ -138,7 +136,7 @@ class Store(SqlPort):
 
     accept = writes(orders.accept, is_durable=True)
     begin = writes(orders.begin)
-    send = writes(sending.send, is_durable=True)
+    send = writes(orders.send, is_durable=True)
     announce = writes(announcements.announce)
     settle = writes(orders.settle, is_durable=True)
     show = writes(orders.show)
@@ -151,7 +149,7 @@ class Store(SqlPort):
     hold = writes(leases.hold)
     renew = writes(leases.renew)
     end_session = writes(leases.end_session)
-    delete_session = writes(deletion.delete_session, is_durable=True)
+    delete_session = writes(retention.delete_session, is_durable=True)
     retitle = writes(orders.retitle)
     end_unused = writes(leases.end_unused)
     reclaim = writes(leases.reclaim)
@@ -296,10 +294,10 @@ class RetentionStore(SqlPort):
     prune_ended = writes(retention.prune_ended)
     prune_runs = writes(retention.prune_runs)
     prune_specs = writes(retention.prune_specs)
-    purge_deleted = writes(deletion.purge)
-    removals = reads(deletion.removals)
-    mentioned_results = reads(deletion.mentioned_results)
-    forget_removals = writes(deletion.forget_removals)
+    purge_deleted = writes(retention.purge)
+    removals = reads(retention.removals)
+    mentioned_results = reads(retention.mentioned_results)
+    forget_removals = writes(retention.forget_removals)
 
 
 class RecallStore(SqlPort):
@@ -327,10 +325,10 @@ class Taints(SqlPort):
 class Responses(SqlPort):
     """Stored responses. `Store.accept` writes them."""
 
-    find = reads(chains.find)
-    input_entries = reads(chains.input_entries)
-    delete = writes(chains.delete, is_durable=True)
-    prune = writes(chains.prune)
+    find = reads(binding.find)
+    input_entries = reads(binding.input_entries)
+    delete = writes(binding.delete, is_durable=True)
+    prune = writes(binding.prune)
 
 
 class JobStore(SqlPort):
@@ -344,7 +342,7 @@ class JobStore(SqlPort):
     _add = writes(jobs.add, is_durable=True)
     _edit = writes(jobs.edit, is_durable=True)
     _fire = writes(slots.fire, is_durable=True)
-    _settle = writes(sending.settle_slot, is_durable=True)
+    _settle = writes(orders.settle_slot, is_durable=True)
     remove = writes(jobs.remove, is_durable=True)
     advance = writes(slots.advance, is_durable=True)
     claim = writes(slots.claim, is_durable=True)

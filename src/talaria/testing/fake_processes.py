@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from talaria.core.background import ProcessInfo, ProcessOutput, ProcessStart, ProcessState
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId
+from talaria.core.shells import ProcessInfo, ProcessOutput, ProcessStart, ProcessState
 from talaria.workspace.processes import BackgroundProcesses, SessionProcesses
 from talaria.workspace.workspaces import ChatWorkspace
 

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from talaria.access.approvals import Surroundings, call_digest
-from talaria.access.risk import AskReason, CallFacts, find_reason, refuse_to_ask
+from talaria.access.approvals import (
+    AskReason,
+    CallFacts,
+    Surroundings,
+    call_digest,
+    find_reason,
+    refuse_to_ask,
+)
 from talaria.core.clock import Clock
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey, SessionId, TurnId

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from talaria.core.gateway_part import GatewayPart
+from talaria.core.settings import GatewayPart
 from talaria.jobs.settings import JobSettings
-from talaria.net.settings import NetworkSettings
+from talaria.net.host_rules import NetworkSettings
 from talaria.tools.checks import (
     check_environment,
     check_network,
@@ -35,8 +35,7 @@ def _terminal(scope: ToolScope, settings: ToolSettings) -> BuiltinSource:
 
 
 def _recall(scope: ToolScope, settings: ToolSettings) -> BuiltinSource:
-    from talaria.tools.recall import recall_tools  # noqa: PLC0415
-    from talaria.tools.session_search import session_search_tool  # noqa: PLC0415
+    from talaria.tools.recall import recall_tools, session_search_tool  # noqa: PLC0415
     from talaria.tools.toolset import Family  # noqa: PLC0415
 
     return Family("recall", (*recall_tools(scope, settings.max_result), session_search_tool(scope)))
@@ -57,8 +56,7 @@ def _ask(scope: ToolScope, settings: ToolSettings) -> BuiltinSource:
 
 
 def _jobs(scope: ToolScope, settings: JobSettings) -> BuiltinSource:
-    from talaria.tools.jobs import JobsTool  # noqa: PLC0415
-    from talaria.tools.send_message import SendMessageTool  # noqa: PLC0415
+    from talaria.tools.jobs import JobsTool, SendMessageTool  # noqa: PLC0415
     from talaria.tools.toolset import Family  # noqa: PLC0415
 
     jobs = JobsTool(scope, lambda: scope.current(JOBS))

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from talaria.core.gateway_part import Examination
 from talaria.core.installation import has_extra, install_extra
 from talaria.core.problems import Problem, ok, shell, type_key, warn
-from talaria.core.setting_marks import Mark, holds_secret
-from talaria.net.settings import NetworkSettings
+from talaria.core.settings import Examination, Mark, holds_secret
+from talaria.net.host_rules import NetworkSettings
 from talaria.tools.settings import SearchSettings, ToolSettings
 
 _EXAMPLE = '{provider = "searxng", base_url = "http://127.0.0.1:8888"}'

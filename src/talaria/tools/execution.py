@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -15,36 +15,96 @@ from msgspec import UNSET, UnsetType
 
 from talaria.access.egress import MAX_LINKS
 from talaria.commands.command import ExtraCommand
-from talaria.core.bounded import BoundedDict
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
 from talaria.core.files import result_name
 from talaria.core.ids import SessionId, TurnId, asking_chat
-from talaria.core.messages import Content, File, Part, Text, ToolCall, ToolOutcome, ToolResult
+from talaria.core.limits import BoundedDict
+from talaria.core.messages import Content, File, Image, Part, Text, ToolCall, ToolOutcome, ToolResult
 from talaria.core.questions import Decision, Question, QuestionDraft
 from talaria.core.redaction import Redacted, Redactor, SecretRegistry
 from talaria.core.specs import AgentSpec
-from talaria.core.suggest import did_you_mean
+from talaria.core.text import did_you_mean
 from talaria.core.tools import TOOL_SEARCH, ToolSpec
 from talaria.core.turns import Inbound, Turn
+from talaria.core.units import format_size
 from talaria.observe.metrics import Metrics, ServerReading
 from talaria.tools.approvals import CallGate
 from talaria.tools.function import SHORT_ARGUMENTS, Arguments, parse_arguments
-from talaria.tools.offering import SessionTools, ToolOffer, bind_offer, choose_shown, make_offer
-from talaria.tools.result import checked_parts, encodable
 from talaria.tools.settings import ToolSettings
 from talaria.tools.tool import AskModel, CallScope, SessionTrust, Tool, ToolContext, ToolSource, no_model
-from talaria.tools.tool_search import ToolFinder
+from talaria.tools.tool_search import (
+    SessionTools,
+    ToolFinder,
+    ToolOffer,
+    ToolUsage,
+    bind_offer,
+    choose_shown,
+    make_offer,
+)
 from talaria.tools.toolset import ToolSet, resolve
-from talaria.tools.usage import ToolUsage
 from talaria.tools.workers import ToolWorkers, TurnResources
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
 from talaria.workspace.folder import Folder
+from talaria.workspace.reading import MAX_PICTURE_BYTES, MAX_SIDE, image_bytes, picture_part
 from talaria.workspace.spill import Spill
 
 if TYPE_CHECKING:
     from talaria.workspace.workspaces import ChatWorkspace
+
+
+# -- the parts of a result that a model gets: texts, and a limited number of images and files -------------
+
+
+MAX_IMAGES = 8
+MAX_FILES = 20
+_MAX_FILE_CHARS = 5000
+
+
+def encodable(text: str) -> str:
+    """Return `text` as it can be stored and sent: half surrogate pairs, as in odd file names, become `?`."""
+    return text.encode(errors="replace").decode()
+
+
+def checked_parts(parts: Iterable[Part]) -> list[Part]:
+    """Return the parts as they can be stored and sent. Blocks.
+
+    At most `MAX_IMAGES` images, with `MAX_PICTURE_BYTES` together, and `MAX_FILES` files are kept. An image
+    is kept only if every provider takes it: one that is refused would be refused with every later request of
+    its session. A note takes the place of all that is left out.
+    """
+    kept: list[Part] = []
+    images = files = left_out = 0
+    room = MAX_PICTURE_BYTES
+    for part in parts:
+        match part:
+            case Text(text=text):
+                kept.append(Text(encodable(text)))
+            case Image():
+                data = (image_bytes(part) if images < MAX_IMAGES else None) or b""
+                picture = picture_part(data) if len(data) <= room else None
+                if picture is None:
+                    left_out += 1
+                else:
+                    images, room = images + 1, room - len(data)
+                    kept.append(Image(picture.url, part.detail))
+            case File(name=name, path=path, media_type=media_type, digest=digest):
+                if files == MAX_FILES or len(name + path + media_type + (digest or "")) > _MAX_FILE_CHARS:
+                    left_out += 1
+                else:
+                    files += 1
+                    texts = (encodable(name), encodable(path), encodable(media_type))
+                    kept.append(File(*texts, part.size, digest=encodable(digest) if digest else UNSET))
+    if left_out:
+        kinds = f"PNG, JPEG, GIF or WebP, {format_size(MAX_PICTURE_BYTES)}, {MAX_SIDE} pixels on each side"
+        limits = f"A result may have {MAX_IMAGES} images ({kinds}) and {MAX_FILES} files."
+        kept.append(Text(f"[{left_out} of its images and files cannot be shown. {limits}]"))
+    return kept
+
+
+# -- running tool calls -----------------------------------------------------------------------------------
+
 
 MAX_OUTPUT_BYTES = 64 << 10
 OUTPUT_CUT = "\n[More output is not shown while the call runs.]\n"

@@ -12,18 +12,21 @@ from talaria.tools.function import Arguments, FunctionTool, Handler, counted, in
 from talaria.tools.search import search_files
 from talaria.tools.tool import Tool, ToolContext
 from talaria.workspace.folder import MAX_WRITE_BYTES, FileKind, Folder, FolderPath
-from talaria.workspace.pictures import MAX_PICTURE_BYTES, MAX_SIDE, look_at, picture_part
 from talaria.workspace.reading import (
+    MAX_PICTURE_BYTES,
+    MAX_SIDE,
     SNIFFED_BYTES,
     Found,
     Glob,
     Position,
     TextPage,
     is_binary,
+    look_at,
+    picture_part,
     read_page,
     walk,
 )
-from talaria.workspace.sent_files import keep_copy
+from talaria.workspace.uploads import keep_copy
 
 _NOTE_BYTES = 400
 _DEFAULT_LINES = 2000

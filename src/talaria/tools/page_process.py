@@ -21,8 +21,8 @@ from talaria.core.tasks import running
 from talaria.net.fetcher import FetchedPage
 from talaria.tools.tool import ToolContext
 from talaria.workspace.sandbox.choice import Sandboxes
+from talaria.workspace.sandbox.command import ProcessLimits, Sandbox, SandboxCommand, SandboxError, hand_over
 from talaria.workspace.sandbox.landlock import NoSandbox
-from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, SandboxError, hand_over
 from talaria.workspace.sandbox.process import SandboxedProcess, Stream, open_process
 
 _log = logging.getLogger("talaria.tools")

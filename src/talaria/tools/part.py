@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from talaria.core.clock import SystemClock
 from talaria.core.errors import TalariaError
-from talaria.core.gateway_part import Examination, GatewayPart, Parts, S
 from talaria.core.problems import Problem
 from talaria.core.redaction import SecretRegistry
+from talaria.core.settings import Examination, GatewayPart, Parts, S
 
 if TYPE_CHECKING:
     from talaria.access.people import People
     from talaria.core.clock import Clock
-    from talaria.core.sending import MessageSender
+    from talaria.core.ledger import MessageSender
     from talaria.search.index import LogIndex
     from talaria.store.store import Store
     from talaria.tools.settings import ToolSettings

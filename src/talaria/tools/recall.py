@@ -12,19 +12,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from talaria.core.entries import Entry, Summary
 from talaria.core.errors import BadRequest, ToolError
-from talaria.core.ids import ChatKey, SessionId, asking_chat
+from talaria.core.ids import ChatKey, SessionId, asking_chat, channel_of
 from talaria.core.ledger import BranchPoint
 from talaria.core.messages import Content, Image, Part, Text, ToolResult, ToolResults, UserMessage
-from talaria.core.recall_ids import RecallId, RecallKind, entry_id, result_id, summary_id
+from talaria.core.shown import RecallId, RecallKind, entry_id, result_id, summary_id
 from talaria.core.tasks import stop
 from talaria.core.tools import ToolSpec
 from talaria.core.units import format_size
-from talaria.search.entry_texts import full_text, speaker_of
-from talaria.search.excerpts import excerpt
-from talaria.search.words import terms
+from talaria.search.index import FoundEntry
+from talaria.search.words import excerpt, full_text, speaker_of, terms
 from talaria.tools.function import Arguments, FunctionTool, counted, parameters, text
 from talaria.tools.part import ToolScope
 from talaria.tools.search import open_matcher
@@ -455,3 +455,54 @@ def _at_character(data: bytes, at: int) -> int:
     while 0 < at < len(data) and data[at] & 0xC0 == 0x80:
         at -= 1
     return at
+
+
+# -- the tool `session_search`: finding what was said in all conversations that may be seen from a chat ---
+
+
+_HITS: Final = 10
+_SPARE: Final = 5  # for entries of the running turn, which are left out
+
+SESSION_SEARCH = ToolSpec(
+    name="session_search",
+    description=(
+        "Search all earlier conversations with this person, on every channel. Returns the best passages with "
+        "dates; recall_expand(id) shows the whole."
+    ),
+    parameters=parameters({"query": text('Words, a question, or "a phrase".')}, ["query"]),
+    read_only=True,
+    idempotent=True,
+    uses_files=False,
+)
+
+
+def session_search_tool(scope: ToolScope) -> Tool:
+    """Return the tool. It finds what may be seen from the chat in which it is called."""
+
+    async def search(arguments: Arguments, context: ToolContext) -> str:
+        try:
+            reach = scope.people.reach(context.chat_key)
+            page = await scope.search.search(arguments["query"], reach, _HITS + _SPARE)
+        except BadRequest as error:
+            raise ToolError(error.user_text, error.hint) from error
+        lines: list[str] = []
+        for hit in page.hits:
+            entry = await scope.store.recall.entry(hit.session_id, hit.seq)
+            if entry is None or entry.turn_id == context.turn_id or len(lines) == _HITS:
+                continue
+            await distrust_log(scope, hit.session_id, context)
+            lines.append(_line(hit, scope, context))
+        if not lines:
+            lines = ["Nothing was found. Try other words, or fewer."]
+        if not page.is_complete:
+            lines.append("[Older conversations are still being indexed.]")
+        return "\n".join(lines)
+
+    return FunctionTool(SESSION_SEARCH, search)
+
+
+def _line(hit: FoundEntry, scope: ToolScope, context: ToolContext) -> str:
+    at = datetime.fromtimestamp(hit.at, scope.zone).strftime("%a %Y-%m-%d %H:%M")
+    is_here = hit.session_id == context.session_id
+    place = "this conversation" if is_here else f"{channel_of(hit.chat_key)}, “{hit.title}”"
+    return f"[{hit.session_id}/e{hit.seq}] {at}, {place}, {hit.speaker}: {hit.excerpt}"

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from talaria.core.errors import ToolError
-from talaria.core.loop_share import Pace
+from talaria.core.slots import Pace
 from talaria.core.tasks import running
 from talaria.core.text import printable
 from talaria.core.units import format_size

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from talaria.access.risk import ApprovalMode
-from talaria.core.api_address import ApiAddress
-from talaria.core.setting_marks import Check, Mark, Unset, command_value, variable_name, web_address
+from talaria.access.approvals import ApprovalMode
+from talaria.core.redaction import ApiAddress
+from talaria.core.settings import (
+    Check,
+    Mark,
+    Unset,
+    command_value,
+    referenced_variable,
+    variable_name,
+    web_address,
+)
 from talaria.core.units import Size
-from talaria.workspace.sandbox.port import SandboxKind, is_settable
+from talaria.workspace.sandbox.command import SandboxKind, is_settable
 
 FAMILIES = ("files", "terminal", "web", "recall", "todo", "ask", "memory", "jobs", "skills")
 SEARCH_ADDRESSES = {"brave": "https://api.search.brave.com/res/v1", "tavily": "https://api.tavily.com"}
@@ -72,3 +80,21 @@ class SearchSettings(msgspec.Struct, frozen=True):
     def problems(self) -> Iterator[tuple[str, str]]:
         if self.provider == "searxng" and not self.base_url:
             yield "base_url", 'is missing: expected the address of your SearXNG, as "http://127.0.0.1:8888".'
+
+
+# -- the variables of commands: those that `[tools] env` names, and none of the gateway's own -------------
+
+
+def command_environ(settings: ToolSettings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that a command gets from `[tools] env`. `environ` is the gateway's environment.
+
+    A value `${NAME}` stands for the gateway's variable NAME; without that variable the command gets none.
+    """
+    found = {}
+    for name, value in settings.env.items():
+        variable = referenced_variable(value)
+        if not variable:
+            found[name] = value
+        elif variable in environ:
+            found[name] = environ[variable]
+    return found

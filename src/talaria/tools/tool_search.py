@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import math
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from heapq import nsmallest
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from talaria.core.errors import ToolError
-from talaria.core.tools import TOOL_CALL, TOOL_SEARCH, ToolSpec
-from talaria.core.wrapped_calls import MOST_WRAPPED
+from talaria.core.specs import AgentSpec
+from talaria.core.tools import MOST_WRAPPED, TOOL_CALL, TOOL_SEARCH, ToolSpec
+from talaria.core.whole_files import replace_file
 from talaria.search.words import terms
 from talaria.tools.function import Arguments, FunctionTool, parameters, text
+from talaria.tools.settings import FAMILIES
 from talaria.tools.tool import Findable, Tool, ToolContext
-from talaria.tools.toolset import ToolSet
+from talaria.tools.toolset import ToolFamily, ToolSet, spec_digest
 
 SEARCH_BYTES: Final = 1200
 """Room for both tools in a request."""
@@ -170,3 +178,137 @@ def _describe(hits: list[ToolSpec | Findable]) -> Iterator[str]:
         yield f"Run one with {TOOL_CALL}(name, arguments)."
     if left:
         yield f"Also: {', '.join(left)}. Search for one of these names to see its parameters."
+
+
+# -- which tools a session is shown, and which it finds with `tool_search` --------------------------------
+# The choice is made for a new session or an explicit change, and is frozen with its spec. A family, the
+# tools of one origin, is shown or hidden as a whole.
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOffer:
+    """The tools of a new session: a model is told `direct`, and finds those that `searched` has with the
+    digests of what they are now."""
+
+    direct: ToolSet
+    searched: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of everything that the session is told or can find."""
+        if not self.searched:
+            return self.direct.fingerprint
+        digest = hashlib.sha256(self.direct.fingerprint.encode())
+        for name, told in self.searched:
+            digest.update(f"{name} {told}\n".encode())
+        return digest.hexdigest()
+
+
+class SessionTools(msgspec.Struct, frozen=True):
+    """The tools of a session as they are now: `tools` can be called, and `changed` names those that are not
+    any more what the session would find."""
+
+    tools: ToolSet
+    changed: frozenset[str] = frozenset()
+
+
+def choose_shown(
+    families: Sequence[ToolFamily], most_bytes: int, rank: Callable[[str], int]
+) -> frozenset[str]:
+    """Return the origins of the families that are shown: all if they fit in `most_bytes`.
+
+    Otherwise built-in families go first and then the most used ones, each if there is room for it beside the
+    two tools for searching. The order between equals is fixed. Pure.
+    """
+    if sum(family.size for family in families) <= most_bytes:
+        return frozenset(family.origin for family in families)
+
+    def order(family: ToolFamily) -> tuple[bool, int, int, str]:
+        place = FAMILIES.index(family.origin) if family.is_builtin else 0
+        return not family.is_builtin, -rank(family.origin), place, family.origin
+
+    shown, room = set(), most_bytes - SEARCH_BYTES
+    for family in sorted(families, key=order):
+        if family.size <= room:
+            room -= family.size
+            shown.add(family.origin)
+    return frozenset(shown)
+
+
+def make_offer(tools: ToolSet, shown: frozenset[str]) -> ToolOffer:
+    """Return the offer in which the families of these origins are shown."""
+    hidden = {name for family in tools.families() if family.origin not in shown for name in family.names}
+    if not hidden and not tools.findables:
+        return ToolOffer(tools)
+    direct = tools.only([name for name in tools.names if name not in hidden])
+    found = tools.only(hidden)
+    searched = tuple((spec.name, spec_digest(spec)) for spec in found.specs)
+    return ToolOffer(direct.with_tools(search_tools(ToolFinder(tools), tools, found)), searched)
+
+
+def bind_offer(
+    spec: AgentSpec, current: ToolSet, finder: ToolFinder, only: tuple[str, ...] | None
+) -> SessionTools:
+    """Return the tools of a session as they are now, of which a turn may use `only` some.
+
+    A tool that the session was told stays, whatever became of its schema. A tool that it finds is left out
+    if it is not what it was when the session was pinned.
+    """
+    now = {name: tool for name, _ in spec.searched if (tool := current.get(name)) is not None}
+    found = {name for name, told in spec.searched if name in now and spec_digest(now[name].spec) == told}
+    names = {*spec.tools, *found}
+    if only is not None:
+        names &= set(only)
+    tools = current.only(names)
+    if TOOL_SEARCH in spec.tools:
+        tools = tools.with_tools(search_tools(finder, tools, tools.only(found)))
+    changed = frozenset(name for name, _ in spec.searched if name not in found)
+    return SessionTools(tools, changed if only is None else changed & set(only))
+
+
+# -- how often the tools of each origin are called --------------------------------------------------------
+
+
+USAGE_FILE: Final = "tool-usage.json"
+_MOST_CALLS: Final = 4096  # of all origins; then every count is halved, so that old calls are forgotten
+_MOST_ORIGINS: Final = 1000
+_log = logging.getLogger("talaria.tools")
+
+
+class ToolUsage:
+    """Counts of calls by origin. They are kept in a file, which is written each time that a count has
+    doubled, so that a kill costs less than half of it. Without a path they are kept in memory only."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._counts = {} if path is None else _load(path)
+
+    def rank(self, origin: str) -> int:
+        """Return how much an origin is used, by powers of two: a few calls more do not change an order."""
+        return self._counts.get(origin, 0).bit_length()
+
+    def add(self, origin: str) -> bool:
+        """Count a call. Return whether the counts should be saved."""
+        before = self.rank(origin)
+        self._counts[origin] = self._counts.get(origin, 0) + 1
+        is_full = sum(self._counts.values()) > _MOST_CALLS or len(self._counts) > _MOST_ORIGINS
+        if is_full:
+            self._counts = {each: count // 2 for each, count in self._counts.items() if count > 1}
+        return self._path is not None and (is_full or self.rank(origin) != before)
+
+    def save(self) -> None:
+        """Write the file. Blocks; a file that cannot be written costs no call."""
+        if self._path is None:
+            return
+        try:
+            counts = msgspec.json.encode(dict(self._counts), order="sorted")
+            replace_file(self._path, counts, is_durable=False)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", self._path, error.strerror)
+
+
+def _load(path: Path) -> dict[str, int]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return {}

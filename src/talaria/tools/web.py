@@ -15,7 +15,7 @@ from talaria.tools.function import Arguments, FunctionTool, parameters, text
 from talaria.tools.page_process import PageProcess
 from talaria.tools.search_providers import MAX_RESULTS, HttpSearch
 from talaria.tools.tool import Tool, ToolContext
-from talaria.workspace.pictures import picture_part
+from talaria.workspace.reading import picture_part
 
 _MAX_QUERY = 400
 _TEXTS = ("text/", "application/json", "application/xml", "application/yaml", "application/javascript")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from talaria.access.budgets import Budgets
 from talaria.agent.calling import Caller, Routes
 from talaria.agent.compaction.keeper import Compaction
-from talaria.agent.context import NoteSource, TurnContext, TurnNotes
+from talaria.agent.context import NoteSource, Steer, TurnContext, TurnNotes
 from talaria.agent.journal import Journal
 from talaria.agent.loop import Loop
 from talaria.agent.side_calls import Purpose, SideCall, SideCalls
@@ -22,9 +22,10 @@ from talaria.core.entries import Revision, SpecSet
 from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.ledger import Began
+from talaria.core.messages import UserMessage
 from talaria.core.redaction import SecretRegistry
 from talaria.core.specs import AgentSpec, PinnedSpec
-from talaria.core.turns import Turn
+from talaria.core.turns import Turn, TurnState
 from talaria.memory.memories import Memories
 from talaria.models.catalog import ModelChoice
 from talaria.observe.metrics import Metrics
@@ -34,7 +35,6 @@ from talaria.tools.execution import ToolRunner
 from talaria.turns.live import LiveTurn
 from talaria.turns.settings import TurnSettings
 from talaria.turns.slash import ExtraCommands
-from talaria.turns.steering import LiveSteering
 from talaria.turns.trust import FolderTrust
 
 if TYPE_CHECKING:
@@ -42,6 +42,33 @@ if TYPE_CHECKING:
     from talaria.jobs.desk import JobDesk
     from talaria.models.local.downloads import WeightsDownloads
     from talaria.workspace.workspaces import ChatWorkspace
+
+
+# -- the messages that join a live turn, as the loop of its agent reads them ------------------------------
+
+
+class LiveSteering:
+    """The messages that join a live turn, for its loop. Implements `agent.context.Steering`."""
+
+    def __init__(self, live: LiveTurn, message_of: Callable[[Turn], UserMessage]) -> None:
+        self._live = live
+        self._message_of = message_of
+        self._seen = 0
+
+    def waiting(self) -> Sequence[Steer]:
+        steers = self._live.steers
+        self._seen = len(steers)
+        if not steers:
+            return []
+        waiting = [steer.turn for steer in steers if steer.turn.state is TurnState.ACCEPTED]
+        return [Steer(turn.id, self._message_of(turn)) for turn in waiting]
+
+    async def arrival(self) -> None:
+        while len(self._live.steers) == self._seen:
+            await self._live.steered()
+
+
+# -- the agents that answer turns, with their specs, their tools and the models that they may call --------
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,19 +11,19 @@ from talaria.access.approvals import Decider, QuestionClosed
 from talaria.agent.journal import Journal
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.command import Command, CommandCall, CommandResult, parse_command
-from talaria.core.background import ProcessState
 from talaria.core.backoff import Backoff
 from talaria.core.errors import LeaseHeld, NotFound, TalariaError
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Begin, Page, TurnEnd, ended_turn
 from talaria.core.messages import Image
 from talaria.core.questions import QuestionKind
+from talaria.core.shells import ProcessState
 from talaria.core.turns import Turn, TurnState
 from talaria.models.wire import part_text
 from talaria.store.store import Store
 from talaria.turns.agents import Agents
-from talaria.turns.decisions import MAX_ANSWER, Decisions
 from talaria.turns.live import LiveTurn, LiveTurns
+from talaria.turns.questions import MAX_ANSWER, Decisions
 from talaria.turns.slash import SlashCommands
 
 _log = logging.getLogger("talaria.turns")

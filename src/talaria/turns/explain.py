@@ -7,11 +7,9 @@ from collections.abc import Iterator
 import msgspec
 
 from talaria.core.delivery import OutboxRow, OutboxState
-from talaria.core.history import StepUsage, TurnHistory
 from talaria.core.ids import EPHEMERAL, ChatAddress
-from talaria.core.ledger import TurnRecord
+from talaria.core.ledger import SENT_TURN, StepUsage, TurnHistory, TurnRecord
 from talaria.core.questions import APPROVE, DENY, Question, QuestionKind, Span
-from talaria.core.sending import SENT_TURN
 from talaria.core.spending import price_command, show_usd
 from talaria.core.text import cut
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from talaria.cluster.following import PeerClient, PeerUnreachable
-from talaria.cluster.passed_events import PassedEvent, StreamEnd, StreamHead
+from talaria.cluster.signing import PassedEvent, StreamEnd, StreamHead
 from talaria.core.clock import Clock
 from talaria.core.cluster import Member, Wake
 from talaria.core.errors import StoreError

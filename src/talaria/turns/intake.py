@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from talaria.cluster.leases import LeaseKeeper
-from talaria.cluster.lone_gateway import LoneGateway
-from talaria.cluster.membership import Membership
+from talaria.cluster.membership import LoneGateway, Membership
 from talaria.commands.command import Command
 from talaria.commands.replies import find_session
 from talaria.core.cluster import Wake
@@ -31,21 +30,19 @@ from talaria.core.ids import (
     new_turn_id,
 )
 from talaria.core.jobs import SlotClaim
-from talaria.core.ledger import Accept, Accepted, Begin, Binding, Fresh, MessageName
+from talaria.core.ledger import Accept, Accepted, Begin, Binding, ChainPlace, Fresh, MessageName, NewResponse
 from talaria.core.message_redaction import M, redact_messages, weigh_message
 from talaria.core.messages import File, Message, Text, UserMessage, is_untrusted
 from talaria.core.problems import Action, Do
 from talaria.core.questions import QuestionKind
-from talaria.core.responses import ChainPlace, NewResponse
 from talaria.core.specs import PinnedSpec
 from talaria.core.tasks import finish
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.loop_watch import Load
 from talaria.store.store import Store
 from talaria.turns.agents import Agents
-from talaria.turns.branching import Branching
 from talaria.turns.command_turns import ANSWER
-from talaria.turns.histories import SentExchange
+from talaria.turns.histories import Branching, SentExchange
 from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn

@@ -9,32 +9,65 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from talaria.commands.deciding import name_question
+from talaria.commands.command import name_question
 from talaria.core.clock import Clock
 from talaria.core.events import (
     FINAL_EVENTS,
     Cancelled,
+    Delta,
     Done,
     Event,
     Failed,
+    ModelLoading,
+    ReasoningDelta,
     Reset,
+    ToolCallDelta,
     ToolFinished,
+    ToolOutput,
     ToolStarted,
 )
 from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
 from talaria.core.ledger import Began
-from talaria.core.models import Completion
 from talaria.core.questions import Question, QuestionKind
+from talaria.core.specs import Completion
 from talaria.core.spending import Spent
 from talaria.core.turns import Step, Turn, TurnState
 from talaria.observe.metrics import Metrics
-from talaria.turns.event_merging import merge_events
 from talaria.turns.feed import StateFeed
 from talaria.turns.slash import asks_model
 from talaria.turns.states import ENDING, INTERRUPTIONS, MOVES, LiveState, check_move
 
 if TYPE_CHECKING:
     from talaria.core.hooks import Hooks
+
+
+# -- events that are joined while nobody has read them, so that a long answer stays a few strings ---------
+
+
+_MERGE_BELOW = 1024  # an event with fewer characters takes in the next one
+
+
+def merge_events(last: Event, event: Event) -> Event | None:
+    """Return one event that says what two unread neighbours say; None if both must be kept."""
+    if type(last) is not type(event):
+        return None
+    if isinstance(event, (Delta, ReasoningDelta)):
+        if type(last) is type(event) and len(last.text) < _MERGE_BELOW:
+            return type(event)(last.text + event.text)
+    elif isinstance(event, ToolOutput):
+        if isinstance(last, ToolOutput) and last.call_id == event.call_id and len(last.text) < _MERGE_BELOW:
+            return ToolOutput(event.call_id, last.text + event.text)
+    elif isinstance(event, ToolCallDelta) and isinstance(last, ToolCallDelta):
+        is_next = last.index == event.index and not event.call_id
+        if is_next and len(last.arguments) < _MERGE_BELOW:
+            return msgspec.structs.replace(last, arguments=last.arguments + event.arguments)
+    elif isinstance(event, ModelLoading) and isinstance(last, ModelLoading):
+        return event  # how far it was by then is of no use
+    return None
+
+
+# -- turns that this process holds: their state, their events, and how they are interrupted ---------------
+
 
 _MOST_STREAM = 999_999
 

@@ -16,7 +16,7 @@ from talaria.core.specs import AgentSpec
 from talaria.core.turns import Inbound
 from talaria.store.store import Store
 from talaria.turns.agents import Agents
-from talaria.turns.decisions import MAX_ANSWER
+from talaria.turns.questions import MAX_ANSWER
 
 
 class MessageKeeper(Protocol):

@@ -35,15 +35,15 @@ from talaria.core.ids import SessionId
 from talaria.core.ledger import Began, Begin, TurnEnd, ended_turn
 from talaria.core.tasks import finish
 from talaria.core.turns import Turn, TurnState
-from talaria.observe.lines import log_turn
+from talaria.observe.logs import log_turn
 from talaria.observe.loop_watch import Load
 from talaria.pool.pool import Wanted
 from talaria.store.store import Store
 from talaria.turns.agents import Agents
 from talaria.turns.command_turns import INTERNAL, CommandRunner
 from talaria.turns.crashes import MAX_CRASHES, Quarantine
-from talaria.turns.decisions import Decisions
 from talaria.turns.live import LiveTurn, LiveTurns
+from talaria.turns.questions import Decisions
 from talaria.turns.settings import TurnSettings
 from talaria.turns.slash import COMPACT, SlashCommands, asks_model, read_exchanges
 from talaria.turns.states import ENDING, INTERRUPTIONS, LiveState

@@ -24,9 +24,8 @@ from talaria.core.ids import (
     new_session_id,
     new_turn_id,
 )
-from talaria.core.ledger import Fresh
+from talaria.core.ledger import ChatMessage, Fresh, SendMessage, SentTurn
 from talaria.core.redaction import SecretRegistry
-from talaria.core.sending import ChatMessage, SendMessage, SentTurn
 from talaria.core.tasks import finish, sleep_until_woken
 from talaria.core.turns import ReplyPlace
 from talaria.store.store import Store
@@ -34,7 +33,7 @@ from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
 from talaria.workspace.folder import Folder
 from talaria.workspace.places import ChatFolders
-from talaria.workspace.sent_files import keep_copy
+from talaria.workspace.uploads import keep_copy
 
 _log = logging.getLogger("talaria.sending")
 _LOOK_SECONDS = 30.0  # for sessions whose turns run in another process

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from talaria.agent.settings import AgentSettings
 from talaria.core.messages import Part, UserMessage
-from talaria.core.setting_marks import Check, Mark
+from talaria.core.settings import Check, Mark
 from talaria.core.turns import Turn
 from talaria.core.units import DURATION_FORMS, parse_duration
 

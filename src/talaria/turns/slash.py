@@ -15,21 +15,27 @@ import msgspec
 
 from talaria.access.approvals import Decider
 from talaria.access.people import is_group
-from talaria.commands.command import Command, CommandResult, ExtraCommand, parse_command, parse_number
-from talaria.commands.deciding import (
+from talaria.commands.command import (
+    Command,
+    CommandResult,
+    ExtraCommand,
     decision_buttons,
     list_questions,
     parse_approval,
+    parse_command,
+    parse_number,
     say_decision,
     waiting_lines,
 )
-from talaria.commands.file_changes import NO_COPIES, describe_diff, describe_undo
 from talaria.commands.replies import (
+    NO_COPIES,
     NamedTools,
     WorkspaceStatus,
+    describe_diff,
     describe_session,
     describe_taint,
     describe_turn,
+    describe_undo,
     describe_usage,
     describe_window,
     describe_workspace,
@@ -56,8 +62,7 @@ from talaria.core.problems import Action, Do
 from talaria.core.program import spoken_afar
 from talaria.core.questions import APPROVE, DENY, QuestionKind, Span
 from talaria.core.sessions import Session
-from talaria.core.suggest import nearest
-from talaria.core.text import clean_line, cut
+from talaria.core.text import clean_line, cut, nearest
 from talaria.core.turns import Turn
 from talaria.turns.states import LiveState
 
@@ -65,8 +70,8 @@ if TYPE_CHECKING:
     from talaria.models.known import Abilities
     from talaria.store.store import Store
     from talaria.turns.agents import Agents
-    from talaria.turns.decisions import Decisions
     from talaria.turns.live import LiveTurns
+    from talaria.turns.questions import Decisions
     from talaria.turns.settings import TurnSettings
     from talaria.workspace.workspaces import ChatWorkspace
 

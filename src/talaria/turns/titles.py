@@ -12,9 +12,8 @@ from typing import Final
 from talaria.agent.side_calls import Purpose, SideCall, SideCalls
 from talaria.core.entries import Revision
 from talaria.core.errors import TalariaError
-from talaria.core.sessions import Session
+from talaria.core.sessions import Session, shorten_title
 from talaria.core.tasks import Tasks, stop
-from talaria.core.titles import shorten_title
 from talaria.core.turns import Turn, TurnState
 from talaria.store.store import Store
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from talaria.access.egress import may_open, read_seen
-from talaria.core.bounded import BoundedDict
 from talaria.core.clock import Clock
 from talaria.core.ids import ChatKey, asking_chat
+from talaria.core.limits import BoundedDict
+from talaria.core.sessions import FolderName, Taint, folder_names, overlap
 from talaria.core.shown import ShownLog
-from talaria.core.trust import FolderName, Taint, folder_names, overlap
 from talaria.core.turns import Turn
 from talaria.store.store import Store, Taints
 from talaria.tools.tool import SessionTrust

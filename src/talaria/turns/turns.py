@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from talaria.cluster.leases import LeaseKeeper
-from talaria.cluster.lone_gateway import LoneGateway
-from talaria.cluster.membership import Membership
+from talaria.cluster.membership import LoneGateway, Membership
 from talaria.core.errors import NotFound, StoreError
 from talaria.core.ids import ChatKey, OwnerId, QuestionId, SessionId, TurnId
 from talaria.core.jobs import SlotClaim
@@ -19,17 +18,16 @@ from talaria.core.turns import Inbound, Turn
 from talaria.observe.loop_watch import Load
 from talaria.store.store import Store
 from talaria.turns.agents import Agents
-from talaria.turns.decisions import Decisions
 from talaria.turns.explain import NO_SUCH_TURN
+from talaria.turns.feed import OtherFeeds
 from talaria.turns.followed import FollowedTurn, FollowedTurns
 from talaria.turns.histories import SentExchange
-from talaria.turns.host_questions import HostQuestions
 from talaria.turns.intake import Intake, StatelessCall
 from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.long_inputs import LongInputs, MessageKeeper
-from talaria.turns.other_feeds import OtherFeeds
+from talaria.turns.questions import Decisions, HostQuestions
 from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.runner import Runner
 from talaria.turns.settings import TurnSettings

@@ -16,8 +16,7 @@ import msgspec
 
 from talaria.agent.journal import Journal
 from talaria.cluster.leases import LeaseKeeper
-from talaria.cluster.lone_gateway import LoneGateway
-from talaria.cluster.membership import LOOK_SECONDS, Membership
+from talaria.cluster.membership import LOOK_SECONDS, LoneGateway, Membership
 from talaria.core.cluster import Waiting, Wake
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey, TurnId
@@ -27,10 +26,10 @@ from talaria.core.tasks import sleep_until_woken
 from talaria.core.turns import Turn, TurnState
 from talaria.store.store import Store
 from talaria.turns.command_turns import ANSWER
-from talaria.turns.decisions import Decisions
 from talaria.turns.intake import Intake, is_ephemeral
 from talaria.turns.lanes import Lanes
 from talaria.turns.live import LiveTurn
+from talaria.turns.questions import Decisions
 from talaria.turns.states import LiveState
 
 _log = logging.getLogger("talaria.turns")

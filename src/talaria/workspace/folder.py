@@ -39,7 +39,7 @@ from urllib.parse import quote
 from talaria.core.errors import ToolError
 from talaria.core.files import PRIVATE
 from talaria.core.ids import ChatKey, asking_chat
-from talaria.core.loop_share import Pace
+from talaria.core.slots import Pace
 from talaria.core.text import NOT_IN_LINES, printable
 from talaria.core.units import format_size
 from talaria.workspace.quota import FolderQuota

@@ -15,17 +15,16 @@ from talaria.core.errors import TalariaError
 from talaria.core.ids import SessionId
 from talaria.core.slots import FairThreads
 from talaria.core.tasks import stop
-from talaria.net.host_rules import AskHost
-from talaria.net.settings import NetworkSettings
+from talaria.net.host_rules import AskHost, NetworkSettings
 from talaria.observe.metrics import NetworkReading
 from talaria.workspace.places import SessionPlaces, make_private, session_folder
-from talaria.workspace.sandbox.port import NetworkAccess, Sandbox, SandboxError, command_user
+from talaria.workspace.sandbox.command import NetworkAccess, Sandbox, SandboxError, command_user
 
 if TYPE_CHECKING:
     from talaria.net.host_rules import NetworkGate
     from talaria.net.proxy import CommandProxy, ProxyListener
     from talaria.workspace.network_holder import NetworkHolder
-    from talaria.workspace.sandbox.proof import Proof
+    from talaria.workspace.sandbox.choice import Proof
 
 _log = logging.getLogger("talaria.workspace.network")
 _IDLE_SECONDS = 120.0  # after the last command, until the namespace of a session is given up
@@ -178,7 +177,7 @@ class SessionNetworks:
 
     async def _prove(self, sandbox: Sandbox, access: NetworkAccess) -> None:
         """Raise `SandboxError` if the canary gets out of the sandbox with this network. Proves once."""
-        from talaria.workspace.sandbox.proof import prove  # noqa: PLC0415 - heavy
+        from talaria.workspace.sandbox.choice import prove  # noqa: PLC0415 - heavy
 
         if self._proving is None or self._proving.cancelled():
             work = prove(sandbox, self._home, access)

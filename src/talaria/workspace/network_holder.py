@@ -18,8 +18,8 @@ from talaria.core.whole_files import replace_file
 from talaria.net.proxy import BACKGROUND, FOREGROUND
 from talaria.workspace import forwarder
 from talaria.workspace.sandbox.bubblewrap import drop_privileges
+from talaria.workspace.sandbox.command import SandboxError, open_arguments, open_data, open_shared
 from talaria.workspace.sandbox.mounts import bind, find_helper, mount_options, system_mounts
-from talaria.workspace.sandbox.port import SandboxError, open_arguments, open_data, open_shared
 from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
 
 PROXY_PORT, BACKGROUND_PORT = 3128, 3129  # inside the namespace

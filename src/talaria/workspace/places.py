@@ -13,7 +13,7 @@ from talaria.core.errors import BadRequest, ToolError
 from talaria.core.ids import ChatKey, SessionId
 from talaria.workspace.folder import chat_folder, chat_name, files_folder
 from talaria.workspace.rights import PRIVATE_FOLDER, make_folder, set_folder_mode
-from talaria.workspace.sandbox.port import SandboxError, command_user, hand_over
+from talaria.workspace.sandbox.command import SandboxError, command_user, hand_over
 
 _TMP, _PROCESSES, _NETWORK = "tmp", "processes", "network"
 

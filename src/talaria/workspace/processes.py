@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from talaria.core.background import ProcessInfo, ProcessOutput, ProcessStart, ProcessState
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ToolError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import SessionId
 from talaria.core.limits import Limits
+from talaria.core.shells import ProcessInfo, ProcessOutput, ProcessStart, ProcessState
 from talaria.core.tasks import finish_in_task
 from talaria.core.whole_files import replace_file
 from talaria.workspace.places import SessionPlaces, kept_sessions, make_private, remove_tree, session_folder
-from talaria.workspace.sandbox.port import SandboxError
+from talaria.workspace.sandbox.command import SandboxError
 from talaria.workspace.shell import SessionCommands
 from talaria.workspace.watched_process import (
     POLLED,

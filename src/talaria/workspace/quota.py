@@ -10,10 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from talaria.core.bounded import BoundedDict
 from talaria.core.errors import ToolError
-from talaria.core.limits import Limits
-from talaria.core.loop_share import Pace
+from talaria.core.limits import BoundedDict, Limits
+from talaria.core.slots import Pace
 from talaria.core.units import format_size
 
 _KEPT_FOLDERS = 1024

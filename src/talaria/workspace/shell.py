@@ -22,8 +22,14 @@ from talaria.core.tasks import stop
 from talaria.core.whole_files import replace_file
 from talaria.workspace.places import SessionPlaces, make_private
 from talaria.workspace.sandbox.choice import Sandboxes
+from talaria.workspace.sandbox.command import (
+    ProcessLimits,
+    Sandbox,
+    SandboxCommand,
+    SandboxError,
+    is_settable,
+)
 from talaria.workspace.sandbox.group import below
-from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, SandboxError, is_settable
 from talaria.workspace.sandbox.process import Ending, SandboxedProcess, open_process
 
 if TYPE_CHECKING:

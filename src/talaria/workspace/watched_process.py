@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from talaria.core.background import ProcessInfo, ProcessState
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId, TurnId
+from talaria.core.shells import ProcessInfo, ProcessState
 from talaria.workspace.sandbox import shim
+from talaria.workspace.sandbox.command import Launch
 from talaria.workspace.sandbox.group import start_time
-from talaria.workspace.sandbox.port import Launch
 from talaria.workspace.sandbox.process import SPAWNER
 
 RING_BYTES = 1 << 20

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from talaria.cluster.chat_places import ChatPlaces
+from talaria.cluster.places import ChatPlaces
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.limits import Limits
 from talaria.core.tasks import finish

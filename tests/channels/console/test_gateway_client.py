@@ -25,7 +25,7 @@ from talaria.core.access import Role
 from talaria.core.errors import BadRequest, TalariaError
 from talaria.core.events import Delta, Done
 from talaria.core.files import SentFile
-from talaria.jobs.views import JobView
+from talaria.jobs.desk import JobView
 from talaria.operations import access, jobs, sessions, status, turns
 from talaria.operations.operation import Nothing, PageQuery
 

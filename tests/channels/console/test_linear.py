@@ -9,8 +9,7 @@ import pytest
 from support.complexity import assert_linear
 from talaria.channels.console.plain import PlainRenderer
 from talaria.channels.console.terminal import BlockSplitter
-from talaria.core.display import describe_call
-from talaria.core.events import Delta, Done
+from talaria.core.events import Delta, Done, describe_call
 from talaria.core.text import clean, clean_line
 
 SHAPES = {

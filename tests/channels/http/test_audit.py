@@ -12,7 +12,7 @@ import pytest
 
 from support.gateway import TOKEN, Api
 from support.waiting import until
-from talaria.access.audit import AuditLog
+from talaria.access.callers import AuditLog
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender

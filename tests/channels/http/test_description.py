@@ -14,7 +14,7 @@ import pytest
 from channels.http.test_events import open_stream, read
 from channels.http.test_feed import open_feed
 from support.gateway import Api, in_process
-from talaria.access.logins import Logins
+from talaria.access.credentials import Logins
 from talaria.channels.http.description import ChatCompletionChunk, ChunkError, DescribedCall, ResponseEvent
 from talaria.channels.http.errors import STATUS
 from talaria.channels.http.part import HTTP

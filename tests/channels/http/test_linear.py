@@ -23,10 +23,10 @@ from talaria.channels.http.turn_api import _encode_event
 from talaria.core.events import Delta, Done
 from talaria.core.files import RESULT_PATH, RESULTS, SentFile
 from talaria.core.ids import TurnId
-from talaria.core.json_shape import count_values
+from talaria.core.limits import count_values
 from talaria.core.messages import ToolOutcome, ToolResult
 from talaria.core.turns import Step, StepKind, StepState
-from talaria.operations.turn_views import StepView
+from talaria.operations.turns import StepView
 from talaria.workspace.uploads import clean_name
 
 BODIES: dict[str, tuple[bytes, bytes, bytes]] = {

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from support.gateway import Api, in_process
-from talaria.access.tokens import TokenAdmin
+from talaria.access.credentials import TokenAdmin
 from talaria.core.access import Role
 from talaria.testing.model_server import ModelServer
 

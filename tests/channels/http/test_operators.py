@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from support.gateway import Api, in_process
-from talaria.core.version import this_version
+from talaria.core.program import this_version
 from talaria.observe.health import GatewayPhase
 from talaria.testing.model_server import ModelServer
 

@@ -14,13 +14,11 @@ import pytest_asyncio
 
 from support.gateway import Api, in_process
 from talaria.access.callers import RouteAccess
-from talaria.access.logins import Logins
-from talaria.access.tokens import hash_token
+from talaria.access.credentials import Logins, hash_token
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING
 from talaria.channels.http.routes import create_app
-from talaria.core.access import Role
-from talaria.core.tokens import AddToken
+from talaria.core.access import AddToken, Role
 from talaria.testing.model_server import ModelServer
 
 MAX_SECONDS = 100 * 366 * 86_400.0

@@ -18,7 +18,7 @@ from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.folder import chat_folder
-from talaria.workspace.sent_files import read_sent
+from talaria.workspace.uploads import read_sent
 
 SEND = '[[call send_file {"path": "%s"}]]'
 

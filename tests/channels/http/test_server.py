@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
+from talaria.channels.http.part import DEFAULT_PORT, HttpSettings
 from talaria.channels.http.request import Receive, Scope, Send
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
-from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
 from talaria.core.errors import ConfigError
 
 # -- binding ----------------------------------------------------------------------------------------------

@@ -6,17 +6,16 @@ import asyncio
 import socket
 from collections.abc import Mapping
 
-from talaria.access.audit import AuditLog
-from talaria.access.logins import Logins
-from talaria.access.tokens import TokenChecker
+from talaria.access.callers import AuditLog
+from talaria.access.credentials import Logins, TokenChecker
 from talaria.channels.http.guard import Guard
+from talaria.channels.http.part import HttpSettings
 from talaria.channels.http.routing import HttpApp
 from talaria.channels.http.server import HttpServer, bind
-from talaria.channels.http.settings import HttpSettings
 from talaria.core.clock import SystemClock
 from talaria.gateway import Admission
 from talaria.observe.metrics import Metrics
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 
 REQUEST = b"POST /hook HTTP/1.1\r\nhost: here\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 

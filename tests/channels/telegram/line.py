@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from support.rig import Rig, start
-from talaria.access.pairing import PairingAdmin
+from talaria.access.authorizer import PairingAdmin
 from talaria.channels.telegram.bot_api import BotApi
 from talaria.channels.telegram.channel import TelegramChannel, open_telegram
 from talaria.channels.telegram.outlet import TelegramOutlet
-from talaria.channels.telegram.settings import TelegramSettings
+from talaria.channels.telegram.part import TelegramSettings
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.turns import Inbound
 from talaria.observe.loop_watch import Load
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_platform import PlatformChat, TelegramUser
 from talaria.testing.telegram_server import TelegramServer

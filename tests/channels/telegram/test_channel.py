@@ -16,23 +16,22 @@ import pytest
 from channels.telegram.line import ADA, Line, telegram
 from support.faulty_store import FaultyStore
 from support.waiting import until
-from talaria.access.audit import AuditLog
-from talaria.access.logins import Logins
-from talaria.access.tokens import TokenChecker
+from talaria.access.callers import AuditLog
+from talaria.access.credentials import Logins, TokenChecker
 from talaria.channels.http.guard import Guard
+from talaria.channels.http.part import HttpSettings
 from talaria.channels.http.routing import HttpApp
 from talaria.channels.http.server import HttpServer, bind
-from talaria.channels.http.settings import HttpSettings
 from talaria.channels.telegram.bot_api import BotApi
 from talaria.channels.telegram.channel import WEBHOOK_PATH, ChannelPhase, TelegramWebhook
 from talaria.channels.telegram.parse import CHANNEL
-from talaria.channels.telegram.settings import webhook_secret
+from talaria.channels.telegram.part import webhook_secret
 from talaria.core.clock import SystemClock
 from talaria.core.ledger import Accept
 from talaria.core.limits import Limits, LimitSettings
 from talaria.observe.loop_watch import Load
 from talaria.observe.metrics import Metrics
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer, WebhookState
 

@@ -28,7 +28,7 @@ from talaria.core.questions import QuestionKind
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
-from talaria.turns.outlet import ShownTurn
+from talaria.turns.delivery import ShownTurn
 
 
 @dataclass

@@ -19,7 +19,7 @@ from talaria.core.ids import QuestionId
 from talaria.core.ledger import Page
 from talaria.core.questions import Span
 from talaria.net.host_rules import HostRequest
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.telegram_platform import PlatformChat, ShownMessage
 from talaria.testing.telegram_server import TelegramServer
 from talaria.tools.toolset import ToolSet

@@ -12,15 +12,14 @@ import pytest
 from channels.telegram.line import ADA, telegram, way_back
 from channels.telegram.test_live import View, stage
 from support.rig import start
-from talaria.access.authorizer import Authorizer
-from talaria.access.pairing import PairingAdmin
+from talaria.access.authorizer import Authorizer, PairingAdmin
 from talaria.channels.telegram.account import BotAccount, open_bot
 from talaria.channels.telegram.bot_api import BotApi, BotApiRefused, BotApiTooLarge, BotApiUnanswered, User
 from talaria.channels.telegram.channel import TelegramWebhook, _explain
 from talaria.channels.telegram.outlet import CURSOR, LiveText
 from talaria.channels.telegram.parse import CHANNEL, decode
+from talaria.channels.telegram.part import TelegramSettings, find_token
 from talaria.channels.telegram.render import tail, to_html
-from talaria.channels.telegram.settings import TelegramSettings, find_token
 from talaria.channels.telegram.updates import UpdateHandler
 from talaria.core.clock import SystemClock
 from talaria.core.delivery import Button, DeliveryRefused, OutgoingFile, OutgoingMessage
@@ -28,7 +27,7 @@ from talaria.core.errors import ConfigError
 from talaria.core.events import Delta, ModelLoading, Reset, ToolFinished, ToolOutput, ToolStarted
 from talaria.core.messages import ToolOutcome
 from talaria.core.turns import Inbound
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
 from talaria.workspace.folder import chat_folder

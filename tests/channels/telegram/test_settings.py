@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from talaria.channels.telegram.account import examine_bot
-from talaria.channels.telegram.part import TELEGRAM
-from talaria.channels.telegram.settings import TelegramSettings, find_token
+from talaria.channels.telegram.part import TELEGRAM, TelegramSettings, find_token
 from talaria.cli.gateway_checks import check_gateway
 from talaria.config.load import load
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import Examination
 from talaria.core.problems import Problem
+from talaria.core.settings import Examination
 from talaria.parts import PARTS
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer, WebhookState
 

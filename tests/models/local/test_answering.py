@@ -21,8 +21,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
-from talaria.core.specs import Prefix
+from talaria.core.specs import Completion, ModelCall, ModelDelta, Prefix, TextDelta
 from talaria.models.local.answering import MAX_STEPS, LineChange, find_replacement
 from talaria.models.local.weights import DEFAULT_MODEL, LARGER_MODEL, find_weights
 from talaria.parts import builtin_tools

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from support.complexity import assert_linear
-from talaria.core.models import ModelDelta, ScoredTextDelta, TextDelta, ThoughtDelta
+from talaria.core.specs import ModelDelta, ScoredTextDelta, TextDelta, ThoughtDelta
 from talaria.models.local.certainty import JUDGED_PIECES, HeldAnswer
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from contracts.arrivals_suite import ArrivalsSuite, Coming
 from support.waiting import until
-from talaria.cli.model_lines import show_progress
+from talaria.cli.serve import show_progress
 from talaria.models.local.downloads import WeightsDownloads, default_weights, may_fetch
 from talaria.models.local.runtime import has_avx2, missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL, Weights, WeightsCache, find_weights

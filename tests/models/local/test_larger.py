@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from talaria.core.errors import ModelRefused, NotFound
-from talaria.models.local.downloads import WeightsDownloads
+from talaria.models.local.downloads import LargerState, OtherDownload, TooLittleMemory, WeightsDownloads
 from talaria.models.local.fetch import WeightsError
-from talaria.models.local.larger import LargerState, OtherDownload, TooLittleMemory
 from talaria.models.local.local_endpoint import LocalEndpoint
 from talaria.models.local.runtime import ModelProcess, memory_limit
 from talaria.models.local.weights import (

@@ -14,7 +14,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import ModelCall
+from talaria.core.specs import ModelCall
 from talaria.models.local.answering import pick_lines
 from talaria.models.local.local_chat import LocalChat, read_request
 from talaria.models.local.router import router_call

@@ -18,8 +18,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import ModelCall
-from talaria.core.specs import Prefix
+from talaria.core.specs import ModelCall, Prefix
 from talaria.models.local.local_chat import LastRequest, LocalChat, ToolStep, read_request
 from talaria.parts import builtin_tools
 from talaria.tools.settings import ToolSettings

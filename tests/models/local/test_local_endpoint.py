@@ -17,7 +17,7 @@ from talaria.core.clock import Clock
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable
 from talaria.core.events import ModelLoading
 from talaria.core.messages import Text, UserMessage
-from talaria.core.models import Completion, ModelCall, ModelDelta, TextDelta
+from talaria.core.specs import Completion, ModelCall, ModelDelta, TextDelta
 from talaria.models.local.downloads import WeightsDownloads
 from talaria.models.local.fetch import WeightsError
 from talaria.models.local.local_endpoint import LocalEndpoint

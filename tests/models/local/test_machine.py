@@ -10,8 +10,7 @@ import pytest
 
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ModelRefused
-from talaria.models.local.downloads import WeightsDownloads
-from talaria.models.local.larger import choose_built_in, describe_larger, lack_of_memory
+from talaria.models.local.downloads import WeightsDownloads, choose_built_in, describe_larger, lack_of_memory
 from talaria.models.local.local_endpoint import LocalEndpoint
 from talaria.models.local.runtime import ModelProcess, has_avx2
 from talaria.models.local.weights import (

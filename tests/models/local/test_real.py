@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from talaria.agent.prompt import render_prompt
+from talaria.agent.spec_resolver import render_prompt
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ContextTooLong
 from talaria.core.messages import AssistantMessage, Text, ToolCall, ToolResult, ToolResults, UserMessage
-from talaria.core.models import ModelCall, ModelDelta, TextDelta
+from talaria.core.specs import ModelCall, ModelDelta, TextDelta
 from talaria.models.local.downloads import WeightsDownloads
 from talaria.models.local.local_endpoint import LocalEndpoint
 from talaria.models.local.runtime import ModelProcess, missing_requirement

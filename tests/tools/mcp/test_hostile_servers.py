@@ -23,7 +23,7 @@ from talaria.tools.mcp.settings import McpSettings
 from talaria.tools.mcp.transports import LinkEnd, only_output, open_pipes
 from talaria.tools.toolset import ToolSet, resolve
 from talaria.workspace.sandbox.choice import choose
-from talaria.workspace.sandbox.port import SandboxKind
+from talaria.workspace.sandbox.command import SandboxKind
 from talaria.workspace.sandbox.process import Output, SandboxedProcess, Stream
 
 ROOT = Path(__file__).parents[3]

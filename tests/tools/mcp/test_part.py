@@ -14,8 +14,8 @@ from talaria.access.people import People
 from talaria.config.load import load_text
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError
-from talaria.core.gateway_part import Examination
 from talaria.core.problems import Problem, Severity
+from talaria.core.settings import Examination
 from talaria.parts import PARTS
 from talaria.tools.mcp import pins
 from talaria.tools.mcp.part import MCP, McpSource

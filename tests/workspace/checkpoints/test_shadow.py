@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from talaria.core.file_changes import UndoReport
+from talaria.core.files import UndoReport
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.slots import FairThreads
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints, _find_records

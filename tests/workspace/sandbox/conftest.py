@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
+from talaria.workspace.sandbox.choice import prove
+from talaria.workspace.sandbox.command import ProcessLimits, Sandbox, SandboxCommand, hand_over, shell
 from talaria.workspace.sandbox.landlock import LandlockSandbox, NoSandbox
-from talaria.workspace.sandbox.port import ProcessLimits, Sandbox, SandboxCommand, hand_over, shell
-from talaria.workspace.sandbox.proof import prove
 
 PYTHON = os.path.realpath(sys.executable)
 PREFIX = Path(os.path.realpath(sys.base_prefix))

@@ -16,8 +16,8 @@ from typing import Any
 
 from talaria.workspace.sandbox import group
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
+from talaria.workspace.sandbox.command import Sandbox, SandboxCommand, SandboxError, hand_over, shell
 from talaria.workspace.sandbox.landlock import LandlockSandbox, NoSandbox
-from talaria.workspace.sandbox.port import Sandbox, SandboxCommand, SandboxError, hand_over, shell
 from talaria.workspace.sandbox.process import open_process
 
 FIELDS = (

@@ -26,7 +26,7 @@ from random import Random
 from typing import Any
 
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
-from talaria.workspace.sandbox.port import ProcessLimits, SandboxCommand, SandboxError, hand_over, shell
+from talaria.workspace.sandbox.command import ProcessLimits, SandboxCommand, SandboxError, hand_over, shell
 from talaria.workspace.sandbox.process import run
 
 BASES = ("/tmp", "/tmp", "/var/tmp", "/dev/shm")  # /tmp is the dangerous one

@@ -18,18 +18,18 @@ import pytest
 
 from contracts.process_suite import ProcessSuite, ended, printed, start
 from support.waiting import until
-from talaria.core.background import ProcessState
 from talaria.core.errors import ToolError
 from talaria.core.ids import ChatAddress, SessionId
 from talaria.core.limits import Limits, LimitSettings
+from talaria.core.shells import ProcessState
 from talaria.testing.fake_workspaces import FakeWorkspaces
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.places import SessionPlaces, session_places
 from talaria.workspace.processes import BackgroundProcesses, SessionProcesses
 from talaria.workspace.sandbox.choice import Sandboxes
+from talaria.workspace.sandbox.command import Sandbox
 from talaria.workspace.sandbox.group import start_time
 from talaria.workspace.sandbox.landlock import NoSandbox
-from talaria.workspace.sandbox.port import Sandbox
 from talaria.workspace.sandbox.process import open_process
 from talaria.workspace.sandbox.shim import HEADER
 from talaria.workspace.shell import SessionCommands

@@ -15,7 +15,7 @@ import pytest
 
 from support.waiting import until
 from talaria.workspace.sandbox import launcher
-from talaria.workspace.sandbox.port import Launch, ProcessLimits, Sandbox, SandboxCommand, SandboxError
+from talaria.workspace.sandbox.command import Launch, ProcessLimits, Sandbox, SandboxCommand, SandboxError
 from talaria.workspace.sandbox.process import Output, Stream, open_process, run
 from workspace.sandbox.conftest import Holders, Places
 

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 import talaria
-from talaria.workspace.sandbox.port import system_paths
+from talaria.workspace.sandbox.command import system_paths
 from workspace.sandbox import credentials_probe, mount_attacks
 
 UID = 12345

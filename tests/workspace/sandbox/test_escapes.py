@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 import talaria
+from talaria.workspace.sandbox.choice import prove
+from talaria.workspace.sandbox.command import Sandbox, SandboxError, command_user, hand_over
 from talaria.workspace.sandbox.landlock import NoSandbox
-from talaria.workspace.sandbox.port import Sandbox, SandboxError, command_user, hand_over
 from talaria.workspace.sandbox.process import run
-from talaria.workspace.sandbox.proof import prove
 from workspace.sandbox.conftest import Places
 
 pytestmark = pytest.mark.broken_database  # the home has a file with that name

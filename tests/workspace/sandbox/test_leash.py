@@ -12,16 +12,15 @@ import pytest
 
 from contracts.process_suite import ended, printed, start
 from support.waiting import until
-from talaria.cluster.leash import Leash, remove_leash
-from talaria.core.background import ProcessState
+from talaria.cluster.places import Leash, remove_leash
 from talaria.core.ids import ChatAddress, SessionId
-from talaria.core.shells import ShellCommand
-from talaria.turns.process_notes import describe_process
+from talaria.core.shells import ProcessState, ShellCommand
+from talaria.turns.notes import describe_process
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.places import SessionPlaces, session_places
 from talaria.workspace.processes import BackgroundProcesses
 from talaria.workspace.sandbox.choice import Sandboxes
-from talaria.workspace.sandbox.port import Sandbox
+from talaria.workspace.sandbox.command import Sandbox
 from talaria.workspace.shell import SessionCommands, SessionShell
 from workspace.sandbox.test_background import Proved
 

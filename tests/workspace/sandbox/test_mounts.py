@@ -17,6 +17,7 @@ import pytest
 import talaria
 from talaria.workspace.sandbox import mounts
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
+from talaria.workspace.sandbox.command import Launch, Sandbox, SandboxCommand, SandboxError, hand_over
 from talaria.workspace.sandbox.mounts import (
     Mount,
     bind,
@@ -25,7 +26,6 @@ from talaria.workspace.sandbox.mounts import (
     mount_options,
     takes_descriptors,
 )
-from talaria.workspace.sandbox.port import Launch, Sandbox, SandboxCommand, SandboxError, hand_over
 from talaria.workspace.sandbox.process import run
 from workspace.sandbox import mount_attacks
 from workspace.sandbox.conftest import Places

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from support.waiting import until
+from talaria.workspace.sandbox.command import Sandbox, SandboxCommand
 from talaria.workspace.sandbox.group import below, start_time
-from talaria.workspace.sandbox.port import Sandbox, SandboxCommand
 from talaria.workspace.sandbox.process import SPAWNER, SpawnerLink, open_process, run
 from workspace.sandbox.conftest import Holders, Places
 

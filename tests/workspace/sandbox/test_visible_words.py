@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from talaria.workspace.sandbox.port import Sandbox, shell
+from talaria.workspace.sandbox.command import Sandbox, shell
 from talaria.workspace.sandbox.process import open_process, run
 from workspace.sandbox.conftest import Places
 

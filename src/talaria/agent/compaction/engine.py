@@ -15,7 +15,6 @@ from talaria.agent.compaction.plan import CompactionRequest, Plan, plan_compacti
 from talaria.agent.side_calls import Purpose, SideCall
 from talaria.core.entries import Summary
 from talaria.core.errors import TalariaError
-from talaria.core.gateway_part import GatewayPart, Parts, S
 from talaria.core.messages import (
     AssistantMessage,
     SystemMessage,
@@ -24,10 +23,10 @@ from talaria.core.messages import (
     is_untrusted,
     spoken_part,
 )
-from talaria.core.recall_ids import entry_id, result_id
-from talaria.core.shown import ShownLog
+from talaria.core.settings import GatewayPart, Parts, S
+from talaria.core.shown import ShownLog, entry_id, result_id
 from talaria.core.text import cut_middle
-from talaria.core.wrapped_calls import inner_call
+from talaria.core.tools import inner_call
 from talaria.tools.part import ToolScope
 from talaria.tools.tool import ToolSource
 

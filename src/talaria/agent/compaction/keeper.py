@@ -15,9 +15,16 @@ from dataclasses import dataclass, field
 import msgspec
 
 from talaria.agent.compaction.engine import ContextEngine, SummaryEngine, leave_out
-from talaria.agent.compaction.plan import CompactionRequest, find_fault
-from talaria.agent.compaction.sizes import WindowLimits, count_tokens, rate_of, request_weight, seed
-from talaria.agent.compaction.usage import measure_use
+from talaria.agent.compaction.plan import (
+    CompactionRequest,
+    WindowLimits,
+    count_tokens,
+    find_fault,
+    measure_use,
+    rate_of,
+    request_weight,
+    seed,
+)
 from talaria.agent.journal import Journal
 from talaria.agent.settings import ContextSettings
 from talaria.agent.side_calls import SideCall, SideCalls
@@ -36,7 +43,7 @@ from talaria.core.specs import AgentSpec, PinnedSpec
 from talaria.core.turns import Turn
 from talaria.models.catalog import ModelChoice
 from talaria.models.known import Abilities
-from talaria.models.model import Models
+from talaria.models.wire import Models
 from talaria.store.store import Store
 
 _log = logging.getLogger("talaria.agent")

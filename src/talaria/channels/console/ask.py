@@ -13,9 +13,8 @@ import msgspec
 
 from talaria.channels.console.gateway_client import GatewayClient, GatewayRefusal, RetryPolicy
 from talaria.channels.console.plain import PlainRenderer
-from talaria.core.display import describe
 from talaria.core.errors import ErrorInfo, TalariaError
-from talaria.core.events import Cancelled, Done, Failed, QuestionAsked
+from talaria.core.events import Cancelled, Done, Failed, QuestionAsked, describe
 from talaria.core.problems import Do
 from talaria.core.questions import QuestionKind
 from talaria.core.text import visible_json

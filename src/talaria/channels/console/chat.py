@@ -17,9 +17,8 @@ from talaria.channels.console.deciding_keys import OpenQuestions
 from talaria.channels.console.gateway_client import GatewayBusy, GatewayClient, GatewayGone, RetryPolicy
 from talaria.channels.console.news import ChatNews
 from talaria.commands.command import parse_command
-from talaria.core.display import describe, describe_error
 from talaria.core.errors import TalariaError
-from talaria.core.events import FINAL_EVENTS, Done, Event, Failed
+from talaria.core.events import FINAL_EVENTS, Done, Event, Failed, describe, describe_error
 from talaria.core.program import typed
 from talaria.core.tasks import Tasks, running, stop, wait_first
 from talaria.turns.slash import SLASH_COMMANDS, asks_model, canonical, is_control

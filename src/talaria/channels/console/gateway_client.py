@@ -16,14 +16,13 @@ import msgspec
 from msgspec import UNSET
 
 from talaria.core.backoff import Backoff
-from talaria.core.display import describe_file
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
-from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked
+from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked, describe_file
 from talaria.core.files import SentFile
 from talaria.core.questions import QuestionKind, Span
 from talaria.net.sse import SseEvent, SseOverflow, SseParser
 from talaria.operations.operation import ANSWER_SECONDS, I, O, Operation, given_fields
-from talaria.operations.turn_views import AcceptedTurn, ExplainedTurn
+from talaria.operations.turns import AcceptedTurn, ExplainedTurn
 
 T = TypeVar("T")
 

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Awaitable
 from typing import Self, TextIO, TypeVar
 
-from talaria.core.display import OutputTail, describe, describe_call
 from talaria.core.events import (
     Cancelled,
     Delta,
@@ -16,12 +15,15 @@ from talaria.core.events import (
     Failed,
     FellBack,
     ModelLoading,
+    OutputTail,
     QuestionAsked,
     Reset,
     Retrying,
     ToolFinished,
     ToolOutput,
     ToolStarted,
+    describe,
+    describe_call,
 )
 from talaria.core.text import clean, clean_line
 

@@ -18,7 +18,6 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from talaria.channels.console.plain import find_unstreamed
-from talaria.core.display import OutputTail, describe, describe_call, is_failure
 from talaria.core.events import (
     Cancelled,
     Delta,
@@ -27,6 +26,7 @@ from talaria.core.events import (
     Failed,
     FellBack,
     ModelLoading,
+    OutputTail,
     QuestionAsked,
     Queued,
     ReasoningDelta,
@@ -36,6 +36,9 @@ from talaria.core.events import (
     ToolOutput,
     ToolStarted,
     UsageReported,
+    describe,
+    describe_call,
+    is_failure,
 )
 from talaria.core.messages import TokenUsage, ToolOutcome
 from talaria.core.text import clean, clean_line

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from talaria.access.callers import RouteAccess
-from talaria.access.logins import Logins, digest_of_code
+from talaria.access.credentials import Logins, digest_of_code
 from talaria.channels.http.description import Call, Field
 from talaria.channels.http.file_api import open_file
 from talaria.channels.http.login_api import MemberLogin
@@ -23,20 +23,19 @@ from talaria.channels.http.request import Request, read_number
 from talaria.channels.http.response import FileResponse, LineStream, Response, json_response
 from talaria.channels.http.routing import ApiRoute
 from talaria.cluster.following import PeerTiming
-from talaria.cluster.passed_events import LINES, StreamEnd, StreamHead, encode_event, encode_line
+from talaria.cluster.signing import LINES, StreamEnd, StreamHead, encode_event, encode_line
 from talaria.core.errors import NotFound, ToolError
 from talaria.core.events import FINAL_EVENTS
 from talaria.core.ids import ChatKey, TurnId
 from talaria.core.messages import Part
 from talaria.gateway import Gateway
 from talaria.operations.operation import SMALL_BODY
-from talaria.operations.turn_views import no_such_turn
-from talaria.turns.feed import TurnChange
+from talaria.operations.turns import no_such_turn
+from talaria.turns.feed import ChangedTurn, OpenTurns, TurnChange
 from talaria.turns.live import LiveTurn
-from talaria.turns.other_feeds import ChangedTurn, OpenTurns
 from talaria.turns.states import LiveState
 from talaria.workspace.member_uploads import CALLER, NAME_HEADER, MemberUploads
-from talaria.workspace.sent_files import read_sent
+from talaria.workspace.uploads import read_sent
 
 _BYTES: Final = "application/octet-stream"
 _encode = msgspec.json.Encoder().encode

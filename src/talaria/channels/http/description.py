@@ -15,7 +15,7 @@ from talaria.access.callers import RouteAccess
 from talaria.channels.http.errors import NOT_AGAIN, PASSED_ON, STATUS, OpenAiError
 from talaria.channels.http.request import Request
 from talaria.channels.http.response import Response
-from talaria.core.version import this_version
+from talaria.core.program import this_version
 from talaria.operations.operation import Link
 
 if TYPE_CHECKING:

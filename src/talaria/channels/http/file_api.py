@@ -9,16 +9,15 @@ from contextlib import suppress
 from typing import BinaryIO, Final
 from urllib.parse import quote, unquote
 
+from talaria.channels.http.part import HttpSettings
 from talaria.channels.http.request import HttpError, Request, quoted
 from talaria.channels.http.response import FileResponse, Response, json_response
-from talaria.channels.http.settings import HttpSettings
 from talaria.core.errors import NotFound, ToolError
 from talaria.core.files import turn_of_file
 from talaria.core.ids import ChatKey
 from talaria.gateway import Gateway
 from talaria.workspace.member_uploads import MemberUploads
-from talaria.workspace.sent_files import CopyChanged, open_copy
-from talaria.workspace.uploads import Upload, no_such_file, too_large
+from talaria.workspace.uploads import CopyChanged, Upload, no_such_file, open_copy, too_large
 
 _INERT_TYPES: Final = frozenset(
     {

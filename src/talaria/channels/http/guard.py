@@ -9,14 +9,13 @@ from typing import Final
 
 from talaria.access.authorizer import Actor, Authorized, ChatKind, Ingress, KnownBy, authorize
 from talaria.access.callers import HOME_CALLER, ApiCaller, Credential, RouteAccess
-from talaria.access.logins import Logins
-from talaria.access.tokens import TokenChecker
+from talaria.access.credentials import Logins, TokenChecker
 from talaria.channels.http.login_api import LOGIN_HEADER, login_caller, login_cookies
 from talaria.channels.http.request import HttpError, Message, Request, Send
 from talaria.channels.http.response import Response
-from talaria.cluster.passed_events import ROLE_HEADER
 from talaria.cluster.signing import (
     MAC_HEADER,
+    ROLE_HEADER,
     SIGNED_FROM,
     AnswerSigner,
     BadSignature,

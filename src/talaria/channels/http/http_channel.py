@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from talaria.access.logins import Logins, link
+from talaria.access.credentials import Logins, link
 from talaria.channels.http.login_api import ENDED_LOGINS, share_logins
+from talaria.channels.http.part import HttpSettings
 from talaria.channels.http.response import DEFAULT_TIMING, StreamTiming
 from talaria.channels.http.routes import create_app
 from talaria.channels.http.server import HttpServer, allowed_hosts, bind
-from talaria.channels.http.settings import HttpSettings
 from talaria.channels.http.token import ensure_http_token
 from talaria.config.home import GatewayInfo
+from talaria.core.program import this_version
 from talaria.core.redaction import Secret
 from talaria.core.tasks import run_loops
-from talaria.core.version import this_version
 from talaria.gateway import Gateway
 from talaria.observe.health import GatewayPhase, Health
 from talaria.operations.table import OPERATIONS, Operations

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from talaria.access.callers import HOME_CALLER, ApiCaller, Credential
-from talaria.access.logins import (
+from talaria.access.credentials import (
     CODE_SECONDS,
     COOKIE_SECONDS,
     BrowserLogin,

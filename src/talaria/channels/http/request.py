@@ -15,8 +15,7 @@ import msgspec
 
 from talaria.access.callers import ApiCaller
 from talaria.core.errors import BadRequest, ErrorInfo, Refused
-from talaria.core.json_shape import count_marks, count_values
-from talaria.core.limits import Limits
+from talaria.core.limits import Limits, count_marks, count_values
 from talaria.core.text import cut
 from talaria.core.units import format_size
 from talaria.operations.operation import SMALL_BODY, OperationCall

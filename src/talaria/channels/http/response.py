@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from talaria.channels.http.request import ClientDisconnected, RawHeaders, Request
-from talaria.cluster.passed_events import KEEP_ALIVE, LINES
+from talaria.cluster.signing import KEEP_ALIVE, LINES
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.observe.metrics import Metrics
 

@@ -49,8 +49,8 @@ from talaria.channels.http.responses_output import (
 from talaria.core.errors import BadRequest, NotFound
 from talaria.core.events import Reset
 from talaria.core.ids import TurnId
+from talaria.core.ledger import NewResponse, StoredResponse
 from talaria.core.messages import AssistantMessage, Part, ToolCall
-from talaria.core.responses import NewResponse, StoredResponse
 from talaria.core.turns import Turn, TurnState
 from talaria.core.units import format_size
 from talaria.models.parameters import refused

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, get_args, get_origin
 
+import msgspec
 from msgspec import Meta
 
-from talaria.access.audit import AuditLog
-from talaria.access.callers import RouteAccess
-from talaria.access.logins import Logins
-from talaria.access.tokens import TokenChecker
+from talaria.access.callers import AuditLog, RouteAccess
+from talaria.access.credentials import Logins, TokenChecker
 from talaria.channels.http.api_calls import ApiCalls
 from talaria.channels.http.chat_completions import ChatApi, CompletionRequest, ModelCard, ModelCards
 from talaria.channels.http.cluster_api import ClusterApi, cluster_routes
@@ -27,22 +28,169 @@ from talaria.channels.http.description import (
 from talaria.channels.http.file_api import FileApi
 from talaria.channels.http.guard import Guard, MemberCalls
 from talaria.channels.http.login_api import LoginApi, LoginBody, LoginCode, LoginSecret, share_logins
-from talaria.channels.http.operation_routes import operation_routes
-from talaria.channels.http.operator_api import HealthView, OperatorApi, ReadyView
-from talaria.channels.http.response import StreamTiming
+from talaria.channels.http.part import SESSION_HEADER, HttpSettings
+from talaria.channels.http.request import RawHeaders, Request, invalid_field
+from talaria.channels.http.response import Response, StreamTiming, json_response
 from talaria.channels.http.responses_api import DeletedResponse, InputItemList, ResponseApi
 from talaria.channels.http.responses_input import ResponsesRequest
-from talaria.channels.http.routing import ApiRoute, HttpApp
-from talaria.channels.http.settings import SESSION_HEADER, HttpSettings
+from talaria.channels.http.routing import ApiRoute, Handler, HttpApp
 from talaria.channels.http.turn_api import FeedApi, FeedLagged, FeedReady, FeedTurn, MessageBody, TurnApi
 from talaria.channels.web.pages import PageFiles
 from talaria.core.events import EVENT_KINDS
 from talaria.core.turns import TurnState
 from talaria.gateway import Gateway
-from talaria.operations.operation import Link
+from talaria.observe.health import GatewayPhase
+from talaria.observe.metrics import CONTENT_TYPE
+from talaria.operations.operation import InputField, Link, Operation
+from talaria.operations.status import count_jobs
 from talaria.operations.table import OPERATIONS, Operations
-from talaria.operations.turn_views import AcceptedTurn, TurnView
+from talaria.operations.turns import AcceptedTurn, TurnView
 from talaria.workspace.uploads import Upload
+
+# -- endpoints for probes and Prometheus: health, readiness and metrics -----------------------------------
+
+
+_DAY = 86_400.0
+
+
+class HealthView(msgspec.Struct, frozen=True):
+    live: bool
+    phase: GatewayPhase
+
+
+class ReadyView(msgspec.Struct, frozen=True):
+    """`troubles` names the checks that fail; `/api/status` says why."""
+
+    ready: bool
+    phase: GatewayPhase
+    loop_lag_seconds: float
+    troubles: tuple[str, ...]
+
+
+class OperatorApi:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def healthz(self, request: Request) -> Response:
+        return json_response(HealthView(live=True, phase=self._gateway.health.phase))
+
+    async def readyz(self, request: Request) -> Response:
+        """Needs no token, so it leaves the reasons out; `/api/status` has them."""
+        readiness = self._gateway.health.readiness()
+        lag = self._gateway.loop_watch.load.lag
+        body = ReadyView(readiness.is_ready, readiness.phase, round(lag, 3), readiness.troubles)
+        return json_response(body, 200 if readiness.is_ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        metrics, store = self._gateway.metrics, self._gateway.store
+        no_skips: Mapping[str, int] = {}
+        stats, jobs, skips = await asyncio.gather(
+            store.stats(),
+            count_jobs(self._gateway),
+            self._gateway.health.ask_store(
+                "skips", lambda: store.jobs.skipped(store.clock.now() - _DAY), no_skips
+            ),
+        )
+        metrics.note_store(stats)
+        metrics.note_jobs(jobs, store.clock.now(), skips)
+        return Response(metrics.render(), media_type=CONTENT_TYPE.encode())
+
+
+# -- the routes of operations: the input from path, query and body, the answer as JSON, the description ---
+
+
+_NO_STORE: RawHeaders = ((b"cache-control", b"no-store"),)
+
+
+def operation_routes(
+    operations: Operations, gateway: Gateway, max_body: int
+) -> dict[str, dict[str, ApiRoute]]:
+    """Return the routes by path and method. `max_body` is for operations without a limit of their own."""
+    routes: dict[str, dict[str, ApiRoute]] = {}
+    for operation in operations:
+        handle = _handler(operation, gateway, max_body)
+        route = ApiRoute(handle, operation.access, _describe(operation), operation.audit)
+        routes.setdefault(operation.path, {})[operation.method] = route
+    return routes
+
+
+def _handler(operation: Operation[Any, Any, Any], gateway: Gateway, max_body: int) -> Handler:
+    headers = _NO_STORE if operation.is_secret else ()
+    most = max_body if operation.max_body is None else operation.max_body
+
+    async def handle(request: Request) -> Response:
+        if operation.takes_key:
+            request.call.key = request.idempotency_key()
+        answer = await operation.handle(gateway, request.call, await _read(operation, request, most))
+        return json_response(answer, operation.status_of(answer), headers)
+
+    return handle
+
+
+async def _read(operation: Operation[Any, Any, Any], request: Request, max_body: int) -> msgspec.Struct:
+    """Return the input of a call. Raises `BadRequest`."""
+    given: dict[str, Any] = {}
+    if operation.body is not None:
+        body = await request.json(operation.body, max_body)
+        given = {name: getattr(body, name) for name in body.__struct_fields__}
+    if operation.outside_body is not None:
+        outside = _convert(operation, {**request.query(), **request.params})
+        given |= {name: getattr(outside, name) for name in outside.__struct_fields__}
+    wanted: msgspec.Struct = operation.input(**given)
+    return wanted
+
+
+def _convert(operation: Operation[Any, Any, Any], texts: dict[str, str]) -> msgspec.Struct:
+    """Return the fields of path and query. A field for yes or no may stand there without a value: `?all`."""
+    for field in operation.fields:
+        if _plain(field) is bool and texts.get(field.key) == "":
+            texts[field.key] = "true"
+    try:
+        found: msgspec.Struct = msgspec.convert(texts, operation.outside_body, strict=False)
+    except msgspec.ValidationError as error:
+        raise invalid_field(str(error), whole="query") from None
+    return found
+
+
+def _plain(field: InputField) -> Any:
+    return get_args(field.kind)[0] if get_origin(field.kind) is Annotated else field.kind
+
+
+def _describe(operation: Operation[Any, Any, Any]) -> Call:
+    return Call(
+        operation.help,
+        operation.output,
+        operation.status,
+        also=operation.also,
+        body=operation.body,
+        fields=(*_fields(operation), *((IDEMPOTENCY_KEY,) if operation.takes_key else ())),
+        errors=operation.errors,
+        example=operation.example,
+        links=operation.links,
+    )
+
+
+def _fields(operation: Operation[Any, Any, Any]) -> Iterable[Field]:
+    """Yield the fields that are not in the body, those of the path first."""
+    for field in sorted(operation.fields, key=lambda field: field.place != "path"):
+        if field.place != "body":
+            is_told = not field.is_required and field.default not in ("", False)
+            default = f" Default: {field.default}." if is_told else ""
+            text = f"{field.text}{default}"
+            yield Field(field.key, text, _bounds(field), field.place, required=field.is_required)
+
+
+def _bounds(field: InputField) -> Any:
+    """Return the type of a field with its limits and without its help, which stands beside it."""
+    if get_origin(field.kind) is not Annotated:
+        return field.kind
+    meta: Meta = field.kind.__metadata__[0]
+    limits = {name: getattr(meta, name) for name in ("ge", "le", "min_length", "max_length", "pattern")}
+    return Annotated[_plain(field), Meta(**limits)]
+
+
+# -- the routes of the HTTP API: the handler, the roles and the description of each call ------------------
+
 
 Table = dict[str, dict[str, ApiRoute]]
 

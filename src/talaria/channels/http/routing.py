@@ -10,8 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
-from talaria.access.audit import AuditLog
-from talaria.access.callers import RouteAccess
+from talaria.access.callers import AuditLog, RouteAccess
 from talaria.channels.http.description import Call
 from talaria.channels.http.errors import error_response, is_openai_path, nothing_at
 from talaria.channels.http.guard import Guard

@@ -19,16 +19,15 @@ from uvicorn.server import ServerState
 
 from talaria.channels.http.connections import ClientConnection, ClientConnections
 from talaria.channels.http.errors import error_response
-from talaria.channels.http.operator_api import HealthView, ReadyView
+from talaria.channels.http.part import DEFAULT_PORT, HttpSettings
 from talaria.channels.http.request import AsgiApp, Receive, Request, Scope, Send
 from talaria.channels.http.response import json_response
-from talaria.channels.http.settings import DEFAULT_PORT, HttpSettings
+from talaria.channels.http.routes import HealthView, ReadyView
 from talaria.core.errors import ConfigError, StoreError
 from talaria.core.limits import Limits
 from talaria.core.problems import Action, Do
 from talaria.core.text import clean_line
-from talaria.observe.descriptors import descriptor_limit
-from talaria.observe.health import GatewayPhase
+from talaria.observe.health import GatewayPhase, descriptor_limit
 
 _log = logging.getLogger("talaria.http")
 _BACKLOG: Final = 2048

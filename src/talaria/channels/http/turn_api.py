@@ -11,9 +11,9 @@ from typing import Final, Self
 
 import msgspec
 
+from talaria.channels.http.part import HttpSettings
 from talaria.channels.http.request import ClientDisconnected, Request, quoted, read_number
 from talaria.channels.http.response import EVENT_STREAM, EventStream, Response, StreamTiming, json_response
-from talaria.channels.http.settings import HttpSettings
 from talaria.core.errors import BadRequest, ErrorInfo
 from talaria.core.events import EVENT_NAMES, FINAL_EVENTS, Cancelled, Done, Event, Reset
 from talaria.core.ids import ChatKey, SessionId, TurnId, channel_of
@@ -24,7 +24,7 @@ from talaria.core.text import clean_line
 from talaria.core.turns import Inbound, Turn, TurnState
 from talaria.gateway import Gateway
 from talaria.operations.sessions import SessionLookup
-from talaria.operations.turn_views import (
+from talaria.operations.turns import (
     AcceptedTurn,
     StepView,
     TurnView,

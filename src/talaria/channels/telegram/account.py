@@ -20,11 +20,11 @@ from talaria.channels.telegram.bot_api import (
     WebhookInfo,
 )
 from talaria.channels.telegram.parse import IncomingMessage, decode, parse
-from talaria.channels.telegram.settings import TelegramSettings, find_token
+from talaria.channels.telegram.part import TelegramSettings, find_token
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ConfigError, TalariaError
-from talaria.core.gateway_part import Examination
 from talaria.core.problems import Problem, ok, problem, warn
+from talaria.core.settings import Examination
 
 _ANSWER_SECONDS = 10.0
 _CONNECT = "talaria connect telegram --wait 0"

@@ -15,8 +15,8 @@ from typing import Any, Self, TypeVar
 import aiohttp
 import msgspec
 
-from talaria.core.api_address import ApiAddress
 from talaria.core.errors import TalariaError
+from talaria.core.redaction import ApiAddress
 
 T = TypeVar("T")
 Value = str | int | float | bool | None | list[Any] | dict[str, Any]

@@ -31,8 +31,7 @@ from talaria.channels.telegram.bot_api import (
 )
 from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.channels.telegram.parse import CHANNEL, decode, is_full
-from talaria.channels.telegram.part import TELEGRAM
-from talaria.channels.telegram.settings import TelegramSettings, find_token, webhook_secret
+from talaria.channels.telegram.part import TELEGRAM, TelegramSettings, find_token, webhook_secret
 from talaria.channels.telegram.updates import UpdateHandler
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock

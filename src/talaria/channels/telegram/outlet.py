@@ -32,11 +32,11 @@ from talaria.channels.telegram.render import (
 )
 from talaria.core.clock import Clock
 from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, DeliveryUnknown, OutgoingMessage
-from talaria.core.display import OutputTail, describe, is_failure
 from talaria.core.events import (
     Delta,
     Event,
     ModelLoading,
+    OutputTail,
     QuestionAsked,
     QuestionDecided,
     Queued,
@@ -44,13 +44,15 @@ from talaria.core.events import (
     ToolFinished,
     ToolOutput,
     ToolStarted,
+    describe,
+    is_failure,
 )
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.messages import ToolOutcome
 from talaria.core.tasks import running
 from talaria.core.text import clean_line
 from talaria.core.turns import TurnState
-from talaria.turns.outlet import ShownTurn
+from talaria.turns.delivery import ShownTurn
 
 _log = logging.getLogger("talaria.telegram")
 

@@ -8,14 +8,14 @@ import msgspec
 
 from talaria.channels.telegram.bot_api import BotApi, BotApiError, BotApiRefused, PostedMessage, Value
 from talaria.channels.telegram.parse import ChatTarget, keyboard_params
-from talaria.commands.deciding import HOST_TITLE, decision_buttons, outcome_words
+from talaria.commands.command import HOST_TITLE, decision_buttons, outcome_words
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.delivery import Button
 from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked, QuestionDecided
 from talaria.core.ids import QuestionId
 from talaria.core.questions import QuestionKind, Span
-from talaria.turns.outlet import ShownTurn
+from talaria.turns.delivery import ShownTurn
 
 _log = logging.getLogger("talaria.telegram")
 

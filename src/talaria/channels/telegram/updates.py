@@ -34,8 +34,7 @@ from talaria.channels.telegram.parse import (
     parse,
 )
 from talaria.channels.telegram.questions import PressedDecision
-from talaria.commands.command import parse_command
-from talaria.commands.deciding import outcome_words
+from talaria.commands.command import outcome_words, parse_command
 from talaria.core.errors import (
     IdempotencyConflict,
     LimitReached,

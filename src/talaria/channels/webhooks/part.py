@@ -9,8 +9,8 @@ from typing import Final
 from talaria.access.settings import WebhookSettings
 from talaria.channels.descriptor import Channel
 from talaria.config.settings import Settings
-from talaria.core.gateway_part import Examination, Parts
 from talaria.core.problems import Problem, ok, problem, warn
+from talaria.core.settings import Examination, Parts
 from talaria.gateway import Gateway, ServicePart
 
 _SHORTEST: Final = 16

@@ -18,11 +18,11 @@ from talaria.channels.webhooks.signatures import CallerProof, NotGenuine, has_pr
 from talaria.core.clock import Clock
 from talaria.core.errors import BadRequest, Overloaded, RepeatedMessage, TalariaError
 from talaria.core.ids import ChatAddress, ChatKey
-from talaria.core.json_shape import has_more_values
 from talaria.core.ledger import MessageName
+from talaria.core.limits import has_more_values
 from talaria.core.messages import Text
 from talaria.core.redaction import Secret
-from talaria.core.templates import fill_template
+from talaria.core.text import fill_template
 from talaria.core.turns import Inbound, ReplyPlace, RunOrder, Sender
 from talaria.gateway import Admission, Gateway, Unproven
 

@@ -32,8 +32,7 @@ from talaria.core.messages import (
     ToolResults,
     UserMessage,
 )
-from talaria.core.models import ModelCall
-from talaria.core.specs import Prefix
+from talaria.core.specs import ModelCall, Prefix
 from talaria.core.tools import ToolSpec
 from talaria.models.failures import DECODE_ERRORS
 from talaria.models.local.router import TOOL_OF

@@ -14,14 +14,14 @@ import msgspec
 from talaria.core.clock import Clock
 from talaria.core.errors import ModelRefused, ModelUnavailable, NotFound
 from talaria.core.events import ModelLoading
-from talaria.core.models import Completion, ModelCall, ModelDelta
 from talaria.core.slots import FairSlots
+from talaria.core.specs import Completion, ModelCall, ModelDelta
 from talaria.models.limiter import CallLimiter
 from talaria.models.local.answering import Answering
-from talaria.models.local.downloads import WeightsDownloads
-from talaria.models.local.larger import (
+from talaria.models.local.downloads import (
     LargerModel,
     OtherDownload,
+    WeightsDownloads,
     choose_built_in,
     describe_larger,
     lack_of_memory,

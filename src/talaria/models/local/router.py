@@ -12,8 +12,7 @@ from enum import StrEnum
 
 import msgspec
 
-from talaria.core.models import ModelCall
-from talaria.core.specs import Prefix
+from talaria.core.specs import ModelCall, Prefix
 from talaria.core.text import cut_middle
 
 ROUTER_SLOT = 0  # of the model's process; the other one keeps the conversation

@@ -24,8 +24,7 @@ from talaria.store.postgres.pipeline import ConnectionCut, Pipe
 from talaria.store.postgres.schema import latest_version
 from talaria.store.sql.executor import Connection, Reader
 from talaria.store.sqlite.database import make_single_file
-from talaria.store.sqlite.driver import driver
-from talaria.store.sqlite.faults import storage_failure
+from talaria.store.sqlite.faults import driver, storage_failure
 from talaria.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import psycopg
+from psycopg import sql
+
+from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock, SystemClock
+from talaria.core.cluster import Wake
 from talaria.core.errors import StoreError
+from talaria.core.ids import OwnerId
+from talaria.core.tasks import running
 from talaria.store.postgres.connections import (
     GATEWAY,
     Connect,
@@ -19,12 +30,112 @@ from talaria.store.postgres.connections import (
 )
 from talaria.store.postgres.faults import hanging
 from talaria.store.postgres.schema import migrate
-from talaria.store.postgres.server_clock import ServerClock
 from talaria.store.postgres.snapshots import copy_snapshot
 from talaria.store.postgres.threads import PostgresThreads
-from talaria.store.postgres.wakes import PostgresWakes
-from talaria.store.sql.executor import Connection
+from talaria.store.sql.cluster import Heard
+from talaria.store.sql.executor import Connection, Reader
 from talaria.store.store import ThreadedStore
+
+# -- the clock of the database, which all gateways on it share --------------------------------------------
+
+
+_LONGEST_TRIP = 0.25  # seconds; a slower answer says too little about the time
+_MOST_AGE = 60.0  # seconds after which a slow answer is better than none
+
+
+class ServerClock:
+    """Tells the database's time: this machine's clock of elapsed time, plus what the server's was ahead of it
+    when it was last asked. It is wrong by half a round trip at most. This machine's wall clock has no part in
+    it."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._ahead: float | None = None
+        self._asked_at = 0.0
+
+    def now(self) -> float:
+        return self._clock.elapsed() + (self._ahead or 0.0)
+
+    def elapsed(self) -> float:
+        return self._clock.elapsed()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def note(self, asked_at: float, told: float) -> None:
+        """Take up the server's time, which was asked for at `asked_at` by `elapsed`."""
+        now = self._clock.elapsed()
+        trip = now - asked_at
+        if self._ahead is None or trip <= _LONGEST_TRIP or now - self._asked_at > _MOST_AGE:
+            self._ahead, self._asked_at = told - (asked_at + now) / 2, now
+
+
+# -- wake-ups between gateways by LISTEN and NOTIFY -------------------------------------------------------
+# A notification is sent in its own transaction, after the order that it is about is committed: inside of
+# the order it would hold a lock of the whole database until the commit is on disk. It is a hint, so its own
+# commit need not be on disk. Every member listens on a channel of its own and on one for all.
+
+
+_log = logging.getLogger("talaria.store")
+_ALL = "talaria_all"
+_PAUSES = Backoff(first=0.1, longest=2.0)
+_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(?, ?)"
+_LISTEN = sql.SQL("LISTEN {}")
+_KINDS = frozenset(what.value for what in Wake)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresWakes:
+    """Sends wake-ups with the store's readers, and hears them on one connection for each listener. `connect`
+    opens that connection."""
+
+    reader: Reader
+    connect: Callable[[], Awaitable[psycopg.AsyncConnection[Any]]]
+
+    async def wake(self, what: Wake, owner: OwnerId | None) -> None:
+        note = (_ALL if owner is None else _channel(owner), what.value)
+        with suppress(StoreError):
+            await self.reader.read(lambda db: db.execute(_NOTIFY, note).fetchone())
+
+    @asynccontextmanager
+    async def listen(self, owner: OwnerId, heard: Heard) -> AsyncIterator[None]:
+        """Returns when the server listens, or when it could not be reached at first."""
+        has_tried = asyncio.Event()
+        async with running(self._listen(owner, heard, has_tried), name="store-wakes"):
+            await has_tried.wait()
+            yield
+
+    async def _listen(self, owner: OwnerId, heard: Heard, has_tried: asyncio.Event) -> None:
+        """Listen until cancelled, and connect again when the connection is cut. Wake-ups that were sent
+        meanwhile are lost, so the listener hears all kinds then."""
+        loop, failures, told = asyncio.get_running_loop(), 0, ""
+        while True:
+            try:
+                async with await self.connect() as connection:
+                    for channel in (_ALL, _channel(owner)):
+                        await connection.execute(_LISTEN.format(sql.Identifier(channel)))
+                    for what in Wake if has_tried.is_set() else ():
+                        loop.call_soon(heard, what)
+                    has_tried.set()
+                    failures, told = 0, ""
+                    async for note in connection.notifies():
+                        if note.payload in _KINDS:
+                            loop.call_soon(heard, Wake(note.payload))
+            except Exception as error:  # the task's boundary: without wake-ups members look each second
+                failures += 1
+                if (why := str(error)) != told:
+                    told = why
+                    _log.info("wake-ups between gateways are not passed on: %s", error)
+                has_tried.set()
+            await asyncio.sleep(_PAUSES.pause(failures))
+
+
+def _channel(owner: OwnerId) -> str:
+    return f"talaria_{owner}"
+
+
+# -- `PostgresStore`: the store on a database of PostgreSQL -----------------------------------------------
+
 
 CONNECTIONS = 8
 TIME = "SELECT CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"

@@ -10,9 +10,8 @@ from msgspec import UNSET
 
 from talaria.core.entries import Announcement
 from talaria.core.ids import ChatKey, SessionId, TurnId, new_session_id
-from talaria.core.jobs import SlotEnd
+from talaria.core.jobs import SlotEnd, failure_text, result_text
 from talaria.core.ledger import Accept, Fresh, TurnEnd
-from talaria.core.run_texts import failure_text, result_text
 from talaria.core.turns import Inbound, ReplyPlace, RunOrder, Turn, TurnState
 from talaria.store.sql import binding, delivery, locks, log, rules
 from talaria.store.sql.executor import Connection, Transaction
@@ -80,7 +79,7 @@ def _session_of(tx: Transaction, turn: Turn, chat_key: ChatKey) -> SessionId:
     what the chat got, and the model of the chat knows it."""
     order = Accept(turn.id, Inbound(chat_key, turn.inbound.sender, ()), Fresh(new_session_id(), None))
     locks.current_session(tx, chat_key)
-    found = binding.find_session(tx, order).session
+    found = binding.bind_session(tx, order).session
     return found.id if found is not None else binding.make_session(tx, order).id
 
 

@@ -1,11 +1,11 @@
 """Members of a cluster, their roles, and turns that move from one to another. In SQL."""
 
-# ruff: noqa: S608 (statements are put together from constant column lists only)
-
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,6 +19,7 @@ from talaria.core.cluster import (
     MemberFigures,
     StopAsked,
     Waiting,
+    Wake,
 )
 from talaria.core.ids import ChatKey, Fence, OwnerId, PlaceId, TurnId
 from talaria.core.text import clean_line
@@ -26,6 +27,48 @@ from talaria.core.turns import TurnState
 from talaria.store.sql import homes, leases, locks, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import FOR_MEMBER, TURN_COLUMNS, UNSETTLED, encode, find_one, prefixed, turn_from
+
+# -- wake-ups of members ----------------------------------------------------------------------------------
+
+
+Heard = Callable[[Wake], None]
+
+
+class WakeLine(Protocol):
+    """How wake-ups get to members; see `ClusterStore.wake` and `ClusterStore.listen`."""
+
+    async def wake(self, what: Wake, owner: OwnerId | None) -> None: ...
+
+    def listen(self, owner: OwnerId, heard: Heard) -> AbstractAsyncContextManager[None]: ...
+
+
+class LocalWakes:
+    """Wake-ups within this process, for a database that no other process serves."""
+
+    def __init__(self) -> None:
+        self._listeners: list[tuple[OwnerId, Heard]] = []
+
+    async def wake(self, what: Wake, owner: OwnerId | None) -> None:
+        loop = asyncio.get_running_loop()
+        for listener, heard in self._listeners:
+            if owner in (None, listener):
+                loop.call_soon(heard, what)
+
+    @asynccontextmanager
+    async def listen(self, owner: OwnerId, heard: Heard) -> AsyncIterator[None]:
+        entry = (owner, heard)
+        self._listeners.append(entry)
+        try:
+            yield
+        finally:
+            self._listeners.remove(entry)
+
+
+# -- members of a cluster, their roles, and turns that move from one to another ---------------------------
+
+
+# ruff: noqa: S608 (statements are put together from constant column lists only)
+
 
 _figures = msgspec.json.Decoder(MemberFigures).decode
 _texts = msgspec.json.Decoder(tuple[str, ...]).decode

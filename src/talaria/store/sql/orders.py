@@ -1,40 +1,43 @@
 """The orders of a turn's life, in SQL: accept, begin, commit, settle, show."""
 
-# ruff: noqa: S608 (statements are put together from constant column lists only)
-
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from talaria.core.entries import Revision
-from talaria.core.ids import Fence, JobId, OwnerId, SessionId, TurnId
+from talaria.core.entries import Announcement, Revision
+from talaria.core.errors import RepeatedMessage
+from talaria.core.ids import Fence, JobId, OwnerId, SessionId, TurnId, new_session_id, new_turn_id
+from talaria.core.jobs import SettleSlot, Slot, SlotState, failure_text
 from talaria.core.ledger import (
+    SENT_TURN,
     Accept,
     Accepted,
     Began,
     Begin,
     Commit,
     Committed,
+    Fresh,
+    MessageName,
+    SendMessage,
+    SentTurn,
     StepWrite,
     TurnEnd,
     ended_turn,
 )
 from talaria.core.sessions import Session
-from talaria.core.turns import StepState, Turn, TurnState, check_turn_move
+from talaria.core.turns import Inbound, ReplyPlace, Sender, StepState, Turn, TurnState, check_turn_move
 from talaria.store.sql import (
     announcements,
     binding,
-    chains,
     delivery,
     homes,
     leases,
     locks,
     log,
     questions,
-    repeats,
     rules,
     slots,
     spending,
@@ -52,6 +55,44 @@ from talaria.store.sql.rows import (
     session_from,
     turn_from,
 )
+
+# -- messages that come again under one of several names --------------------------------------------------
+# See `Accept.names`.
+
+
+# ruff: noqa: S608 (statements are put together from constants only)
+
+
+FIND = "SELECT turn_id FROM repeats WHERE scope = ? AND key = ? AND until > ?"
+KEEP = """
+INSERT INTO repeats (scope, key, turn_id, until) VALUES (?, ?, ?, ?)
+ON CONFLICT (scope, key) DO UPDATE SET turn_id = excluded.turn_id, until = excluded.until
+"""
+FIND_OLD = f"SELECT scope, key FROM repeats WHERE until <= ? LIMIT {rules.BATCH}"
+DROP = "DELETE FROM repeats WHERE scope = ? AND key = ?"
+
+
+def check(tx: Transaction, scope: str, names: Sequence[MessageName]) -> None:
+    """Raise `RepeatedMessage` if a message had one of these names."""
+    for name in names:
+        if (row := tx.execute(FIND, (scope, name.key, tx.now)).fetchone()) is not None:
+            text = f"The message was accepted before, as {row[0]}."
+            raise RepeatedMessage(text, "Nothing is left to do.", turn_id=row[0])
+
+
+def keep(tx: Transaction, scope: str, names: Sequence[MessageName], turn_id: TurnId) -> None:
+    """Remember the names of a message, and forget some that have run out."""
+    for name in names:
+        tx.execute(KEEP, (scope, name.key, turn_id, tx.now + name.seconds))
+    for row in tx.execute(FIND_OLD, (tx.now,)).fetchall():
+        tx.execute(DROP, row)
+
+
+# -- the orders of a turn's life: accept, begin, commit, settle, show -------------------------------------
+
+
+# ruff: noqa: S608 (statements are put together from constant column lists only)
+
 
 # -- accept -----------------------------------------------------------------------------------------------
 
@@ -76,7 +117,7 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
     locks.accepting(tx, order)
     if (known := _find_known(tx, order)) is not None:
         return Accepted(known, is_duplicate=True, is_new_session=False)
-    bound = binding.find_session(tx, order)
+    bound = binding.bind_session(tx, order)
     found, lease, ended = bound.session, bound.lease, None
     if found is not None and found.updated_at < order.expire_before and leases.end_if_idle(tx, found.id):
         ended, found, lease = found.id, None, Lease()
@@ -87,7 +128,7 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
     if not place.is_here:
         homes.check_room(tx, order, place.member)
     if order.response is not None:
-        chains.store(tx, session, order, order.response)
+        binding.store(tx, session, order, order.response)
     turn = Turn(
         order.turn_id, inbound.chat_key, session.id, TurnState.ACCEPTED, inbound, tx.now, order.command
     )
@@ -97,7 +138,7 @@ def accept(tx: Transaction, order: Accept) -> Accepted:
         began = _take(tx, session, lease, order.begin, _Attempts())
     _insert_turn(tx, turn, order, place.member)
     if order.names:
-        repeats.keep(tx, order.scope, order.names, turn.id)
+        keep(tx, order.scope, order.names, turn.id)
     if order.claim is not None:
         slots.bind(tx, order.claim, turn.id)
     host = order.steers if place.is_here else homes.join_running(tx, order, session.id, place.member)
@@ -139,7 +180,7 @@ def _find_known(tx: Transaction, order: Accept) -> Turn | None:
     if order.claim is not None and (turn_id := slots.bound_turn(tx, order.claim)) is not None:
         return _find_turn(tx, turn_id)[0]
     if order.names:
-        repeats.check(tx, order.scope, order.names)
+        check(tx, order.scope, order.names)
     key = order.inbound.key
     row = None if key is None else tx.execute(FIND_KEY, (order.scope, key)).fetchone()
     if key is None or row is None:
@@ -470,3 +511,41 @@ def mark_answered(tx: Transaction, turn_ids: Iterable[TurnId]) -> None:
     """Note that clients have been sent the whole answers of these turns. Unknown ids are no error."""
     for turn_id in sorted(turn_ids):
         tx.execute(SET_ANSWERED, (turn_id,))
+
+
+# -- messages to a chat outside of its turns --------------------------------------------------------------
+# See `core.sending`.
+
+
+def send(tx: Transaction, order: SendMessage) -> SentTurn:
+    """Write a message to a chat outside of its turns; see `SendMessage`. Durable."""
+    inbound = Inbound(order.chat_key, order.sender, (), order.key, address=order.address)
+    to_accept = Accept(
+        order.turn_id,
+        inbound,
+        order.fresh,
+        SENT_TURN,
+        scope=order.scope,
+        digest=order.digest,
+        key_ttl=order.key_ttl,
+        claim=order.claim,
+    )
+    accepted = accept(tx, to_accept)
+    if accepted.is_duplicate:
+        return SentTurn(accepted.turn, is_duplicate=True, is_logged=True)
+    turn, end = accepted.turn, TurnEnd(TurnState.DONE, order.entry.text, files=order.files)
+    settle(tx, turn.id, end)
+    is_logged = announcements.wait(tx, turn.id, turn.session_id, order.entry)
+    return SentTurn(ended_turn(turn, end, tx.now), is_logged=is_logged)
+
+
+def settle_slot(tx: Transaction, order: SettleSlot) -> Slot:
+    """See `slots.settle`. A failure is told to the chat that asked for the job."""
+    ended = slots.settle(tx, order)
+    job = ended.job
+    if order.state is SlotState.FAILED and job is not None and (text := failure_text(ended, order.reason)):
+        place = order.asked_in or ReplyPlace(job.origin.chat_key, job.origin.address)
+        sender, fresh = Sender(f"job:{job.id}", job.name), Fresh(new_session_id(), None)
+        entry = Announcement(text)
+        send(tx, SendMessage(new_turn_id(), place.chat_key, sender, entry, fresh, place.address))
+    return ended.slot

@@ -11,7 +11,6 @@ import msgspec
 
 from talaria.core.entries import Entry, Note
 from talaria.core.files import SentItem, SentPage
-from talaria.core.history import StepUsage, TurnHistory
 from talaria.core.ids import ChatKey, SessionId, SpecId, TurnId
 from talaria.core.ledger import (
     ChatSummary,
@@ -19,6 +18,8 @@ from talaria.core.ledger import (
     Page,
     RecentRequest,
     SessionPage,
+    StepUsage,
+    TurnHistory,
     TurnRecord,
 )
 from talaria.core.messages import TokenUsage, UserMessage

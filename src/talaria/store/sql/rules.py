@@ -25,8 +25,7 @@ from talaria.core.ids import OwnerId, QuestionId, SessionId, SpecId, TurnId, cha
 from talaria.core.ledger import Commit, StepWrite, TurnEnd
 from talaria.core.messages import UserMessage
 from talaria.core.problems import Action, Do
-from talaria.core.sessions import Session
-from talaria.core.titles import first_words
+from talaria.core.sessions import Session, first_words
 from talaria.core.turns import (
     ReplyPlace,
     StepKind,

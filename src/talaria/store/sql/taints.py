@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from talaria.core.trust import PROJECT, FolderName, Taint, overlap
+from talaria.core.sessions import PROJECT, FolderName, Taint, overlap
 from talaria.store.sql.executor import Connection, Transaction
 
 MARK = "INSERT INTO tainted_folders (folder, since, source) VALUES (?, ?, ?) ON CONFLICT (folder) DO NOTHING"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from talaria.core.access import Role
-from talaria.core.tokens import AddToken, NamedToken, TokenHash
+from talaria.core.access import AddToken, NamedToken, Role, TokenHash
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.rows import find_one
 

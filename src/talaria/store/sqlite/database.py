@@ -13,9 +13,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from talaria.core.errors import StoreDamaged, StoreError
-from talaria.store.filesystems import check_filesystem
-from talaria.store.sqlite.driver import driver
-from talaria.store.sqlite.faults import RESTORE, cannot_open, storage_failure
+from talaria.store.home_lock import check_filesystem
+from talaria.store.sqlite.faults import RESTORE, cannot_open, driver, storage_failure
 from talaria.store.sqlite.rescue import copy_into, find_unrestored
 from talaria.store.sqlite.schema import check_version, latest_version, migrate
 

@@ -18,7 +18,7 @@ import msgspec
 
 from talaria.core.errors import StoreError, StoreGone
 from talaria.core.whole_files import sync
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 
 _RESCUED = "-rescued-"
 _NOT_WRITTEN = "The database is no longer written to"

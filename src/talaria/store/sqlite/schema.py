@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from talaria.core.errors import ForeignDatabase, StoreError
-from talaria.store.sqlite.driver import driver
+from talaria.store.sqlite.faults import driver
 
 _FOLDER = Path(__file__).parent / "migrations"
 

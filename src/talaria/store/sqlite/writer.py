@@ -22,8 +22,7 @@ from talaria.core.clock import Clock
 from talaria.core.errors import StoreDamaged, StoreError, StoreGone, TalariaError
 from talaria.core.tasks import Uncancellable, call_from_thread
 from talaria.store.sql.executor import Cursor, Outcome, Transaction, deliver
-from talaria.store.sqlite.driver import driver
-from talaria.store.sqlite.faults import hanging, slow, storage_failure
+from talaria.store.sqlite.faults import driver, hanging, slow, storage_failure
 from talaria.store.sqlite.rescue import FileIdentity, Loss, gone, save
 
 _log = logging.getLogger("talaria.store")

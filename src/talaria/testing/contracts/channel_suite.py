@@ -14,10 +14,10 @@ from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.core.clock import Clock
 from talaria.core.errors import StoreError
-from talaria.core.gateway_part import NoSettings
 from talaria.core.ledger import Accept, Accepted
+from talaria.core.settings import NoSettings
 from talaria.gateway import Gateway
-from talaria.store.memory import MemoryStore
+from talaria.store.in_memory import MemoryStore
 from talaria.store.part import StorePart, StoreScope
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock

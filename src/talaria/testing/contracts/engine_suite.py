@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from talaria.agent.compaction.engine import ContextEngine
-from talaria.agent.compaction.plan import CompactionRequest, find_fault
-from talaria.agent.compaction.sizes import WindowLimits
+from talaria.agent.compaction.plan import CompactionRequest, WindowLimits, find_fault
 from talaria.agent.side_calls import SideCall
 from talaria.core.entries import Entry, Summary
 from talaria.core.errors import TalariaError

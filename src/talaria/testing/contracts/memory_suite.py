@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from talaria.core.access import OWNER, PersonId
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.memory import (
@@ -16,7 +17,6 @@ from talaria.core.memory import (
     TurnMemory,
     WritePage,
 )
-from talaria.core.people import OWNER, PersonId
 from talaria.tools.tool import MemoryProvider
 
 MINE = MemoryPlace("main", OWNER)

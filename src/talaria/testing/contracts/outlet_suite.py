@@ -15,7 +15,7 @@ from talaria.core.delivery import (
     DeliveryUnknown,
     OutgoingMessage,
 )
-from talaria.turns.outlet import Outlet
+from talaria.turns.delivery import Outlet
 
 
 class SendTrouble(Enum):

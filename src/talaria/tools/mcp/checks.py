@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from talaria.core.errors import TalariaError
-from talaria.core.gateway_part import Examination
 from talaria.core.problems import Problem, ok, problem, shell, warn
+from talaria.core.settings import Examination
 from talaria.tools.mcp import pins
 from talaria.tools.mcp.launch import find_program, variables
 from talaria.tools.mcp.probe import check_package

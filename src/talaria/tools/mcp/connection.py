@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
 from talaria.core.errors import TalariaError, ToolError
-from talaria.core.version import this_version
+from talaria.core.program import this_version
 from talaria.tools.mcp.elicitation import form_problem
 from talaria.tools.mcp.launch import ServerLauncher, variables
 from talaria.tools.mcp.pins import READER, PinnedTool

@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from talaria.core.bounded import BoundedDict
 from talaria.core.ids import SessionId
+from talaria.core.limits import BoundedDict
 from talaria.core.questions import QuestionDraft, QuestionKind
 from talaria.core.text import visible_text
 from talaria.tools.mcp.texts import clean_line

@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 
-from talaria.core.json_shape import has_more_values
+from talaria.core.limits import has_more_values
 
 MAX_MESSAGE_BYTES = 8 << 20
 MAX_VALUES = 100_000

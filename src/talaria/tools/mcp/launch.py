@@ -10,15 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from talaria.core.errors import TalariaError, ToolError
-from talaria.core.setting_marks import fill_template
+from talaria.core.settings import fill_template
 from talaria.core.slots import FairThreads
-from talaria.net.settings import NetworkSettings
+from talaria.net.host_rules import NetworkSettings
 from talaria.tools.mcp.pins import FOLDER
 from talaria.tools.mcp.settings import McpServer
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.places import SessionPlaces
 from talaria.workspace.sandbox.choice import Sandboxes
-from talaria.workspace.sandbox.port import (
+from talaria.workspace.sandbox.command import (
     PATH,
     NetworkAccess,
     ProcessLimits,

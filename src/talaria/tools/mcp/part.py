@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-from talaria.core.gateway_part import Examination
 from talaria.core.problems import Problem
+from talaria.core.settings import Examination
 from talaria.tools.mcp.settings import McpSettings
 from talaria.tools.part import ToolPart, ToolScope
 from talaria.tools.tool import ToolSource

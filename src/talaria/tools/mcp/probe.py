@@ -18,7 +18,7 @@ from talaria.tools.mcp.settings import McpServer
 from talaria.tools.mcp.texts import clean_line
 from talaria.tools.settings import ToolSettings
 from talaria.workspace.sandbox.choice import Sandboxes
-from talaria.workspace.sandbox.port import ProcessLimits
+from talaria.workspace.sandbox.command import ProcessLimits
 
 
 class ProbedServer(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from talaria.core.errors import ToolError
 from talaria.core.messages import Content, File, Part, Text
 from talaria.tools.mcp.texts import clean, clean_line
 from talaria.tools.tool import ToolContext
-from talaria.workspace.pictures import picture_part
+from talaria.workspace.reading import picture_part
 
 MAX_PARTS = 200
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")

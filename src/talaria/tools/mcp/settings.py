@@ -9,9 +9,9 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from talaria.access.risk import ApprovalMode
-from talaria.core.api_address import ApiAddress
-from talaria.core.setting_marks import Check, Mark, matching, template, template_variables, web_address
+from talaria.access.approvals import ApprovalMode
+from talaria.core.redaction import ApiAddress
+from talaria.core.settings import Check, Mark, matching, template, template_variables, web_address
 from talaria.tools.settings import CommandVariable
 
 ServerName: TypeAlias = Annotated[

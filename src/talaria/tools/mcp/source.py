@@ -14,10 +14,9 @@ from functools import partial
 
 import msgspec
 
-from talaria.core.bounded import BoundedDict
-from talaria.core.closer import Closer
 from talaria.core.errors import ConfigError
-from talaria.core.tasks import stop
+from talaria.core.limits import BoundedDict
+from talaria.core.tasks import Closer, stop
 from talaria.observe.metrics import ServerReading
 from talaria.tools.builtin import NETWORK, SANDBOX
 from talaria.tools.mcp import pins
@@ -29,7 +28,7 @@ from talaria.tools.mcp.tool import McpTool, tool_spec
 from talaria.tools.part import ToolScope
 from talaria.tools.tool import Tool, ToolSource
 from talaria.workspace.sandbox.choice import Sandboxes
-from talaria.workspace.sandbox.port import ProcessLimits
+from talaria.workspace.sandbox.command import ProcessLimits
 
 _LOOK_SECONDS = 3.0  # between two looks at the file of pins, which the command line may change
 _CLOSE_SECONDS = 10.0

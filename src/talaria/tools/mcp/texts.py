@@ -7,8 +7,15 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from talaria.core.terminal_text import EscapeFilter
-from talaria.core.text import CONTROLS, CONTROLS_8_BIT, DIRECTION_MARKS, MISLEADING, SURROGATES, cut
+from talaria.core.text import (
+    CONTROLS,
+    CONTROLS_8_BIT,
+    DIRECTION_MARKS,
+    MISLEADING,
+    SURROGATES,
+    EscapeFilter,
+    cut,
+)
 
 MAX_NAME = 64
 _HASH_CHARS = 8

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from talaria.core.file_changes import TurnDiff, UndoReport
+from talaria.core.files import TurnDiff, UndoReport
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.slots import FairThreads
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from talaria.core.file_changes import ChangeKind, FileDiff
+from talaria.core.files import ChangeKind, FileDiff
 from talaria.core.text import printable
 from talaria.core.units import format_size
 from talaria.workspace.checkpoints.tree import FileChange, ItemKind, ItemState

@@ -20,9 +20,8 @@ from pathlib import Path
 import msgspec
 
 from talaria.core.files import PRIVATE
-from talaria.core.loop_share import Pace
-from talaria.workspace.checkpoints.blobs import Blobs
-from talaria.workspace.checkpoints.tree import Gap, ItemKind, ItemState, Tree
+from talaria.core.slots import Pace
+from talaria.workspace.checkpoints.tree import Blobs, Gap, ItemKind, ItemState, Tree
 from talaria.workspace.rights import find_openat2
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -22,14 +22,14 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from talaria.core.file_changes import KeptPath, UndoReport
+from talaria.core.files import KeptPath, UndoReport
 from talaria.core.ids import SessionId, TurnId
 from talaria.core.text import printable
 from talaria.core.whole_files import replace_file
-from talaria.workspace.checkpoints.blobs import Blobs
 from talaria.workspace.checkpoints.reading import CopyLimits, read_tree
 from talaria.workspace.checkpoints.restoring import GAP_REASONS, explain_rests, plan_undo, put_back
 from talaria.workspace.checkpoints.tree import (
+    Blobs,
     FileChange,
     Gap,
     Tree,

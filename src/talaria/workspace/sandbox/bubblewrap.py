@@ -9,15 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from talaria.workspace.sandbox.mounts import (
-    Mount,
-    bind,
-    find_helper,
-    mount_options,
-    system_mounts,
-    takes_descriptors,
-)
-from talaria.workspace.sandbox.port import (
+from talaria.workspace.sandbox.command import (
     Launch,
     ProcessLimits,
     SandboxCommand,
@@ -28,6 +20,14 @@ from talaria.workspace.sandbox.port import (
     open_data,
     open_folder,
     open_shared,
+)
+from talaria.workspace.sandbox.mounts import (
+    Mount,
+    bind,
+    find_helper,
+    mount_options,
+    system_mounts,
+    takes_descriptors,
 )
 from talaria.workspace.sandbox.seccomp import MACHINES, build_filter
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from talaria.workspace.sandbox import launcher
-from talaria.workspace.sandbox.port import (
+from talaria.workspace.sandbox.command import (
     ACCOUNTS,
     DEVICES,
     PROC_FILES,

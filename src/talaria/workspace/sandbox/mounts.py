@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
-from talaria.workspace.sandbox.port import PATH, SandboxError, system_paths
+from talaria.workspace.sandbox.command import PATH, SandboxError, system_paths
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ from typing import Any
 
 import talaria
 from talaria.core.tasks import finish_in_task
-from talaria.workspace.sandbox.group import parse_status, start_time
-from talaria.workspace.sandbox.port import (
+from talaria.workspace.sandbox.command import (
     Launch,
     Sandbox,
     SandboxCommand,
@@ -30,6 +29,7 @@ from talaria.workspace.sandbox.port import (
     command_user,
     open_data,
 )
+from talaria.workspace.sandbox.group import parse_status, start_time
 
 _PIECE = 64 << 10
 _PATIENCE = 5.0  # seconds; the spawner needs less to end a command

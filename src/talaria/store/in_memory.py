@@ -11,8 +11,7 @@ from talaria.core.clock import Clock
 from talaria.core.errors import TalariaError
 from talaria.store.sql.executor import Connection, Executor, Transaction
 from talaria.store.sqlite.database import open_memory
-from talaria.store.sqlite.driver import driver, engine
-from talaria.store.sqlite.faults import storage_failure
+from talaria.store.sqlite.faults import driver, engine, storage_failure
 from talaria.store.sqlite.schema import latest_version
 from talaria.store.sqlite.writer import run_order
 from talaria.store.store import Store
