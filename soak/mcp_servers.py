@@ -26,9 +26,9 @@ from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.gateway import Gateway
+from talaria.mcp.supervisor import BREAKER, PAUSES
 from talaria.observe.health import read_rss
 from talaria.testing.clock import FakeClock
-from talaria.tools.mcp.supervisor import BREAKER, PAUSES
 
 LARGE = 1 << 30  # bytes of the largest answer
 _PROGRAM = Path(mcp_server.__file__)

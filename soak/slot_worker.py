@@ -23,8 +23,8 @@ from talaria.core.jobs import ClaimedSlot
 from talaria.core.ledger import Accept, Binding, Fresh, TurnEnd
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.jobs.scheduler import Scheduler
 from talaria.jobs.settings import JobSettings
-from talaria.scheduler.scheduler import Scheduler
 from talaria.store.sqlite.store import SqliteStore
 
 _ORPHAN_SECONDS = 30.0

@@ -8,10 +8,10 @@ from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.webhooks.part import WEBHOOKS
 from talaria.core.settings import GatewayPart
+from talaria.jobs.part import SCHEDULER
+from talaria.mcp.part import MCP
 from talaria.memory.part import MEMORY
-from talaria.scheduler.part import SCHEDULER
-from talaria.services.indexing import SEARCH_INDEX
-from talaria.services.retention import RETENTION
+from talaria.services import RETENTION, SEARCH_INDEX
 from talaria.skills.part import SKILLS
 from talaria.store.part import POSTGRES, SQLITE
 from talaria.tools.builtin import (
@@ -26,7 +26,6 @@ from talaria.tools.builtin import (
     TODO,
     WEB,
 )
-from talaria.tools.mcp.part import MCP
 from talaria.tools.part import describe_families
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from support import mcp_server
 from support.waiting import wait_until
 from talaria.cli.main import main
 from talaria.cli.mcp_paste import parse_paste
-from talaria.tools.mcp import pins
+from talaria.mcp import pins
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROGRAM = Path(mcp_server.__file__)

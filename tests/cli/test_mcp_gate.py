@@ -7,9 +7,9 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient
 from talaria.cli.gateway_tools import CallPlace, gateway_tools
 from talaria.cli.mcp_server import TokenGate, gateway_opener
+from talaria.console.gateway_client import GatewayAddress, GatewayClient
 from talaria.core.errors import BadRequest
 
 

@@ -18,9 +18,9 @@ from mcp_types import CallToolResult
 from cli.conftest import DEADLINE, Serve, Talaria
 from cli.fork_server import ForkServer
 from support.waiting import until
-from talaria.channels.console.gateway_client import GatewayClient
 from talaria.cli.home_gateway import find_running
 from talaria.config.home import Home
+from talaria.console.gateway_client import GatewayClient
 from talaria.operations.turns import TurnQuery, list_turns
 
 WRITES = 'Save it. [[call write_file {"path":"a.txt","content":"hi"}]][[reply It is written.]]'

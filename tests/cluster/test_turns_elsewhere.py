@@ -39,8 +39,7 @@ from talaria.core.jobs import (
 from talaria.core.ledger import Page
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender
-from talaria.scheduler.process_ends import ProcessEnds
-from talaria.scheduler.runs import JobRuns
+from talaria.jobs.runs import JobRuns, ProcessEnds
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.member_uploads import MemberUploads
 

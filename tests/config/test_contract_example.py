@@ -8,9 +8,9 @@ from pathlib import Path
 from talaria.channels.http.part import HTTP
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.config.load import load
+from talaria.mcp.part import MCP
 from talaria.models.settings import FallbackSettings
 from talaria.parts import PARTS
-from talaria.tools.mcp.part import MCP
 from talaria.tools.part import ToolPart
 
 EXAMPLE = """\

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from support.complexity import assert_linear
 from support.link_table import OWN, TABLE
-from talaria.core.links import find_addresses, is_outer, own_hosts
+from talaria.channels.links import find_addresses, is_outer, own_hosts
 
 
 @pytest.mark.parametrize(("url", "may"), TABLE)

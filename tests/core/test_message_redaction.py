@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from talaria.core.message_redaction import DeltaRedactor, redact_message
+from talaria.agent.redaction import DeltaRedactor, redact_message
 from talaria.core.messages import (
     AssistantMessage,
     File,

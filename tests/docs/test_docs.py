@@ -23,12 +23,12 @@ from talaria.cli.main import VERBS
 from talaria.config.load import load
 from talaria.config.settings import settings_type
 from talaria.core.events import EVENT_NAMES
+from talaria.mcp.part import McpServer, McpSettings
 from talaria.models.known import Abilities, PriceSettings
 from talaria.models.parameters import DROPPED, NO_WAY, PARAMETERS
 from talaria.models.settings import PRESETS, ProviderSettings
 from talaria.operations.table import OPERATIONS
 from talaria.parts import PARTS
-from talaria.tools.mcp.settings import McpServer, McpSettings
 from talaria.turns.slash import ALIASES, SLASH_COMMANDS
 
 SETTINGS = settings_type(PARTS)

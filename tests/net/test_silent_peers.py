@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from models.local.index import weights
-from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient, GatewayGone
+from talaria.console.gateway_client import GatewayAddress, GatewayClient, GatewayGone
 from talaria.models.discovery import DetectedProvider, detect_servers
 from talaria.models.local.fetch import WeightsError, fetch
 from talaria.models.local.weights import WeightsCache

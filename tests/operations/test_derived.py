@@ -13,12 +13,12 @@ import pytest
 from msgspec import Meta
 
 from support.gateway import TOKEN, TOKEN_ENV, without_http
-from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient
 from talaria.channels.http.http_channel import open_http
 from talaria.channels.http.part import HTTP
 from talaria.cli.gateway_tools import CallPlace, gateway_tools
 from talaria.cli.operations import add_verbs
 from talaria.cli.options import Group, Invocation, group
+from talaria.console.gateway_client import GatewayAddress, GatewayClient
 from talaria.core.errors import BadRequest
 from talaria.gateway import Records
 from talaria.operations.operation import CHAT, OperationCall, operation

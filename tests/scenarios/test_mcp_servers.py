@@ -17,10 +17,10 @@ from support.waiting import until
 from talaria.core.ids import ChatAddress
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.mcp import pins
 from talaria.observe.health import GatewayPhase
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
-from talaria.tools.mcp import pins
 
 PROGRAM = Path(mcp_server.__file__)
 

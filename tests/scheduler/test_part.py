@@ -15,10 +15,9 @@ import pytest
 
 from support.gateway import Api, in_process
 from talaria.core.jobs import EditJob, JobState
+from talaria.jobs.scheduler import HEARTBEAT, follow_rules, keep_heartbeat
 from talaria.jobs.schedules import find_zone
 from talaria.jobs.settings import HeartbeatSettings
-from talaria.scheduler.heartbeat import HEARTBEAT, keep_heartbeat
-from talaria.scheduler.scheduler import follow_rules
 from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
@@ -85,7 +84,7 @@ async def test_instants_follow_when_the_agent_s_zone_changes(api: Api) -> None:
 
 
 def test_a_gateway_without_jobs_loads_no_scheduler() -> None:
-    unwanted = ("cronsim", "talaria.jobs.words", "talaria.scheduler.runs", "talaria.scheduler.scheduler")
+    unwanted = ("cronsim", "talaria.jobs.words", "talaria.jobs.runs", "talaria.jobs.scheduler")
     code = f"import sys, talaria.app; print([name for name in sys.modules if name in {unwanted}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -29,9 +29,9 @@ from talaria.core.jobs import (
 from talaria.core.ledger import Accept, Binding, Fresh, Page, TurnEnd
 from talaria.core.messages import Text
 from talaria.core.turns import Inbound, Sender, TurnState
+from talaria.jobs.scheduler import TICK_SECONDS, Scheduler, replan_all
 from talaria.jobs.schedules import next_instant
 from talaria.jobs.settings import JobSettings
-from talaria.scheduler.scheduler import TICK_SECONDS, Scheduler, replan_all
 from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 

@@ -20,7 +20,7 @@ from talaria.core.problems import Severity
 from talaria.core.settings import Examination, NoSettings
 from talaria.search.index import IndexReading, LogIndex
 from talaria.search.side_file import VERSION, open_side_file
-from talaria.services.indexing import SEARCH_INDEX
+from talaria.services import SEARCH_INDEX
 from talaria.testing.clock import FakeClock
 
 DAY = 86_400.0

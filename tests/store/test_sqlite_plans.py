@@ -28,8 +28,8 @@ SCANS = {
     # Once a minute, over the index of what is unsent.
     "delivery.EXPIRE": {"outbox"},
     # Nearly always empty.
-    "deletion.FIND_DELETION": {"deletions"},
-    "deletion.FIND_REMOVALS": {"removals"},
+    "retention.FIND_DELETION": {"deletions"},
+    "retention.FIND_REMOVALS": {"removals"},
     "announcements.FIND_SESSIONS": {"announcements"},
     # Gateways and their roles: a few rows.
     "cluster.DROP_OLD": {"members"},

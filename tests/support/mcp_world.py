@@ -20,9 +20,9 @@ from talaria.access.people import People
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.events import Event
 from talaria.core.messages import ToolCall, ToolResult
+from talaria.mcp.part import McpServer, McpSettings
+from talaria.mcp.source import McpServers
 from talaria.tools.execution import BoundTools
-from talaria.tools.mcp.settings import McpServer, McpSettings
-from talaria.tools.mcp.source import McpServers
 from talaria.tools.part import ToolScope
 from talaria.tools.toolset import ToolSet
 from talaria.workspace.sandbox.choice import Sandboxes

@@ -15,11 +15,11 @@ from talaria.agent.compaction.keeper import ContextKeeper
 from talaria.agent.compaction.plan import measure, request_weight
 from talaria.agent.context import TurnContext, TurnTools
 from talaria.agent.journal import Journal
+from talaria.agent.redaction import DeltaRedactor, redact_message
 from talaria.agent.warm import AgentBuilder, CacheSample, WarmAgent, watch
 from talaria.core.clock import Clock
 from talaria.core.errors import AnswerTooLarge, ContextTooLong, EndpointResting, ModelError, NoModel
 from talaria.core.events import Delta, FellBack, ReasoningDelta, RefusalDelta, Retrying, ToolCallDelta
-from talaria.core.message_redaction import DeltaRedactor, redact_message
 from talaria.core.messages import TokenUsage
 from talaria.core.problems import Action, Do
 from talaria.core.specs import (

@@ -12,10 +12,9 @@ from typing import IO
 
 import click
 
-from talaria.channels.console.ask import AskRequest, ask
-from talaria.channels.console.plain import WAITING, PlainRenderer, StatusLine
 from talaria.cli.home_gateway import connect
 from talaria.cli.options import F, Invocation, run_loop, verb
+from talaria.console.plain import WAITING, AskRequest, PlainRenderer, StatusLine, ask
 from talaria.core.ids import is_session_name
 from talaria.core.units import format_size
 

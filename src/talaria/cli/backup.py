@@ -25,12 +25,12 @@ from talaria.core.problems import Severity
 from talaria.core.program import this_version
 from talaria.core.text import clean_line, list_some
 from talaria.core.units import format_size
+from talaria.mcp.pins import FOLDER, PINS_FILE
 from talaria.operations.operation import Nothing
 from talaria.operations.status import copy_database
 from talaria.parts import PARTS
 from talaria.store.archive import CONFIG, Manifest, Packing, pack
 from talaria.store.part import describe_engine, read_places
-from talaria.tools.mcp.pins import FOLDER, PINS_FILE
 
 SECRET_FILES = (*connected_files(PARTS), SECRETS_FILE)
 SINGLE_FILES = (*SECRET_FILES, f"{FOLDER}/{PINS_FILE}")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
-from talaria.channels.console.chat import Screen, TerminalChat
-from talaria.channels.console.gateway_client import GatewayClient
 from talaria.cli.ask import check_session_name, files_option
 from talaria.cli.home_gateway import connect
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.config.home import Home
+from talaria.console.chat import Screen, TerminalChat
+from talaria.console.gateway_client import GatewayClient
 from talaria.core.errors import TalariaError
 from talaria.core.program import spoken, this_version
 from talaria.models.settings import LOCAL
@@ -62,8 +62,8 @@ async def _chat(invocation: Invocation, session: str, folder: str | None, files:
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb
     home = invocation.home()
     if is_terminal:  # imported before a gateway runs inside: the slow imports would hold its event loop
-        import talaria.channels.console.message_input
-        import talaria.channels.console.terminal  # noqa: F401
+        import talaria.console.message_input
+        import talaria.console.terminal  # noqa: F401
     try:
         async with connect(home, os.environ, session) as client:
             if folder is not None:
@@ -107,8 +107,8 @@ async def _terminal(client: GatewayClient, home: Home, session: str) -> Screen:
     from rich.console import Console
     from rich.text import Text
 
-    from talaria.channels.console.message_input import TerminalPrompt
-    from talaria.channels.console.terminal import FoldedCalls, TerminalRenderer
+    from talaria.console.message_input import TerminalPrompt
+    from talaria.console.terminal import FoldedCalls, TerminalRenderer
     from talaria.core.text import clean
     from talaria.models.local.weights import describe_model, is_built_in
 
@@ -172,8 +172,8 @@ async def _model_of(client: GatewayClient, session: str) -> str | None:
 
 
 def _pipe() -> Screen:
-    from talaria.channels.console.message_input import PipedLines
-    from talaria.channels.console.plain import PlainRenderer
+    from talaria.console.message_input import PipedLines
+    from talaria.console.plain import PlainRenderer
 
     return Screen(
         messages=PipedLines(sys.stdin.fileno()),

@@ -12,7 +12,6 @@ import click
 import msgspec
 
 from talaria.access.authorizer import Authorizer
-from talaria.channels.console.plain import StatusLine
 from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.operations import open_carrier
@@ -21,6 +20,7 @@ from talaria.cli.text import ask_hidden, hidden_input
 from talaria.config.edit import set_keys, write_secret
 from talaria.config.home import Home
 from talaria.config.load import load
+from talaria.console.plain import StatusLine
 from talaria.core.access import PairingList, Person
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError, TalariaError

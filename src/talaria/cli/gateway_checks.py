@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 
-from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.descriptor import find_address
 from talaria.channels.http.part import HTTP
 from talaria.cli.operations import open_records
@@ -20,6 +19,7 @@ from talaria.cluster.member_checks import ClusterToken, check_members, find_far_
 from talaria.config.home import Home, home_environ
 from talaria.config.plugins import FOLDER, find_plugins
 from talaria.config.settings import Settings
+from talaria.console.gateway_client import GatewayClient
 from talaria.core.errors import ConfigError, ForeignDatabase, StoreGone, TalariaError
 from talaria.core.extensions import PluginReport, PluginState
 from talaria.core.ids import ChatAddress, ChatKey

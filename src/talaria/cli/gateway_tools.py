@@ -15,8 +15,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from talaria.channels.console.gateway_client import GatewayClient, RetryPolicy
 from talaria.cli.sessions import entry_lines
+from talaria.console.gateway_client import GatewayClient, RetryPolicy
 from talaria.core.errors import BadRequest
 from talaria.core.events import (
     Cancelled,

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient
 from talaria.channels.http.part import HTTP, HttpSettings
 from talaria.channels.http.token import ensure_http_token, find_http_token
 from talaria.cli.gateway_parts import parts_with_plugins
 from talaria.config.home import Home
 from talaria.config.load import load
+from talaria.console.gateway_client import GatewayAddress, GatewayClient
 from talaria.core.errors import ConfigError
 from talaria.core.ids import ChatAddress
 from talaria.parts import PARTS

@@ -19,17 +19,16 @@ from talaria.config.home import SECRETS_FILE, Home, home_environ, read_secrets_f
 from talaria.config.load import Loaded, load, own_secrets
 from talaria.core.errors import ConfigError, NotFound, TalariaError
 from talaria.core.text import clean, clean_line
+from talaria.mcp import pins
+from talaria.mcp.part import MCP, McpServer
 from talaria.observe.metrics import ServerReading
 from talaria.operations.operation import Nothing
 from talaria.operations.status import show_status
 from talaria.parts import PARTS
-from talaria.tools.mcp import pins
-from talaria.tools.mcp.part import MCP
-from talaria.tools.mcp.settings import McpServer
 
 if TYPE_CHECKING:
     from talaria.cli.mcp_add import NewServer
-    from talaria.tools.mcp.probe import ProbedServer
+    from talaria.mcp.probe import ProbedServer
 
 _SHOWN_TOOLS = 20
 
@@ -143,7 +142,7 @@ def _add_one(invocation: Invocation, home: Home, new: NewServer, *, is_tested: b
 
 def _probe(home: Home, name: str, server: McpServer, keys: Mapping[str, str] = {}) -> ProbedServer:
     """Start the server, list its tools and end it. Raises `TalariaError`."""
-    from talaria.tools.mcp.probe import probe_server
+    from talaria.mcp.probe import probe_server
 
     environ = {**home_environ(home.path, os.environ), **keys}
     settings = load(home.path, os.environ, PARTS).settings
@@ -354,7 +353,7 @@ def _serve(invocation: Invocation, port: int | None) -> None:
 
 
 def _import_server() -> ModuleType:
-    from talaria.tools.mcp.probe import check_package
+    from talaria.mcp.probe import check_package
 
     check_package()
     from talaria.cli import mcp_server

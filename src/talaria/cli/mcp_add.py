@@ -20,10 +20,9 @@ from talaria.config.home import Home, read_secrets_file, write_secrets_file
 from talaria.config.load import FILE_NAME, load, own_secrets, read_config
 from talaria.core.errors import BadRequest, ConfigError
 from talaria.core.text import clean_line
+from talaria.mcp.launch import refusal
+from talaria.mcp.part import MCP, McpServer
 from talaria.parts import PARTS
-from talaria.tools.mcp.launch import refusal
-from talaria.tools.mcp.part import MCP
-from talaria.tools.mcp.settings import McpServer
 
 TABLE = ("mcp", "servers")
 _FETCHERS = ("npx", "uvx", "bunx", "pipx", "uv", "bun", "pnpm", "yarn", "deno")

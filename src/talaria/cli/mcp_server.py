@@ -27,9 +27,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient, GatewayGone
 from talaria.channels.http.part import HttpSettings
 from talaria.cli.gateway_tools import CallPlace, GatewayTool, ToolAnswer, gateway_tools
+from talaria.console.gateway_client import GatewayAddress, GatewayClient, GatewayGone
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.program import spoken, this_version
 from talaria.operations.operation import PageQuery

@@ -18,13 +18,13 @@ from msgspec import UNSET, Meta
 from talaria.access.authorizer import PairingAdmin
 from talaria.access.callers import HOME_CALLER
 from talaria.access.people import People
-from talaria.channels.console.gateway_client import GatewayClient
 from talaria.channels.descriptor import find_address, pairing_channels
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.options import Group, Invocation, run_loop, verb
 from talaria.cli.text import columns
 from talaria.config.home import DEFAULT_HOME, Home
 from talaria.config.load import load
+from talaria.console.gateway_client import GatewayClient
 from talaria.core.clock import SystemClock
 from talaria.core.errors import Refused, TalariaError
 from talaria.core.redaction import SecretRegistry

@@ -12,7 +12,6 @@ from typing import TypeVar
 import click
 import msgspec
 
-from talaria.channels.console.plain import await_with_status
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.setup_plan import (
     DAILY_CAP,
@@ -37,6 +36,7 @@ from talaria.cli.text import hidden_input
 from talaria.config.issues import BadConfig
 from talaria.config.load import load
 from talaria.config.settings import Settings
+from talaria.console.plain import await_with_status
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable, NoModel, TalariaError
 from talaria.core.program import spoken
 from talaria.core.redaction import ApiAddress

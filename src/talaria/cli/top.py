@@ -15,11 +15,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from talaria.channels.console.gateway_client import GatewayClient
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.text import count
 from talaria.cluster.overview import MemberState
+from talaria.console.gateway_client import GatewayClient
 from talaria.core.errors import NotFound
 from talaria.core.shells import ProcessInfo
 from talaria.core.text import clean_line

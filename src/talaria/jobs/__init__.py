@@ -1,1 +1,1 @@
-"""Jobs: their schedules in words and fields, which slots they owe, and what people do with them."""
+"""Jobs: schedules, what people do with jobs, and the scheduler that runs them."""

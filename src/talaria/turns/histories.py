@@ -21,11 +21,11 @@ from typing import Final
 
 import msgspec
 
+from talaria.agent.redaction import redact_message
 from talaria.core.entries import Entry, EntryBody, hidden_seqs
 from talaria.core.ids import ChatKey
 from talaria.core.ledger import Binding, BranchPoint, Fresh
 from talaria.core.limits import Limits
-from talaria.core.message_redaction import redact_message
 from talaria.core.messages import AssistantMessage, File, Message, Text, UserMessage
 from talaria.core.redaction import Redactor
 from talaria.core.sessions import Session

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from talaria.agent.redaction import M, redact_messages, weigh_message
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.membership import LoneGateway, Membership
 from talaria.commands.command import Command
@@ -31,7 +32,6 @@ from talaria.core.ids import (
 )
 from talaria.core.jobs import SlotClaim
 from talaria.core.ledger import Accept, Accepted, Begin, Binding, ChainPlace, Fresh, MessageName, NewResponse
-from talaria.core.message_redaction import M, redact_messages, weigh_message
 from talaria.core.messages import File, Message, Text, UserMessage, is_untrusted
 from talaria.core.problems import Action, Do
 from talaria.core.questions import QuestionKind

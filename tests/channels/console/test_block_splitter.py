@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from talaria.channels.console.terminal import BlockSplitter
+from talaria.console.terminal import BlockSplitter
 
 
 def split(text: str, size: int = 1) -> list[str]:

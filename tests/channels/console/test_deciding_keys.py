@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from talaria.channels.console.deciding_keys import OpenQuestions
-from talaria.channels.console.gateway_client import GatewayClient
+from talaria.console.deciding_keys import OpenQuestions
+from talaria.console.gateway_client import GatewayClient
 from talaria.core.events import Done, QuestionAsked, QuestionDecided
 from talaria.core.ids import QuestionId
 from talaria.core.questions import APPROVE, DENY, QuestionKind, Span

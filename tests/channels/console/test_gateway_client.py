@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from talaria.channels.console.gateway_client import (
+from talaria.console.gateway_client import (
     GatewayAddress,
     GatewayBusy,
     GatewayClient,

@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 
 from support.complexity import assert_linear
-from talaria.channels.console.plain import PlainRenderer
-from talaria.channels.console.terminal import BlockSplitter
+from talaria.console.plain import PlainRenderer
+from talaria.console.terminal import BlockSplitter
 from talaria.core.events import Delta, Done, describe_call
 from talaria.core.text import clean, clean_line
 

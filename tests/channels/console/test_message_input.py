@@ -15,14 +15,14 @@ from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
 from support.waiting import until
-from talaria.channels.console.chat import Interrupted, Screen, TerminalChat
-from talaria.channels.console.gateway_client import GatewayAddress, GatewayClient
-from talaria.channels.console.message_input import (
+from talaria.console.chat import Interrupted, Screen, TerminalChat
+from talaria.console.gateway_client import GatewayAddress, GatewayClient
+from talaria.console.message_input import (
     CommandCompleter,
     PipedLines,
     TerminalPrompt,
 )
-from talaria.channels.console.plain import PlainRenderer
+from talaria.console.plain import PlainRenderer
 from talaria.core.events import QuestionAsked
 from talaria.core.ids import QuestionId
 from talaria.core.questions import QuestionKind

@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from talaria.channels.console.plain import PlainRenderer
-from talaria.channels.console.terminal import FoldedCalls, TerminalRenderer
+from talaria.console.plain import PlainRenderer
+from talaria.console.terminal import FoldedCalls, TerminalRenderer
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Cancelled,

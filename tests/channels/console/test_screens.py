@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from talaria.channels.console.plain import PlainRenderer, StatusLine, await_with_status
-from talaria.channels.console.terminal import TerminalRenderer
+from talaria.console.plain import PlainRenderer, StatusLine, await_with_status
+from talaria.console.terminal import TerminalRenderer
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Cancelled,

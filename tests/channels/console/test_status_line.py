@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 
 from support.sim import run
-from talaria.channels.console.plain import StatusLine, await_with_status
+from talaria.console.plain import StatusLine, await_with_status
 
 
 class Tty(StringIO):

@@ -16,9 +16,8 @@ from aiohttp import web
 
 from support.ports import port_of, reserve_port
 from support.waiting import until
-from talaria.channels.console.ask import AskRequest, TurnFailed, ask
-from talaria.channels.console.chat import Interrupted, Screen, TerminalChat
-from talaria.channels.console.gateway_client import (
+from talaria.console.chat import Interrupted, Screen, TerminalChat
+from talaria.console.gateway_client import (
     NO_RETRY,
     GatewayAddress,
     GatewayClient,
@@ -26,7 +25,7 @@ from talaria.channels.console.gateway_client import (
     GatewayRefusal,
     RetryPolicy,
 )
-from talaria.channels.console.plain import PlainRenderer
+from talaria.console.plain import AskRequest, PlainRenderer, TurnFailed, ask
 from talaria.core.errors import BadRequest, ErrorInfo, TalariaError
 from talaria.core.events import EVENT_NAMES, Cancelled, Delta, Done, Event, Failed, Reset
 from talaria.core.problems import Action, Do

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from channels.telegram.line import way_back
 from support.link_table import OUTER, OWN, REFUSED
+from talaria.channels.links import own_hosts
 from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.channels.telegram.render import refused_addresses, to_html
 from talaria.core.delivery import OutgoingFile, OutgoingMessage
-from talaria.core.links import own_hosts
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
 from talaria.testing.telegram_text import TextEntity, found_links, parse
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from talaria.core.errors import ToolError
-from talaria.tools.mcp.arguments import check_arguments
+from talaria.mcp.calls import check_arguments
 
 SCHEMA = {
     "properties": {

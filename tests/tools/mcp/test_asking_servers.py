@@ -16,10 +16,10 @@ from support.waiting import until
 from talaria.core.messages import ToolCall
 from talaria.core.questions import Decision, Question, QuestionDraft, QuestionKind
 from talaria.core.tools import Risk
-from talaria.tools.mcp.elicitation import Asked, form_problem
-from talaria.tools.mcp.pins import PinnedTool
-from talaria.tools.mcp.settings import McpServer
-from talaria.tools.mcp.tool import tool_spec
+from talaria.mcp.elicitation import Asked, form_problem
+from talaria.mcp.part import McpServer
+from talaria.mcp.pins import PinnedTool
+from talaria.mcp.tool import tool_spec
 
 
 async def test_a_server_gets_a_model_call_on_behalf_of_one_call_only(tmp_path: Path) -> None:

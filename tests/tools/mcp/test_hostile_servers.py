@@ -16,11 +16,10 @@ import pytest
 
 from support.mcp_world import McpWorld, open_world, scripted
 from support.waiting import until, wait_until
+from talaria.mcp import pins
+from talaria.mcp.part import McpSettings
+from talaria.mcp.transports import LinkEnd, Throttle, TooLong, only_output, open_pipes, split_lines
 from talaria.testing.clock import FakeClock
-from talaria.tools.mcp import pins
-from talaria.tools.mcp.intake import Throttle, TooLong, split_lines
-from talaria.tools.mcp.settings import McpSettings
-from talaria.tools.mcp.transports import LinkEnd, only_output, open_pipes
 from talaria.tools.toolset import ToolSet, resolve
 from talaria.workspace.sandbox.choice import choose
 from talaria.workspace.sandbox.command import SandboxKind

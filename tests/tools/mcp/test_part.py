@@ -16,11 +16,10 @@ from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError
 from talaria.core.problems import Problem, Severity
 from talaria.core.settings import Examination
+from talaria.mcp import pins
+from talaria.mcp.part import MCP, McpServer, McpSettings, McpSource
+from talaria.mcp.pins import PinnedTool
 from talaria.parts import PARTS
-from talaria.tools.mcp import pins
-from talaria.tools.mcp.part import MCP, McpSource
-from talaria.tools.mcp.pins import PinnedTool
-from talaria.tools.mcp.settings import McpServer, McpSettings
 from talaria.tools.part import ToolScope
 from talaria.tools.settings import ToolSettings
 

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from talaria.core.errors import ConfigError
-from talaria.tools.mcp import pins
-from talaria.tools.mcp.launch import install_folders
-from talaria.tools.mcp.pins import READER, PinnedTool
-from talaria.tools.mcp.texts import MAX_NAME, clean, clean_schema, offered_name
+from talaria.mcp import pins
+from talaria.mcp.launch import install_folders
+from talaria.mcp.pins import READER, PinnedTool
+from talaria.mcp.texts import MAX_NAME, clean, clean_schema, offered_name
 
 SCHEMA = '{"properties":{},"type":"object"}'
 

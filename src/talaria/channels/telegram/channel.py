@@ -20,6 +20,7 @@ import msgspec
 from talaria.access.approvals import NotEntitled
 from talaria.access.authorizer import Authorizer
 from talaria.channels.http.part import HTTP
+from talaria.channels.links import own_hosts
 from talaria.channels.telegram.bot_api import (
     DISPUTED,
     WANTED_UPDATES,
@@ -37,7 +38,6 @@ from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.errors import Overloaded, StoreError, TalariaError
 from talaria.core.failpoints import Failpoint, hit
-from talaria.core.links import own_hosts
 from talaria.core.redaction import Secret
 from talaria.core.tasks import stop
 from talaria.gateway import Admission, Gateway

@@ -88,7 +88,7 @@ def webhook_secret(token: str) -> str:
     return hmac.new(token.encode(), b"talaria webhook", hashlib.sha256).hexdigest()
 
 
-# -- telegram as a part of the gateway --------------------------------------------------------------------
+# -- Telegram as a part of the gateway --------------------------------------------------------------------
 
 
 def _open(gateway: Gateway, settings: TelegramSettings) -> AbstractAsyncContextManager[OpenChannel]:

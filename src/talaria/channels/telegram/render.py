@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from html import escape, unescape
 from typing import NamedTuple, TypedDict
 
-from talaria.core.links import WITH_SCHEME, find_addresses, is_outer
+from talaria.channels.links import WITH_SCHEME, find_addresses, is_outer
 
 MAX_CAPTION = 1024
 LIMIT = 4000  # of 4096: leaves room for a mark before the text and the cursor after it

@@ -21,7 +21,7 @@ import msgspec
 
 from talaria.core.errors import ConfigError
 from talaria.core.whole_files import JsonFile, Stamp, stamp_of
-from talaria.tools.mcp.texts import offered_name
+from talaria.mcp.texts import offered_name
 
 FOLDER = "mcp"
 PINS_FILE = "pins.json"

@@ -20,9 +20,9 @@ from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HS
 from prompt_toolkit.shortcuts import CompleteStyle
 from rich.console import Console
 
-from talaria.channels.console.chat import Interrupted, TerminalChat
-from talaria.channels.console.deciding_keys import key_choices, prompt_of
-from talaria.channels.console.terminal import TerminalRenderer
+from talaria.console.chat import Interrupted, TerminalChat
+from talaria.console.deciding_keys import key_choices, prompt_of
+from talaria.console.terminal import TerminalRenderer
 from talaria.core.events import QuestionAsked
 from talaria.turns.slash import ALIASES, SLASH_COMMANDS, canonical
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.settings import fill_template
 from talaria.core.slots import FairThreads
+from talaria.mcp.part import McpServer
+from talaria.mcp.pins import FOLDER
 from talaria.net.host_rules import NetworkSettings
-from talaria.tools.mcp.pins import FOLDER
-from talaria.tools.mcp.settings import McpServer
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.places import SessionPlaces
 from talaria.workspace.sandbox.choice import Sandboxes

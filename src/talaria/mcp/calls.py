@@ -1,4 +1,4 @@
-"""The results of servers as parts that a model reads: clean texts, pictures, files in the chat's folder."""
+"""Calls of MCP tools: the check of their arguments, and their results as content for a model."""
 
 from __future__ import annotations
 
@@ -6,17 +6,68 @@ import base64
 import hashlib
 import mimetypes
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import mcp_types as types
 import msgspec
+from jsonschema import Draft202012Validator, ValidationError, validators
+from jsonschema.exceptions import best_match
+from referencing import Registry
 
 from talaria.core.errors import ToolError
 from talaria.core.messages import Content, File, Part, Text
-from talaria.tools.mcp.texts import clean, clean_line
+from talaria.mcp.texts import clean, clean_line
 from talaria.tools.tool import ToolContext
 from talaria.workspace.reading import picture_part
+
+_MAX_SECONDS: Final = 0.2  # of CPU time; a usual check takes a few milliseconds
+_MAX_ERRORS: Final = 20
+# Regular expressions can take exponential time. The others take steps that nothing counts.
+_SKIPPED: Final = (
+    *("pattern", "patternProperties", "uniqueItems", "$dynamicRef", "unevaluatedItems"),
+    "unevaluatedProperties",
+)
+
+
+class _Unchecked(Exception):
+    """The time is over."""
+
+
+def check_arguments(name: str, parameters: str, arguments: dict[str, Any]) -> None:
+    """Raise `ToolError` for the model if the arguments of the tool `name` break its schema. Return without a
+    result for a schema that is broken, or takes too long. Blocks for a moment: call it in a thread."""
+    deadline = time.thread_time() + _MAX_SECONDS
+
+    def bounded(keyword: str, check: Callable[..., Any]) -> Callable[..., Iterator[ValidationError]]:
+        def run(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+            if time.thread_time() > deadline:
+                raise _Unchecked
+            is_foreign = keyword == "$ref" and not value.startswith("#/") and value != "#"
+            is_matched = keyword == "additionalProperties" and "patternProperties" in schema
+            is_old = keyword.startswith("exclusive") and isinstance(value, bool)  # as in draft 4
+            if not is_foreign and not is_matched and not is_old:
+                yield from check(validator, value, instance, schema) or ()
+
+        return run
+
+    known = Draft202012Validator.VALIDATORS
+    checks = {word: bounded(word, check) for word, check in known.items() if word not in _SKIPPED}
+    kind: Any = validators.create({}, checks, type_checker=Draft202012Validator.TYPE_CHECKER)
+    try:
+        found = kind(msgspec.json.decode(parameters), registry=Registry()).iter_errors(arguments)
+        wrong = best_match(islice(found, _MAX_ERRORS))
+    except Exception:  # a broken schema raises anything
+        return
+    if wrong is not None:
+        where = clean_line(wrong.json_path.replace("$", "arguments", 1), 100)
+        raise ToolError(f"The arguments of {name} are wrong: {where}: {clean_line(wrong.message)}.")
+
+
+# -- the results of servers as parts that a model reads ---------------------------------------------------
+
 
 MAX_PARTS = 200
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")

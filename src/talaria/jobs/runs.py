@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from talaria.core.cluster import Wake
-from talaria.core.errors import LeaseHeld, NotFound, Overloaded, StoreError, TalariaError
+from talaria.core.errors import LeaseHeld, NotFound, Overloaded, StoreError, TalariaError, ToolError
 from talaria.core.failpoints import Failpoint, hit
-from talaria.core.ids import ChatKey, SessionId, asking_chat, job_chat
+from talaria.core.ids import ChatKey, SessionId, asking_chat, job_chat, new_session_id
 from talaria.core.jobs import (
     ASKING_CHAT,
     NOWHERE,
@@ -35,18 +35,140 @@ from talaria.core.jobs import (
 from talaria.core.ledger import Binding, ChatMessage
 from talaria.core.messages import Part, Text
 from talaria.core.questions import Question, QuestionKind
-from talaria.core.tasks import Tasks
-from talaria.core.text import clean_line
+from talaria.core.redaction import SecretRegistry
+from talaria.core.shells import ShellCommand
+from talaria.core.tasks import Tasks, sleep_until_woken
+from talaria.core.text import EscapeFilter, clean_line, readable
 from talaria.core.turns import NO_REPLY, Inbound, ReplyPlace, RunOrder, Sender, Turn
 from talaria.jobs.schedules import agent_zone, zone_of
-from talaria.scheduler.checks import JobChecks
 from talaria.turns.intake import Draining
 from talaria.turns.live import LiveTurn
 from talaria.turns.notes import describe_process
 from talaria.turns.states import LiveState
+from talaria.workspace.workspaces import ChatWorkspaces
 
 if TYPE_CHECKING:
     from talaria.gateway import Gateway
+
+
+# -- the check of a job: a command in the sandbox that decides whether a run is worth a model call --------
+
+
+CHECK_SECONDS = 120.0
+MAX_OUTPUT = 32 << 10  # bytes that a model reads
+_TOLD = 500  # characters of a failed check
+_CUT = "\n[The rest of the output is not shown.]"
+
+
+class CheckFailed(TalariaError):
+    """The check of a job did not run, or failed."""
+
+    type = "check_failed"
+
+
+class JobChecks:
+    """Runs checks, each in a workspace of its own on the files of the chat that asked for the job."""
+
+    def __init__(self, workspaces: ChatWorkspaces, secrets: SecretRegistry) -> None:
+        self._workspaces = workspaces
+        self._secrets = secrets
+
+    async def run(self, command: str, chat_key: ChatKey) -> str:
+        """Return what the command printed, without secrets and cut; empty if it printed nothing.
+
+        Exit code 1 is no failure: `grep` and `diff` tell by it whether there was something. Raises
+        `CheckFailed` for a higher one, at the time limit, and if the command cannot be run.
+        """
+        output = _Output()
+        try:
+            async with self._workspaces.borrow(new_session_id(), chat_key) as workspace:
+                end = await workspace.shell.run(ShellCommand(command, CHECK_SECONDS), output.write)
+        except ToolError as error:
+            raise CheckFailed(f"its check could not be run: {error.user_text}", error.hint) from error
+        said = self._secrets(readable(output.content.decode(errors="replace"))).strip()
+        if end.timed_out or end.code > 1:
+            how = (
+                f"it took longer than {CHECK_SECONDS:g} seconds" if end.timed_out else f"exit code {end.code}"
+            )
+            last = f" It said: {said[-_TOLD:]}" if said else ""
+            raise CheckFailed(f"its check failed: {how}.{last}{end.note and f' {end.note}'}")
+        return f"{said}{_CUT}" if said and output.is_cut else said
+
+
+class _Output:
+    def __init__(self) -> None:
+        self._filter = EscapeFilter()
+        self.content = bytearray()
+        self.is_cut = False
+
+    async def write(self, piece: bytes) -> None:
+        room = MAX_OUTPUT - len(self.content)
+        piece = self._filter.feed(piece)
+        self.content += piece[:room]
+        self.is_cut = self.is_cut or len(piece) > room
+
+
+# -- `ProcessEnds`: fires the jobs that wait for a background process -------------------------------------
+# The store says which jobs wait, the process's files that it has ended. Both outlast a kill, so an end is
+# not lost; and a job fires once, because the order that writes its slot ends its wait.
+
+
+_LOOK_SECONDS = 60.0  # for processes that went with their session
+_START_SECONDS = 1.0  # while the processes of earlier gateways are found again
+_BATCH = 100
+
+
+class ProcessEnds:
+    """Looks when a process ends and when a job is made. `run` goes on until it is cancelled."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._store = gateway.store
+        self._cluster = gateway.cluster
+        self._jobs = gateway.store.jobs
+        self._notes = gateway.notes
+        self._processes = gateway.workspaces.processes
+        self._clock = gateway.clock
+        self._woken = asyncio.Event()
+
+    async def run(self) -> None:
+        unwatch = self._jobs.bell.watch(self._woken.set)
+        self._processes.watchers.append(self._woken.set)
+        try:
+            while True:
+                self._woken.clear()
+                is_known = self._notes.is_open
+                if is_known:
+                    await self.look()
+                seconds = _LOOK_SECONDS if is_known else _START_SECONDS
+                await sleep_until_woken(self._clock, seconds, self._woken)
+        finally:
+            unwatch()
+            self._processes.watchers.remove(self._woken.set)
+
+    async def look(self) -> None:
+        """Fire the jobs whose process has ended, or is gone with its session."""
+        for job in await self._jobs.awaiting(_BATCH):
+            awaited = job.plan.schedule
+            if not isinstance(awaited, AfterProcess) or self._runs(awaited):
+                continue
+            if not await self._is_elsewhere(awaited.session_id):
+                await self._jobs.fire(job.id, self._clock.now())
+
+    async def _is_elsewhere(self, session_id: SessionId) -> bool:
+        """Return whether the processes of the session are in the place of another member of a cluster, which
+        knows of their ends."""
+        if self._cluster is None or (session := await self._store.session(session_id)) is None:
+            return False
+        place = (await self._cluster.store.chat_place(asking_chat(session.chat_key))).place
+        return place not in ("", self._cluster.here.place)
+
+    def _runs(self, awaited: AfterProcess) -> bool:
+        known = self._processes.of_session(awaited.session_id)
+        return any(each.record.id == awaited.process and not each.gone.is_set() for each in known)
+
+
+# -- `JobRuns`: the run of a slot as a turn through the ordinary line -------------------------------------
+
 
 _log = logging.getLogger("talaria.jobs")
 _NAME = 60

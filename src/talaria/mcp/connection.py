@@ -24,15 +24,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.program import this_version
-from talaria.tools.mcp.elicitation import form_problem
-from talaria.tools.mcp.launch import ServerLauncher, variables
-from talaria.tools.mcp.pins import READER, PinnedTool
-from talaria.tools.mcp.settings import McpServer
-from talaria.tools.mcp.texts import clean, clean_line, clean_schema
-from talaria.tools.mcp.transports import LinkEnd, open_http, open_pipes
+from talaria.mcp.elicitation import form_problem
+from talaria.mcp.launch import ServerLauncher, variables
+from talaria.mcp.part import McpServer
+from talaria.mcp.pins import READER, PinnedTool
+from talaria.mcp.texts import clean, clean_line, clean_schema
+from talaria.mcp.transports import LinkEnd, open_http, open_pipes
 
 if TYPE_CHECKING:
-    from talaria.tools.mcp.tool import McpCall
+    from talaria.mcp.tool import McpCall
 
 MAX_TOOLS = 1000
 MAX_LISTED_BYTES = 1 << 20

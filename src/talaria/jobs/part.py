@@ -13,7 +13,7 @@ from talaria.gateway import Gateway, ServicePart
 from talaria.jobs.settings import JobSettings
 
 if TYPE_CHECKING:
-    from talaria.scheduler.runs import JobRuns
+    from talaria.jobs.runs import JobRuns
 
 LOOK_SECONDS = 300.0  # between two looks for the first job, which another process may have written
 
@@ -50,16 +50,15 @@ class JobService:
     async def _keep_heartbeat(self) -> None:
         heartbeat = self._gateway.reloader.live.settings.jobs.heartbeat
         if heartbeat.every or await self._gateway.store.jobs.is_any():
-            from talaria.scheduler.heartbeat import keep_heartbeat  # noqa: PLC0415
+            from talaria.jobs.scheduler import keep_heartbeat  # noqa: PLC0415
 
             gateway = self._gateway
             await keep_heartbeat(gateway.store.jobs, gateway.clock, gateway.settings.agent.name, heartbeat)
 
     async def _schedule(self) -> None:
+        from talaria.jobs.runs import JobRuns, ProcessEnds  # noqa: PLC0415
+        from talaria.jobs.scheduler import Scheduler, follow_rules  # noqa: PLC0415
         from talaria.jobs.schedules import agent_zone  # noqa: PLC0415 - with the first job
-        from talaria.scheduler.process_ends import ProcessEnds  # noqa: PLC0415
-        from talaria.scheduler.runs import JobRuns  # noqa: PLC0415
-        from talaria.scheduler.scheduler import Scheduler, follow_rules  # noqa: PLC0415
 
         gateway = self._gateway
         zone = agent_zone(gateway.settings.agent.timezone)

@@ -13,15 +13,64 @@ from typing import Protocol
 
 import msgspec
 
-from talaria.channels.console.deciding_keys import OpenQuestions
-from talaria.channels.console.gateway_client import GatewayBusy, GatewayClient, GatewayGone, RetryPolicy
-from talaria.channels.console.news import ChatNews
 from talaria.commands.command import parse_command
+from talaria.console.deciding_keys import OpenQuestions
+from talaria.console.gateway_client import GatewayBusy, GatewayClient, GatewayGone, RetryPolicy
+from talaria.core.entries import Announcement, Entry
 from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Done, Event, Failed, describe, describe_error
+from talaria.core.ids import SessionId
+from talaria.core.messages import AssistantMessage, UserMessage
 from talaria.core.program import typed
 from talaria.core.tasks import Tasks, running, stop, wait_first
+from talaria.operations.sessions import EntriesQuery, SessionKey, read_entries, show_session
 from talaria.turns.slash import SLASH_COMMANDS, asks_model, canonical, is_control
+
+# -- messages that come to a terminal chat outside of its turns -------------------------------------------
+
+
+_EARLIER = 20  # entries that are looked at for messages that came before the chat was opened
+
+
+class ChatNews:
+    """Reads the log of the chat's session behind the last entry that it has seen."""
+
+    def __init__(self, client: GatewayClient, session: str) -> None:
+        self._client = client
+        self._session = session
+        self._id: SessionId | None = None
+        self._seq = 0
+
+    async def read(self) -> list[str]:
+        """Return the messages that were sent since the last call; at the first call, those that nobody has
+        answered. Raises `NotFound` before the chat's first message, and what the client raises."""
+        session = await self._client.carry_out(show_session, SessionKey(self._session))
+        head = int(session.revision.partition(".")[2])
+        is_first = self._id is None
+        if session.id != self._id:
+            self._id, self._seq = session.id, max(0, head - _EARLIER) if is_first else 0
+        texts: list[str] = []
+        while self._seq < head:
+            page = await self._client.carry_out(
+                read_entries, EntriesQuery(x=session.id, after=str(self._seq))
+            )
+            for entry in page.entries:
+                self._seq = entry.seq
+                if isinstance(entry.body, Announcement):
+                    texts.append(entry.body.text)
+                elif is_first and _is_talk(entry):
+                    texts.clear()
+            if page.next is None:
+                break
+        return texts
+
+
+def _is_talk(entry: Entry) -> bool:
+    return isinstance(entry.body, UserMessage | AssistantMessage)
+
+
+# -- `talaria chat`: a prompt, one turn at a time, across restarts of the gateway -------------------------
+
 
 _NEWS_SECONDS = 3.0  # between two looks for messages outside of turns
 _WAITS = "(it waits for the running turn)"

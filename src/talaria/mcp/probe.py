@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,14 @@ import msgspec
 
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.installation import has_extra, install_extra
+from talaria.core.problems import Problem, ok, problem, shell, warn
+from talaria.core.settings import Examination
 from talaria.core.slots import FairThreads
-from talaria.tools.mcp.launch import CannotRun, ServerLauncher, explain
-from talaria.tools.mcp.pins import PinnedTool
-from talaria.tools.mcp.settings import McpServer
-from talaria.tools.mcp.texts import clean_line
+from talaria.mcp import pins
+from talaria.mcp.launch import CannotRun, ServerLauncher, explain, find_program, variables
+from talaria.mcp.part import McpServer, McpSettings
+from talaria.mcp.pins import PinnedTool
+from talaria.mcp.texts import clean_line
 from talaria.tools.settings import ToolSettings
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.command import ProcessLimits
@@ -41,7 +44,7 @@ def check_package() -> None:
 async def load_connection(threads: FairThreads) -> Any:
     """Import the SDK beside the event loop, and return the module that uses it. Raises `CannotRun`."""
     check_package()
-    return await threads.run("mcp", importlib.import_module, "talaria.tools.mcp.connection")
+    return await threads.run("mcp", importlib.import_module, "talaria.mcp.connection")
 
 
 async def probe_server(
@@ -98,3 +101,59 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+# -- what `talaria doctor` says of MCP servers ------------------------------------------------------------
+
+
+_UP = ("ready", "starting")
+
+
+async def examine_servers(examination: Examination[McpSettings]) -> AsyncIterator[Problem]:
+    """Yield a finding for each server, from the running gateway or else from the settings alone. Starts no
+    server: `talaria mcp test` does."""
+    home, settings = examination.home, examination.settings
+    try:
+        approved = pins.read_pins(home)
+    except TalariaError as error:
+        yield problem("mcp", error.user_text, error.hint)
+        return
+    running: Mapping[str, Any] = (examination.status or {}).get("mcp_servers", {})
+    for name, server in settings.servers.items():
+        found = approved.get(name)
+        if found is not None and found.proposed:
+            tools = ", ".join(sorted(each or "resources" for each in found.proposed)[:5])
+            yield warn(
+                "mcp",
+                f"{name} lists other tools than were approved ({tools}). They are not offered.",
+                "Look at the change, then approve it:",
+                shell("talaria", "mcp", "approve", name),
+            )
+        if not server.enabled:
+            yield ok("mcp", f"{name} is not enabled.")
+        elif name in running:
+            yield _of_running(name, running[name])
+        else:
+            yield _of_settings(name, server, examination.environ)
+
+
+def _of_running(name: str, reading: Mapping[str, Any]) -> Problem:
+    state, trouble = reading.get("state", ""), reading.get("trouble", "")
+    if state not in _UP:
+        hint = reading.get("hint", "") or "Try it alone:"
+        return problem("mcp", f"{name} is {state}. {trouble}", hint, shell("talaria", "mcp", "test", name))
+    if left_out := reading.get("left_out"):
+        return warn("mcp", f"{name}: some tools cannot be offered: {'; '.join(left_out)}.")
+    return ok("mcp", f"{name} is {state}, with {reading.get('tools', 0)} tools.")
+
+
+def _of_settings(name: str, server: McpServer, environ: Mapping[str, str]) -> Problem:
+    """Try what can be tried without starting the server."""
+    try:
+        check_package()
+        variables(server.headers or server.env, environ)
+        if server.command:
+            find_program(server.command[0], environ.get("PATH", ""))
+    except TalariaError as error:
+        return problem("mcp", f"{name}: {error.user_text}", error.hint)
+    return ok("mcp", f"{name} starts with the gateway.")

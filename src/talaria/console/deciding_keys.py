@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from talaria.channels.console.gateway_client import GatewayClient
 from talaria.commands.command import outcome_words
+from talaria.console.gateway_client import GatewayClient
 from talaria.core.errors import TalariaError
 from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked, QuestionDecided
 from talaria.core.ids import QuestionId

@@ -11,7 +11,7 @@ from talaria.core.ids import SessionId
 from talaria.core.limits import BoundedDict
 from talaria.core.questions import QuestionDraft, QuestionKind
 from talaria.core.text import visible_text
-from talaria.tools.mcp.texts import clean_line
+from talaria.mcp.texts import clean_line
 
 MOST_KEPT = 100
 _MAX_CHOICES = 8

@@ -17,14 +17,14 @@ import msgspec
 from talaria.core.errors import ConfigError
 from talaria.core.limits import BoundedDict
 from talaria.core.tasks import Closer, stop
+from talaria.mcp import pins
+from talaria.mcp.elicitation import MOST_KEPT, OpenQuestions
+from talaria.mcp.launch import ServerLauncher
+from talaria.mcp.part import McpServer, McpSettings
+from talaria.mcp.supervisor import ServerKeeper
+from talaria.mcp.tool import McpTool, tool_spec
 from talaria.observe.metrics import ServerReading
 from talaria.tools.builtin import NETWORK, SANDBOX
-from talaria.tools.mcp import pins
-from talaria.tools.mcp.elicitation import MOST_KEPT, OpenQuestions
-from talaria.tools.mcp.launch import ServerLauncher
-from talaria.tools.mcp.settings import McpServer, McpSettings
-from talaria.tools.mcp.supervisor import ServerKeeper
-from talaria.tools.mcp.tool import McpTool, tool_spec
 from talaria.tools.part import ToolScope
 from talaria.tools.tool import Tool, ToolSource
 from talaria.workspace.sandbox.choice import Sandboxes

@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.text import Text
 
-from talaria.channels.console.plain import find_unstreamed
+from talaria.console.plain import find_unstreamed
 from talaria.core.events import (
     Cancelled,
     Delta,

@@ -20,17 +20,17 @@ from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.errors import ToolError
 from talaria.core.tasks import wait_first
+from talaria.mcp import pins
+from talaria.mcp.launch import CannotRun, ServerLauncher, explain
+from talaria.mcp.part import McpServer
+from talaria.mcp.probe import failure_text, load_connection
+from talaria.mcp.texts import clean_line
 from talaria.models.limiter import BreakerSettings, BreakerState, CircuitBreaker
 from talaria.observe.metrics import ServerReading
-from talaria.tools.mcp import pins
-from talaria.tools.mcp.launch import CannotRun, ServerLauncher, explain
-from talaria.tools.mcp.probe import failure_text, load_connection
-from talaria.tools.mcp.settings import McpServer
-from talaria.tools.mcp.texts import clean_line
 from talaria.tools.tool import CallScope
 
 if TYPE_CHECKING:
-    from talaria.tools.mcp.connection import Listing, ServerConnection
+    from talaria.mcp.connection import Listing, ServerConnection
 
 PAUSES = Backoff(first=1.0, longest=16.0)  # before the breaker opens
 BREAKER = BreakerSettings(threshold=5, rests=Backoff(first=60.0, longest=900.0))

@@ -1,0 +1,1 @@
+"""The terminal chat and `talaria ask`: clients of the HTTP API."""

@@ -1,1 +1,0 @@
-"""The scheduler: it writes the slots of jobs that have come, claims them, and starts their runs."""

@@ -1,1 +1,0 @@
-"""Background services of the gateway, each a part of its own."""

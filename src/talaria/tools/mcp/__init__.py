@@ -1,1 +1,0 @@
-"""MCP servers: other people's tools, started once, supervised and contained."""
