@@ -11,7 +11,7 @@ from docs.test_docs import exists, rows, section
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "talaria"
-MIN_ROWS = 40
+MOST_ROWS = 40
 TABLE = list(rows(section((ROOT / "ARCHITECTURE.md").read_text(), "To change X, open Y")))
 PATH = re.compile(r"[\w./-]+(?:/|\.(?:py|md|js|toml|css|html))")
 NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
@@ -33,8 +33,8 @@ def known_names() -> frozenset[str]:
     return frozenset(names)
 
 
-def test_there_is_a_row_for_every_common_question() -> None:
-    assert len(TABLE) >= MIN_ROWS
+def test_the_table_is_short_because_names_answer_most_questions() -> None:
+    assert 10 <= len(TABLE) <= MOST_ROWS
 
 
 def test_the_files_and_names_of_the_rows_exist() -> None:
