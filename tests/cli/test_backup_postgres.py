@@ -365,7 +365,7 @@ def test_a_killed_restore_can_only_be_repeated(
     assert not (other / "config.toml").exists()
     refused = talaria("ask", "Hello", env={"TALARIA_STORE__URL": address})
     assert refused.returncode == 1
-    assert "not finished" in refused.stderr and "talaria restore FILE --to URL" in refused.stderr
+    assert "not finished" in refused.stderr and "repeat the interrupted" in refused.stderr
     done = talaria(*words)
     assert done.returncode == 0, done.stderr
     assert server_rows(address) == server_rows(url)

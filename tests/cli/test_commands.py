@@ -382,7 +382,7 @@ def test_built_in_models_are_listed_and_removed(run: Run, home: Path) -> None:
     status, out, err = run("model", "pull", name)
     assert status == 2
     assert out.startswith(f"{name}: ")
-    assert "say --yes" in err
+    assert "add --yes" in err
     assert run("model", "remove", "nothing")[0] == 1
 
 

@@ -15,6 +15,7 @@ import talaria
 from talaria.core.access import OWNER, PersonId
 from talaria.core.errors import ToolError
 from talaria.core.memory import AddFact, EditOrigin, MemoryPage, MemoryPlace, WritePage
+from talaria.core.whole_files import stamp_of
 from talaria.memory.memory_files import MemoryFiles, folder_name
 from talaria.memory.pages import Edited, apply_edit, body, facts
 
@@ -92,11 +93,11 @@ def test_a_page_that_cannot_be_used_is_left_as_it_is(
     files, path = MemoryFiles(tmp_path), tmp_path / "main" / "MEMORY.md"
     path.parent.mkdir()
     spoil(path)
-    before = path.stat()
+    before = stamp_of(path)
     with pytest.raises(ToolError, match=why):
         files.change(MINE, PAGE, adding("x"))
     assert why in files.pages(MINE)[0].trouble and files.pages(MINE)[0].text == ""
-    assert path.stat() == before
+    assert stamp_of(path) == before
 
 
 def test_a_disk_that_cannot_be_written_is_an_error_with_its_reason(tmp_path: Path) -> None:
