@@ -15,16 +15,18 @@ from pathlib import Path
 import pytest
 
 from support.waiting import until
-from talaria.core.ids import ChatKey, SessionId
+from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.net.host_rules import AskHost, HostAnswer, HostRequest, NetworkSettings
 from talaria.workspace.network import SessionNetworks
 from talaria.workspace.network_holder import find_holder
-from talaria.workspace.places import SessionPlaces, session_places
+from talaria.workspace.places import SessionPlaces, make_private, session_places
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
 from talaria.workspace.sandbox.choice import prove
 from talaria.workspace.sandbox.command import ProcessLimits, SandboxCommand, shell
 from talaria.workspace.sandbox.landlock import LandlockSandbox, NoSandbox
 from talaria.workspace.sandbox.process import Completed, open_process, run
+from talaria.workspace.sandbox.shim import EXIT
+from talaria.workspace.watched_process import ProcessFacts, StartingShim, read_ring
 
 SANDBOX = BubblewrapSandbox()
 PATIENT = ProcessLimits(seconds=100)
@@ -205,6 +207,28 @@ async def test_network_outlives_the_gateway_with_its_processes_and_leads_to_the_
     await second.end(SessionId("ses_1"))
     assert not find_and_forget(folder)
     await second.close()
+
+
+async def test_command_joins_the_network_although_the_gateway_has_died_meanwhile(world: NetworkWorld) -> None:
+    command = await world.command("readlink /proc/self/ns/net; ls /proc/self/fd | wc -l", is_background=True)
+    assert command.network is not None
+    inside = [os.dup(fd) for fd in command.network.namespaces]
+    expected = f"net:[{os.fstat(inside[-1]).st_ino}]"
+    folder = world.places().processes / "p1"
+    make_private(folder)
+    dying = replace(command, network=replace(command.network, namespaces=tuple(inside)))
+    facts = ProcessFacts(
+        id="p1", session_id=SessionId("ses_1"), turn_id=TurnId("turn_1"), command="", started_at=1.0
+    )
+    shim = StartingShim(SANDBOX.prepare(dying), folder, facts)
+    for fd in inside:  # a process that dies closes its descriptors
+        os.close(fd)
+    await shim.recorded()
+    shim.go()
+    await until((folder / EXIT).exists)
+    found, count = read_ring(folder, None, 4096).content.decode().split()
+    assert found == expected
+    assert int(count) == 4, "the command has stdin, stdout, stderr, and the folder that `ls` reads"
 
 
 async def test_network_of_a_killed_gateway_is_ended_by_the_next_one(world: NetworkWorld) -> None:

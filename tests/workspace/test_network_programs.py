@@ -122,7 +122,7 @@ class Session:
         assert access is not None, self._networks.reading()
         # The servers are on loopback, which programs do not ask a proxy about.
         environ = {**access.environ, "NO_PROXY": "", "no_proxy": ""}
-        access = type(access)(access.join, access.users, environ)
+        access = type(access)(access.namespaces, access.users, environ)
         places = self._places
         command = SandboxCommand(
             shell(text),

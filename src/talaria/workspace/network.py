@@ -97,7 +97,7 @@ class SessionNetworks:
                 await self._make_room()
             async with self._lock(places.session_id):
                 network = await self._get(places)
-            access = NetworkAccess(network.holder.join, network.holder.users, _environ(is_background))
+            access = NetworkAccess(network.holder.namespaces, network.holder.users, _environ(is_background))
             await self._prove(sandbox, access)
             network.used_at = asyncio.get_running_loop().time()
         except (TalariaError, OSError) as error:

@@ -56,13 +56,9 @@ class NetworkHolder:
             return False
 
     @property
-    def join(self) -> tuple[str, ...]:
-        """The words that start a program in the namespace. They name descriptors of this process, because
-        the number of a process could be that of another one meanwhile."""
-        words = [find_helper("nsenter", "util-linux")]
-        if self.owner >= 0:
-            words += [f"--user=/proc/{os.getpid()}/fd/{self.owner}", "--preserve-credentials"]
-        return (*words, f"--net=/proc/{os.getpid()}/fd/{self.net}", "--")
+    def namespaces(self) -> tuple[int, ...]:
+        """The descriptors of the namespaces that a command joins, in this order."""
+        return (self.owner, self.net) if self.owner >= 0 else (self.net,)
 
     def is_used(self) -> bool:
         """Whether a command runs in the namespace. If none does, no other can join until `end`."""
@@ -257,9 +253,12 @@ def _check_join(holder: NetworkHolder) -> None:
     """Raise `SandboxError` unless a program that joins is in the namespace, which is not this process's."""
     if os.fstat(holder.net).st_ino == Path("/proc/self/ns/net").stat().st_ino:
         raise SandboxError("The session got no network of its own.")
-    words = (*holder.join, find_helper("readlink", "coreutils"), "/proc/self/ns/net")
+    words = [find_helper("nsenter", "util-linux"), f"--net=/proc/self/fd/{holder.net}"]
+    if holder.owner >= 0:
+        words += [f"--user=/proc/self/fd/{holder.owner}", "--preserve-credentials"]
+    words += ["--", find_helper("readlink", "coreutils"), "/proc/self/ns/net"]
     done = subprocess.run(  # noqa: S603 - the program is nsenter
-        words, capture_output=True, env={}, check=False, timeout=_PATIENCE
+        words, capture_output=True, env={}, check=False, timeout=_PATIENCE, pass_fds=holder.namespaces
     )
     if done.stdout.strip() != f"net:[{os.fstat(holder.net).st_ino}]".encode():
         why = done.stderr.decode(errors="replace").strip()[-300:]

@@ -69,7 +69,7 @@ class BubblewrapSandbox:
         inner = drop_privileges(uid, gid) if uid else []
         inner += [find_helper("setsid", "util-linux"), "--ctty"] if command.tty else []
         programs = [word for word in (*inner, _SHELL) if word.startswith("/")]
-        tmp, fds = self.temporary(command), list[int]()
+        tmp, fds, joins = self.temporary(command), list[int](), list[int]()
         argv, environ = command.start(tmp)
         try:
             mounts = [*system_mounts(self.hidden), *_special_mounts(command)]
@@ -81,6 +81,10 @@ class BubblewrapSandbox:
             else:
                 fds.append(open_shared(command.network.users))
                 arguments += ["--sync-fd", str(fds[-1])]
+                # Copies, which outlive this process in a background process that is being started.
+                for namespace in command.network.namespaces:
+                    joins.append(os.dup(namespace))
+                    fds.append(joins[-1])
             arguments += ["--chdir", str(command.cwd or command.folder)]
             fds.append(open_data("filter", build_filter(machine, has_namespaces=True, shares_uid=False)))
             arguments += ["--seccomp", str(fds[-1])]
@@ -92,9 +96,8 @@ class BubblewrapSandbox:
                 os.close(fd)
             raise
         inner += [_SHELL, "-c", _script(command.limits), "sh", *argv]
-        join = command.network.join if command.network is not None else ()
-        words = (*join, program, "--args", str(fds[-1]), "--", *inner)
-        return Launch(words, tuple(fds), status)
+        words = (program, "--args", str(fds[-1]), "--", *inner)
+        return Launch(words, tuple(fds), status, joins=tuple(joins))
 
 
 def drop_privileges(uid: int, gid: int) -> list[str]:

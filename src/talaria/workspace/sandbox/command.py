@@ -60,12 +60,12 @@ class ProcessLimits:
 class NetworkAccess:
     """The network of a session, which its commands share, and the way into it.
 
-    `join` are the words before a program that start it in the session's namespace. `users` is a file; as long
-    as a command holds a shared lock on it, the namespace stays. `environ` names the proxy, which is the only
-    way out of the namespace.
+    `namespaces` are descriptors of this process, which a command joins one after the other. `users` is a
+    file; as long as a command holds a shared lock on it, the namespace stays. `environ` names the proxy,
+    which is the only way out of the namespace.
     """
 
-    join: tuple[str, ...]
+    namespaces: tuple[int, ...]
     users: Path
     environ: Mapping[str, str]
 
@@ -179,13 +179,15 @@ class Launch:
     `argv` is a program that runs the command, and ends every process of it when it is killed itself. Without
     it, `confined` is the order of `launcher`. `fds` are inherited under their own numbers, and closed here
     once they are sent. `status` is the reading end of a pipe that tells, as JSON, the exit code of the
-    command or the `error` that kept it from running.
+    command or the `error` that kept it from running. `joins` are those of `fds` that are namespaces, which
+    the program is started in.
     """
 
     argv: tuple[str, ...]
     fds: tuple[int, ...]
     status: int
     confined: Mapping[str, Any] | None = None
+    joins: tuple[int, ...] = ()
 
     def order(self, leash: Path | None, background: Mapping[str, Any] | None = None) -> bytes:
         """Return the order to the spawner. With a `leash`, the command ends with it."""
@@ -193,6 +195,7 @@ class Launch:
             {
                 "argv": self.argv,
                 "numbers": self.fds,
+                "joins": self.joins,
                 "confined": self.confined,
                 "leash": "" if leash is None else str(leash),
                 "background": background,

@@ -113,11 +113,27 @@ def _become_launcher(
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         with open("/proc/self/oom_score_adj", "w") as file:  # the kernel ends commands before the gateway
             file.write("1000")
+        if order["joins"]:
+            _join(order["joins"])
+            prctl(PDEATHSIG, signal.SIGKILL)  # other credentials may have cleared it
+            if os.getppid() != parent:
+                os._exit(NOT_RUN)
         os.execve(order["argv"][0], order["argv"], {})  # noqa: S606 - what it is for
     except OSError as error:
         os.write(2, f"The sandbox cannot be started: {error.strerror}.\n".encode())
     finally:
         os._exit(NOT_RUN)  # whatever happened, this must not go on as the spawner
+
+
+def _join(namespaces: Sequence[int]) -> None:
+    """Enter these namespaces, and close their descriptors, which the command must not have."""
+    import ctypes  # noqa: PLC0415 - as in `prctl`; Python has `os.setns` from 3.12 on
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    for fd in namespaces:
+        if libc.setns(fd, 0) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        os.close(fd)
 
 
 def _place(stdio: Sequence[int], given: Sequence[int], numbers: Sequence[int], *, is_inherited: bool) -> None:
