@@ -6,7 +6,7 @@ import asyncio
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ import psycopg
 from support.gateway import real_process
 from support.ledger_rules import broken_rules
 from support.waiting import until
+from talaria.core.tasks import wait_first
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 
@@ -58,15 +59,8 @@ class Balancer:
                     break
             else:
                 return
-            both = [_pump(reader, there[1]), _pump(there[0], writer)]
-            pumps = [asyncio.create_task(pump) for pump in both]
-            try:
-                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for pump in pumps:
-                    pump.cancel()
-                await asyncio.gather(*pumps, return_exceptions=True)
-                there[1].close()
+            with closing(there[1]):  # also if this task is cancelled while it ends
+                await wait_first(_pump(reader, there[1]), _pump(there[0], writer))
         finally:
             writer.close()
 

@@ -108,7 +108,7 @@ async def test_signed_ids_tell_equal_bodies_apart(tmp_path: Path) -> None:
         assert await count_turns(api) == 2
 
 
-@pytest.mark.parametrize("seconds", [-301, 301])
+@pytest.mark.parametrize("seconds", [-301, 360])  # a slow machine may take a minute until the check
 @pytest.mark.parametrize("kind", ["standard", "stripe"])
 async def test_time_that_is_signed_must_be_near(tmp_path: Path, kind: str, seconds: int) -> None:
     secret = STANDARD_SECRET if kind == "standard" else SECRET
