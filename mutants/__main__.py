@@ -45,7 +45,10 @@ def main() -> None:
     add("--budget", type=float, default=30, metavar="S", help="seconds of tests for a fault (default: 30)")
     add("--jobs", type=int, default=os.cpu_count() or 2, metavar="N", help="faults tried at a time")
     add("--list", action="store_true", help="show the faults and run nothing")
-    add("--record", action="store_true", help="record again which tests reach which code")
+    add(
+        "--record", nargs="?", const="stale", choices=("stale", "all"),
+        help="only record which tests reach which code: where no record fits, or all again",
+    )  # fmt: skip
     add(
         "--matrix", type=int, nargs="?", const=120, metavar="N",
         help="record all tests that notice each of N faults (default: 120), seeded by the commit; "
@@ -64,7 +67,7 @@ def main() -> None:
     if options.matrix is not None and options.tests != "tests":
         parser.error("--matrix needs all tests: leave --tests out")
     if options.planted is not None:
-        from chaos.catching import run_planted  # noqa: PLC0415 - random faults need no gateways
+        from trial.catching import run_planted  # noqa: PLC0415 - random faults need no gateways
 
         sys.exit(run_planted(options.planted, _tell, is_resumed=options.resume))
     if options.only_detector:
@@ -72,8 +75,12 @@ def main() -> None:
 
     def load() -> Reach:
         sweep()
-        return reach.load(jobs=options.jobs, again=options.record, tell=_tell, below=options.tests)
+        again = options.record == "all"
+        return reach.load(jobs=options.jobs, again=again, tell=_tell, below=options.tests)
 
+    if options.record:
+        load()
+        return
     if options.matrix is not None:
         rows = measure(options.matrix, load, options.budget, options.jobs, _tell)
         _tell(summarize(rows))
@@ -140,7 +147,7 @@ def _report(results: Sequence[Result]) -> int:
     if by["NOT MEASURED"]:
         print(
             f"{len(by['NOT MEASURED'])} were not measured, because their tests are skipped on this machine. "
-            "Install what is missing (see above), then run with --record."
+            "Install what is missing (see above), then run with --record all."
         )
     return 1 if by["SURVIVED"] or by["NOT MEASURED"] else 0
 

@@ -54,7 +54,7 @@ class Commands(msgspec.Struct, frozen=True, tag_field="by", tag="commands"):
 
 
 class PlantedFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`caught_by` is a test file or test, or a kind of run that `chaos/catching.py` knows."""
+    """`caught_by` is a test file or test, or a kind of run that `trial/catching.py` starts."""
 
     name: str
     why: str

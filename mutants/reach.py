@@ -103,6 +103,23 @@ class Reach:
         wider, far = _ranked([(size, test) for size, test in found if test.node not in tried], module)
         return first + wider, far
 
+    def touching(
+        self, module: str, functions: Iterable[str] | None, names: Iterable[str]
+    ) -> tuple[list[RecordedTest], list[RecordedTest]]:
+        """Return the tests that a change of a module can reach: the near ones, and the others.
+
+        `functions` are the changed ones; None stands for all. `names` are those of changed statements outside
+        of functions. A function without any record is new: the tests of its module are returned then. Tests
+        that failed in the recording are returned too: they may fail only in a copy.
+        """
+        wanted = {module} if functions is None else {f"{module}:{function}" for function in functions}
+        if any(not self._files.get(name) for name in wanted):
+            wanted.add(module)
+        for name in names:
+            wanted |= _mentions().get(name, set())
+        found = self._entering(*wanted, is_red_fine=True) + (self._importing(module) if names else [])
+        return _ranked(found, module)
+
     def _importing(self, module: str) -> list[tuple[int, RecordedTest]]:
         dotted = f"talaria.{module.removesuffix('.py').replace('/', '.')} "
         is_setting = Path(module).stem in _DOCUMENTED
@@ -126,7 +143,7 @@ class Reach:
             for name in self._records[file].blocks
         )
 
-    def _entering(self, *names: str) -> list[tuple[int, RecordedTest]]:
+    def _entering(self, *names: str, is_red_fine: bool = False) -> list[tuple[int, RecordedTest]]:
         """Return the tests that enter these modules, functions or blocks, with the sizes of their reach."""
         found = []
         wanted = set(names)
@@ -139,7 +156,7 @@ class Reach:
                     mask |= 1 << number
             for test in record.tests:
                 bits = self._bits[test.node]
-                if bits & mask and test.passes:
+                if bits & mask and (test.passes or is_red_fine):
                     found.append((bits.bit_count(), test))
         return found
 
@@ -205,13 +222,9 @@ def load(*, jobs: int, again: bool, tell: Callable[[str], None], below: str = "t
     Records that are missing or stale are made first; with `again`, all of them.
     """
     RECORDS.mkdir(exist_ok=True)
-    files = {path.relative_to(ROOT).as_posix(): path for path in sorted(TESTS.rglob("test_*.py"))}
-    files = {file: path for file, path in files.items() if Path(file).is_relative_to(below)}
-    digests = {file: _digest(path) for file, path in files.items()}
-    records = (
-        {} if again else {file: one for file in files if (one := _kept(file)) and one.digest == digests[file]}
-    )
-    stale = [file for file in files if file not in records]
+    digests = {file: _digest(ROOT / file) for file in all_test_files() if Path(file).is_relative_to(below)}
+    records = {} if again else _fresh(digests)
+    stale = [file for file in digests if file not in records]
     if stale:
         tell(f"recording which tests of {len(stale)} files enter which functions (once; minutes) …")
         for made in _record(stale, digests, jobs, tell):
@@ -220,6 +233,21 @@ def load(*, jobs: int, again: bool, tell: Callable[[str], None], below: str = "t
     if failing:
         tell(f"{failing} tests fail without a fault, at least in a copy of the source. They are not used.")
     return Reach(records)
+
+
+def kept() -> tuple[Reach, list[str]]:
+    """Return the records that are not stale, and the test files that have none. Records nothing."""
+    digests = {file: _digest(ROOT / file) for file in all_test_files()}
+    records = _fresh(digests)
+    return Reach(records), [file for file in digests if file not in records]
+
+
+def all_test_files() -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in sorted(TESTS.rglob("test_*.py"))]
+
+
+def _fresh(digests: dict[str, str]) -> dict[str, RecordedFile]:
+    return {file: one for file, digest in digests.items() if (one := _kept(file)) and one.digest == digest}
 
 
 def _kept(file: str) -> RecordedFile | None:
@@ -254,20 +282,27 @@ def _parts(path: Path) -> frozenset[Path]:
         part = waiting.pop()
         if part not in found:
             found.add(part)
-            waiting += _imported(part)
+            waiting += imported(part, TESTS)
     return frozenset(found)
 
 
 @cache
-def _imported(path: Path) -> tuple[Path, ...]:
+def imported(path: Path, *roots: Path) -> tuple[Path, ...]:
+    """Return the modules below `roots` that a file imports, at its start or in a function."""
+    places = (root / name.replace(".", "/") for root in roots for name in _imported_names(path))
+    candidates = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+    return tuple(candidate for candidate in candidates if candidate.is_file())
+
+
+@cache
+def _imported_names(path: Path) -> frozenset[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-    candidates = (TESTS / f"{name.replace('.', '/')}.py" for name in names)
-    return tuple(candidate for candidate in candidates if candidate.is_file())
+    return frozenset(names)
 
 
 def _record(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from chaos.catching import attempt, find_failing, run_planted
 from mutants.edits import Edit, NotFound, Tree
 from mutants.planting import PlantedFault, plant, planted_faults
+from trial.catching import attempt, find_failing, run_planted
 
 SOURCE = """
 DUE = f"WHERE owner = ? AND state IN ({STATES})"

@@ -1,0 +1,1 @@
+"""Attacks on a gateway, its sandboxes and its proxy, and how each must end."""

@@ -1,0 +1,1 @@
+"""Loads on real gateways, which faults hit."""
