@@ -1,0 +1,496 @@
+"""The import from hermes-agent: every row is accounted for, once, whatever the home holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from imports.hermes_world import NOON, HermesHome, count_rows, hostile, ordinary
+from support.gateway import in_process
+from talaria.access.authorizer import ChatKind
+from talaria.access.people import People
+from talaria.channels.telegram.parse import ChatTarget, chat_of
+from talaria.config.settings import Settings
+from talaria.core.clock import SystemClock
+from talaria.core.entries import Entry
+from talaria.core.errors import BadRequest
+from talaria.core.ids import ChatKey, JobId, SessionId
+from talaria.core.jobs import EditJob, JobState
+from talaria.core.ledger import Page
+from talaria.core.messages import AssistantMessage, Image, Text, ToolOutcome, ToolResults, UserMessage
+from talaria.core.shown import ShownLog
+from talaria.imports.hermes import HermesImport
+from talaria.imports.hermes_home import open_home
+from talaria.imports.hermes_sessions import session_id
+from talaria.imports.item import ImportItem, ImportKind, ImportReport, ImportState
+from talaria.imports.target import Target
+from talaria.parts import PARTS
+from talaria.store.in_memory import MemoryStore
+from talaria.store.part import open_store
+from talaria.store.store import Store
+from talaria.testing.model_server import ModelServer
+
+CHANNELS = ("telegram",)
+
+
+class Killed(BaseException):
+    pass
+
+
+class World:
+    """A home that imports, without a gateway."""
+
+    def __init__(self, home: Path, store: Store) -> None:
+        self.home, self.store = home, store
+        self.target = Target(home, Settings(), store, People(), lambda chat: "7::")
+
+    async def run(self, source: Path, *only: ImportKind, kill_after: int = -1) -> ImportReport:
+        left = kill_after
+
+        def count(item: ImportItem) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Killed
+
+        with open_home(source) as found, found.open_database() as database:
+            importing = HermesImport(found, self.target, PARTS, only, CHANNELS)
+            await importing.plan(database)
+            return await importing.apply(count)
+
+    async def plan(self, source: Path, *only: ImportKind) -> ImportReport:
+        with open_home(source) as found, found.open_database() as database:
+            return await HermesImport(found, self.target, PARTS, only, CHANNELS).plan(database)
+
+    async def log(self, source: str) -> list[Entry]:
+        page = await self.store.entries(session_id(source), Page(500))
+        return list(page.entries)
+
+    async def shown(self, source: str) -> list[str]:
+        """What the model sees of a conversation."""
+        log = ShownLog(await self.store.shown_log(session_id(source)))
+        return [said(seen.message) for seen in log.messages()]
+
+
+def said(message: object) -> str:
+    match message:
+        case UserMessage() | AssistantMessage():
+            return message.text
+        case ToolResults(results=results):
+            return " | ".join(result.text for result in results)
+        case _:
+            return ""
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    (tmp_path / "home").mkdir()
+    async with MemoryStore(SystemClock()) as store:
+        yield World(tmp_path / "home", store)
+
+
+def rows_in(entries: list[Entry]) -> int:
+    """How many rows of hermes-agent a log has. A result that was missing is no row."""
+    count = 0
+    for entry in entries:
+        if isinstance(entry.body, ToolResults):
+            count += sum(result.outcome is not ToolOutcome.UNKNOWN for result in entry.body.results)
+        else:
+            count += isinstance(entry.body, UserMessage | AssistantMessage)
+    return count
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+def of_kind(report: ImportReport, kind: ImportKind) -> dict[str, ImportItem]:
+    return {item.id.partition(":")[2]: item for item in report.items if item.kind is kind}
+
+
+# -- conversations ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make", [lambda path: ordinary(path, 10), ordinary, lambda path: ordinary(path, 30, "delete"), hostile]
+)
+async def test_every_message_is_in_a_log_or_listed_with_a_reason(tmp_path: Path, world: World, make) -> None:  # type: ignore[no-untyped-def]
+    make(tmp_path / "hermes").close()
+    report = await world.run(tmp_path / "hermes", ImportKind.SESSION)
+    items = of_kind(report, ImportKind.SESSION)
+    found = 0
+    for source, item in items.items():
+        if item.state is ImportState.IMPORTED:
+            page = await world.store.entries(SessionId(item.target), Page(500))
+            in_log = rows_in(list(page.entries))
+            assert in_log + sum(item.left_out.values()) == item.messages, source
+        else:
+            assert item.state is ImportState.SKIPPED and item.reason
+        found += item.messages
+    assert found == count_rows(tmp_path / "hermes")
+
+
+async def test_compressed_sessions_are_one_conversation_and_the_model_sees_the_last(
+    tmp_path: Path, world: World
+) -> None:
+    ordinary(tmp_path / "hermes").close()
+    report = await world.run(tmp_path / "hermes", ImportKind.SESSION)
+    items = of_kind(report, ImportKind.SESSION)
+    assert items["chain1"].title == "Tea"
+    assert items["chain1"].left_out == {"repeated where hermes-agent compressed": 1}
+    assert "chain2" not in items and "chain3" not in items
+    texts = [said(entry.body) for entry in await world.log("chain1") if said(entry.body)]
+    assert texts[:5] == ["the first question", "the first answer", "go on", "more", "folded here"]
+    summary, *seen = await world.shown("chain1")
+    assert "hermes-agent" in summary
+    assert seen == ["[summary of all before]", "understood", "and now?", "done"]
+
+
+async def test_branches_and_resets_are_conversations_and_subagents_are_not(
+    tmp_path: Path, world: World
+) -> None:
+    ordinary(tmp_path / "hermes").close()
+    items = of_kind(await world.run(tmp_path / "hermes", ImportKind.SESSION), ImportKind.SESSION)
+    states = {name: items[name].state for name in ("branch", "reset", "agent", "tool-run", "nothing")}
+    imported, skipped = ImportState.IMPORTED, ImportState.SKIPPED
+    assert states == {
+        **dict.fromkeys(("branch", "reset"), imported),
+        **dict.fromkeys(("agent", "tool-run", "nothing"), skipped),
+    }
+
+
+async def test_results_stand_together_in_the_order_of_their_calls(tmp_path: Path, world: World) -> None:
+    home = ordinary(tmp_path / "hermes")
+    calls = [{"id": "c9", "function": {"name": "web", "arguments": {"a": 1}}}]
+    home.session("cut", "look")
+    home.message("cut", "assistant", "", tool_calls=json.dumps(calls))
+    home.message("cut", "user", "and?")
+    home.close()
+    await world.run(tmp_path / "hermes", ImportKind.SESSION)
+    bodies = [entry.body for entry in await world.log("other")]
+    (results,) = [body for body in bodies if isinstance(body, ToolResults)]
+    assert [result.call_id for result in results.results] == ["c1", "c2"]
+    assert [result.text for result in results.results] == ["the first result", "the second result"]
+    assert all(result.untrusted is True for result in results.results)
+    images = [part for body in bodies if isinstance(body, UserMessage) for part in body.parts]
+    assert Image("data:image/png;base64,AA==") in images and Text("see") in images
+    asked, called, missing, then, *_ = [entry.body for entry in await world.log("cut")]
+    assert isinstance(called, AssistantMessage) and called.tool_calls[0].arguments == '{"a":1}'
+    assert isinstance(missing, ToolResults) and missing.results[0].outcome is ToolOutcome.UNKNOWN
+    assert said(asked) == "look" and said(then) == "and?"
+
+
+async def test_hostile_rows_are_repaired_or_listed(tmp_path: Path, world: World) -> None:
+    hostile(tmp_path / "hermes").close()
+    report = await world.run(tmp_path / "hermes", ImportKind.SESSION)
+    items = of_kind(report, ImportKind.SESSION)
+    assert {name for name, item in items.items() if item.state is ImportState.IMPORTED} >= {
+        "own",
+        "odd",
+        "../../x",
+    }
+    assert items["nowhere"].reason
+    assert items["odd"].left_out == {
+        "larger than 8 MB": 1,
+        "system prompts": 1,
+        "empty or hidden messages": 2,
+        "tool results without a call": 2,
+        "reviews that hermes-agent asks itself for": 2,
+    }
+    log = await world.log("odd")
+    assert all("\0" not in said(entry.body) for entry in log)
+    assert all(NOON <= entry.at <= world.store.clock.now() for entry in log)
+    assert sorted(item.messages for name, item in items.items() if name in ("a", "b")) in ([2], [1, 1])
+
+
+async def test_a_second_run_and_a_backup_import_nothing_twice(tmp_path: Path, world: World) -> None:
+    home = ordinary(tmp_path / "hermes").close()
+    await world.run(home.path)
+    before = await world.store.sessions(Page(500))
+    with zipfile.ZipFile(tmp_path / "backup.zip", "w") as archive:
+        for name in ("state.db", "config.yaml"):
+            archive.write(home.path / name, name)
+        archive.writestr("/etc/passwd", "x")
+        archive.writestr("skills/../../../outside", "x")
+    for source in (home.path, tmp_path / "backup.zip"):
+        report = await world.run(source, ImportKind.SESSION)
+        assert report.planned == 0
+        assert {item.state for item in report.items} == {ImportState.SKIPPED}
+    assert await world.store.sessions(Page(500)) == before
+    assert not list(tmp_path.rglob("outside"))
+
+
+async def test_an_import_that_is_killed_after_any_item_goes_on_without_duplicates(tmp_path: Path) -> None:
+    home = hostile(tmp_path / "hermes")
+    home.write("cron/jobs.json", json.dumps({"jobs": [cron_job()]}))
+    home.close()
+    results = []
+    for kill_after in range(18):
+        folder = tmp_path / f"home-{kill_after}"
+        folder.mkdir()
+        async with MemoryStore(SystemClock()) as store:
+            world = World(folder, store)
+            if kill_after:
+                with pytest.raises(Killed):
+                    await world.run(home.path, kill_after=kill_after)
+            report = await world.run(home.path)
+            assert report.planned == 0
+            found = [(each.id, each.revision) for each in (await store.sessions(Page(500))).items]
+            jobs = [(job.id, job.state) for job in (await store.jobs.listing(Page(500))).items]
+            people = [each.person for each in (await store.pairings.listing()).paired]
+            memory = (folder / "memory/main/MEMORY.md").read_text()
+            results.append((sorted(found), jobs, sorted(map(str, people)), memory.count("- fine")))
+    assert all(each == results[0] for each in results)
+
+
+async def test_a_session_that_fails_in_the_middle_is_not_there(tmp_path: Path) -> None:
+    ordinary(tmp_path / "hermes").close()
+    (tmp_path / "home").mkdir()
+    async with open_store(tmp_path / "talaria.db", SystemClock()) as store:
+        with open_home(tmp_path / "hermes") as found, found.open_database() as database:
+            assert database is not None
+            importing = HermesImport(found, World(tmp_path / "home", store).target, PARTS, (), ())
+            await importing.plan(database)
+            database.execute("DROP TABLE messages")
+            with pytest.raises(Exception, match="messages"):
+                await importing.apply(lambda item: None)
+        assert not (await store.sessions(Page(10))).items
+
+
+# -- chats ------------------------------------------------------------------------------------------------
+
+
+async def test_the_next_message_of_a_chat_continues_its_conversation(tmp_path: Path, world: World) -> None:
+    home = HermesHome(tmp_path / "hermes")
+    dm = {"platform": "telegram", "chat_type": "dm", "chat_id": "7", "user_id": "7"}
+    topic = {"platform": "telegram", "chat_type": "group", "chat_id": "-5", "user_id": "7", "thread_id": "3"}
+    discord = {"platform": "discord", "chat_type": "dm", "chat_id": "900", "user_id": "12"}
+    for key, origin in (("dm", dm), ("topic", topic), ("discord", discord)):
+        home.session(f"{key}-old", "before", source=origin["platform"], origin_json=json.dumps(origin))
+        home.session(f"{key}-new", "hello", source=origin["platform"], origin_json=json.dumps(origin))
+        home.route(f"agent:main:{key}", f"{key}-old", **origin)  # resumed by a person
+    home.close()
+    await world.run(home.path)
+    chats = {
+        "dm": chat_of("main", ChatTarget(7), ChatKind.PRIVATE),
+        "topic": chat_of("main", ChatTarget(-5, 3), ChatKind.GROUP),
+        "discord": ChatKey("agent:main:discord:dm:12"),
+    }
+    for key, chat in chats.items():
+        current = await world.store.current_session(chat)
+        assert current is not None and current.id == session_id(f"{key}-old") and current.ended_at is None
+        other = await world.store.session(session_id(f"{key}-new"))
+        assert other is not None and other.chat_key == chat and other.ended_at is not None
+
+
+async def test_a_chat_that_has_a_session_here_keeps_it(tmp_path: Path, world: World) -> None:
+    first = ordinary(tmp_path / "one").close()
+    await world.run(first.path)
+    second = HermesHome(tmp_path / "two")
+    second.session("later", "later words")
+    second.close()
+    chat = ChatKey("agent:main:http:api:hermes")
+    before = await world.store.current_session(chat)
+    items = of_kind(await world.run(second.path), ImportKind.SESSION)
+    after = await world.store.current_session(chat)
+    assert before is not None and after is not None and before.id == after.id
+    assert items["later"].state is ImportState.IMPORTED and items["later"].note
+
+
+async def test_a_model_continues_an_imported_conversation_and_search_finds_it(tmp_path: Path) -> None:
+    source = HermesHome(tmp_path / "hermes")
+    source.session("old", "My cat is called Quark.", "Noted.", end_reason="compression")
+    source.session("new", "[so far: a cat]", "Yes.", parent_session_id="old")
+    source.message(
+        "new",
+        "assistant",
+        "",
+        tool_calls='[{"id": "c", "function": {"name": "gone_tool", "arguments": "{"}}]',
+    )
+    source.close()
+    home = tmp_path / "home"
+    home.mkdir()
+    async with open_store(home / "talaria.db", SystemClock()) as store:
+        await World(home, store).run(source.path, ImportKind.SESSION)
+    async with ModelServer() as model, in_process(home, model) as api:
+        turn = await api.say("hermes", "What next?")
+        assert turn["reply"] == "You said: What next?"
+        assert turn["session_id"] == session_id("old")
+        sent = json.loads(model.bodies[-1])["messages"]
+        texts = [message["content"] for message in sent]
+        assert not any("Quark" in str(text) for text in texts)
+        assert any("[so far: a cat]" in str(text) for text in texts)
+        hits = await api.get("/api/search?q=Quark")
+        assert [hit["session_id"] for hit in hits["items"]] == [session_id("old")]
+
+
+# -- jobs, memory, skills, people -------------------------------------------------------------------------
+
+
+def cron_job(**more: object) -> dict[str, object]:
+    return {
+        "id": "abc",
+        "name": "news",
+        "prompt": "Tell the news",
+        "schedule": {"kind": "cron", "expr": "0 9 * * 1-5"},
+        "deliver": "local",
+        "created_at": "2026-01-01T10:00:00+01:00",
+        **more,
+    }
+
+
+async def test_jobs_are_imported_paused_with_zone_and_delivery(tmp_path: Path, world: World) -> None:
+    home = HermesHome(tmp_path / "hermes")
+    origin = {"platform": "telegram", "chat_type": "dm", "chat_id": "7", "user_id": "7"}
+    far = {"kind": "once", "run_at": "2028-01-01T09:00:00"}
+    jobs = [
+        cron_job(),
+        cron_job(id="b", deliver="origin", origin=origin, schedule={"kind": "interval", "minutes": 30}),
+        cron_job(id="c", deliver="telegram:-5:3, discord", schedule=far, script="x.py"),
+        cron_job(id="past", schedule={"kind": "once", "run_at": "2020-01-01T09:00:00"}),
+        cron_job(id="script", no_agent=True, script="x.py"),
+        cron_job(id="odd", schedule={"kind": "sometimes"}),
+        cron_job(id="six", schedule={"kind": "cron", "expr": "* * * * * *"}),
+        "not a job",
+    ]
+    home.write("cron/jobs.json", json.dumps(jobs))
+    home.write("config.yaml", "timezone: Europe/Berlin\n")
+    home.close()
+    items = of_kind(await world.run(home.path, ImportKind.JOB), ImportKind.JOB)
+    imported = {key for key, item in items.items() if item.state is ImportState.IMPORTED}
+    assert imported == {"abc", "b", "c"} and len(items) == len(jobs)
+    assert all(item.reason for key, item in items.items() if key not in imported)
+    assert "script" in items["c"].note and "discord" in items["c"].note
+    found = {key: await world.store.jobs.find(JobId(items[key].target)) for key in imported}
+    for job in found.values():
+        assert job is not None and job.state is JobState.PAUSED and job.next_at is None
+        assert job.plan.zone == "Europe/Berlin"
+    assert [job.plan.to for key in ("abc", "b", "c") if (job := found[key])] == [
+        "none", "", "agent:main:telegram:group:-5:3",
+    ]  # fmt: skip
+    assert (job := found["b"]) is not None and job.origin.chat_key == "agent:main:telegram:dm:7"
+
+
+async def test_a_job_that_a_person_resumed_is_not_paused_again(tmp_path: Path, world: World) -> None:
+    home = HermesHome(tmp_path / "hermes")
+    home.write("cron/jobs.json", json.dumps([cron_job()]))
+    home.close()
+    (item,) = (await world.run(home.path, ImportKind.JOB)).items
+    job = await world.store.jobs.find(JobId(item.target))
+    assert job is not None
+    await world.store.jobs.edit(EditJob(job.id, job.version, job.plan, JobState.ACTIVE, NOON + 9e8))
+    report = await world.run(home.path, ImportKind.JOB)
+    again = await world.store.jobs.find(JobId(item.target))
+    assert report.planned == 0 and again is not None and again.state is JobState.ACTIVE
+
+
+async def test_files_are_read_within_the_home_only(tmp_path: Path, world: World) -> None:
+    source = hostile(tmp_path / "hermes").close()
+    before = tree(source.path)
+    report = await world.run(source.path)
+    memory = of_kind(report, ImportKind.MEMORY)
+    assert sorted(item.state for item in memory.values()) == ["imported", "imported", "skipped"]
+    assert not (world.home / "memory/main/USER.md").exists()
+    skills = of_kind(report, ImportKind.SKILL)
+    assert set(skills) == {"bad", "good", "link"} and skills["link"].state is ImportState.SKIPPED
+    assert not list(world.home.rglob("passwd"))
+    assert tree(source.path) == before
+
+
+async def test_skills_wait_to_be_accepted(tmp_path: Path, world: World) -> None:
+    home = HermesHome(tmp_path / "hermes")
+    home.write("skills/.bundled_manifest", "pdf:0123\n")
+    home.write("skills/docs/pdf/SKILL.md", "---\nname: pdf\ndescription: Pdf.\n---\n")
+    home.write("skills/own/SKILL.md", "---\nname: own\ndescription: Own.\n---\nDo.\n")
+    home.close()
+    items = of_kind(await world.run(home.path, ImportKind.SKILL), ImportKind.SKILL)
+    assert {key: item.state.value for key, item in items.items()} == {
+        "docs/pdf": "skipped",
+        "own": "imported",
+    }
+    assert (world.home / "skills/own/SKILL.md").exists()
+    assert not (world.home / "skills/pins.json").exists() and not (world.home / "skills/.accepted").exists()
+    (world.home / "skills/own/SKILL.md").write_text("---\nname: own\ndescription: Changed here.\n---\n")
+    items = of_kind(await world.run(home.path, ImportKind.SKILL), ImportKind.SKILL)
+    assert items["own"].state is ImportState.CONFLICT
+
+
+async def test_approved_people_are_paired_and_nobody_else(tmp_path: Path, world: World) -> None:
+    home = hostile(tmp_path / "hermes").close()
+    items = of_kind(await world.run(home.path, ImportKind.PERSON), ImportKind.PERSON)
+    paired = [each.person.user_id for each in (await world.store.pairings.listing()).paired]
+    assert sorted(paired) == ["77", "78", "79"]
+    assert items["telegram:*"].state is ImportState.SKIPPED
+
+
+async def test_settings_are_set_once_and_secrets_never(tmp_path: Path, world: World) -> None:
+    home = HermesHome(tmp_path / "hermes")
+    home.write(
+        "config.yaml",
+        "model: {default: big, provider: custom, base_url: 'http://127.0.0.1:9/v1', api_key: sk-secret}\n"
+        "fallback_model: {provider: openrouter, model: small}\ntimezone: Europe/Berlin\n"
+        "mcp_servers: {files: {command: x, env: {KEY: sk-secret}}}\napprovals: {mode: off}\n",
+    )
+    home.write(".env", "OPENROUTER_API_KEY=sk-secret\n")
+    home.write("SOUL.md", "You are Ada.\n")
+    home.close()
+    report = await world.run(home.path, ImportKind.SETTING)
+    config = (world.home / "config.toml").read_text()
+    assert "sk-secret" not in config and "sk-secret" not in str(report)
+    assert 'name = "big"' in config and '"small"' in config and "You are Ada." in config
+    states = {item.id: item.state for item in report.items}
+    for name in ("mcp_servers.files", "approvals", ".env.OPENROUTER_API_KEY", "model.api_key"):
+        assert states[f"setting:{name}"] is ImportState.SKIPPED
+    (world.home / "config.toml").write_text('[agent]\ntimezone = "UTC"\n')
+    report = await world.plan(home.path, ImportKind.SETTING)
+    assert {item.id: item.state for item in report.items}["setting:agent.timezone"] is ImportState.CONFLICT
+
+
+# -- sources ----------------------------------------------------------------------------------------------
+
+
+async def test_what_is_no_home_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.zip").write_text("no zip")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("a.txt", "x")
+    for name in ("empty", "missing", "text.zip", "other.zip"):
+        with pytest.raises(BadRequest), open_home(tmp_path / name):
+            pass
+
+
+async def test_a_damaged_database_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    home = HermesHome(tmp_path / "hermes").close()
+    home.write("state.db", b"no database" * 1000)
+    with (
+        pytest.raises(BadRequest, match="recover"),
+        open_home(home.path) as found,
+        found.open_database(),
+    ):
+        pass
+
+
+async def test_a_home_that_is_in_use_is_read_with_its_log(tmp_path: Path, world: World) -> None:
+    """The last rows of a gateway that runs, or was killed, are in the write-ahead log only."""
+    write = (
+        "import os, sys; from pathlib import Path; from imports.hermes_world import HermesHome; "
+        "home = HermesHome(Path(sys.argv[1])); home.session('fresh', 'just now'); os._exit(0)"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", write, str(tmp_path / "hermes")], env=environ, check=True)
+    before = tree(tmp_path / "hermes")
+    assert any(name.endswith("-wal") and content for name, content in before.items())
+    report = await world.run(tmp_path / "hermes", ImportKind.SESSION)
+    assert [(item.state, item.messages) for item in report.items] == [(ImportState.IMPORTED, 1)]
+    assert tree(tmp_path / "hermes") == before
