@@ -11,9 +11,10 @@ import pytest
 import pytest_asyncio
 
 from browser.visitor import Visit, Visitor
+from support.gateway import running_gateway
 from support.ports import port_of, reserve_port
 from support.programs import find_program, needs
-from talaria.testing.gateway_process import GatewayProcess, running_gateway
+from talaria.testing.gateway_process import GatewayProcess
 
 CHROMIUM = find_program("chromium")
 WIDE = {"width": 1280, "height": 800}

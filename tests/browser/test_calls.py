@@ -7,6 +7,7 @@ import os
 from browser.visitor import Visit
 
 OVERFLOW = "() => document.scrollingElement.scrollWidth - innerWidth"
+OPEN_ALL = "() => document.querySelectorAll('details:not([open]) > summary').forEach((node) => node.click())"
 PICTURES = os.environ.get("TALARIA_PICTURES")  # a folder, for looking at the page
 
 
@@ -28,9 +29,7 @@ async def test_the_calls_are_shown_with_what_they_take_and_answer(visit: Visit) 
     await page.locator("#filter").fill("/v1/")
     assert 5 < await page.locator("details:visible").count() < shown
     await page.locator("#filter").fill("")
-    for node in await page.locator("summary").all():
-        if await node.evaluate("(node) => !node.parentElement.open"):
-            await node.click()
+    await page.evaluate(OPEN_ALL)
     assert await page.locator(".inside").count() == shown
     await page.set_viewport_size({"width": 360, "height": 800})
     assert await page.evaluate(OVERFLOW) <= 0

@@ -39,7 +39,7 @@ async def test_the_keyboard_alone_is_enough(visitor: Visitor) -> None:
     await visitor.sees("Tool results: Wrote 1 byte")
     assert (await visitor.conversation())[0].startswith("one two")
     order = []
-    for _ in range(40):
+    for _ in range(90):
         await visitor.page.keyboard.press("Tab")
         order.append(await focused(visitor))
         if order[-1] == "SUMMARY":

@@ -33,6 +33,7 @@ async def test_job_is_made_in_words_run_paused_and_removed(visitor: Visitor) -> 
     await dialog.get_by_role("button", name="Pause").click()
     await dialog.get_by_role("button", name="Resume").wait_for()
     await dialog.get_by_role("button", name="Remove").click()
+    await dialog.get_by_role("button", name="Remove it with its history").click()
     await visitor.sees("There are no jobs yet.", "#jobs")
     await page.keyboard.press("Escape")
     await dialog.wait_for(state="hidden")
@@ -53,7 +54,7 @@ async def test_result_of_a_job_made_in_a_new_chat_is_shown_there(visitor: Visito
     await dialog.get_by_role("button", name="Run now").click()
     await page.get_by_role("button", name="Close").click()
     results = page.locator("#log").get_by_text("one file is new", exact=True)
-    await results.wait_for()
+    await visitor.come_back_until(results)
     link = page.locator(f'#chats a[href="#chat={name}"]')
     await link.wait_for()
     assert await link.count() == 1, "the list of chats has it once"
@@ -64,7 +65,7 @@ async def test_result_of_a_job_made_in_a_new_chat_is_shown_there(visitor: Visito
     await visitor.settled()
     await link.locator(".unread").wait_for(state="detached")  # it was read
     await call("POST", f"/api/jobs/{job['id']}/run")
-    await link.locator(".unread").wait_for()
+    await visitor.come_back_until(link.locator(".unread"))
     await page.reload()
     await link.locator(".unread").wait_for()
     await link.click()
@@ -90,8 +91,10 @@ async def test_finished_jobs_stay_in_the_dialog_newest_first(visitor: Visitor) -
     assert names[:2] == ["second", "first"]
     assert "Last run: done" in (await finished.locator(".job").first.text_content() or "")
     for name in names:
-        await finished.locator(".job", has_text=name).first.get_by_role("button", name="Remove").click()
-        await finished.locator(".job", has_text=name).first.wait_for(state="detached")
+        job = finished.locator(".job", has_text=name).first
+        await job.get_by_role("button", name="Remove").click()
+        await job.get_by_role("button", name="Remove it with its history").click()
+        await job.wait_for(state="detached")
     await page.keyboard.press("Escape")
     assert not visitor.troubles
 
@@ -114,6 +117,7 @@ async def test_reminder_is_suggested_by_words_and_decided_by_its_checkbox(visito
     (job,) = (await visitor.gateway.call("GET", "/api/jobs"))["items"]
     assert (job["text"], job["reminder"]) == ("stretch", True)
     await dialog.get_by_role("button", name="Remove").click()
+    await dialog.get_by_role("button", name="Remove it with its history").click()
     await visitor.sees("There are no jobs yet.", "#jobs")
     await page.keyboard.press("Escape")
     assert not visitor.troubles

@@ -31,4 +31,6 @@ async def test_memory_is_read_edited_and_never_overwritten_unseen(visitor: Visit
     assert path.read_text() == "- By hand.\n"
     assert await field.input_value() == "- Has a fish."
     await page.keyboard.press("Escape")
+    await dialog.get_by_text("Your changes are not saved.").wait_for()
+    await page.keyboard.press("Escape")
     await dialog.wait_for(state="hidden")

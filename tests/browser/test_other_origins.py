@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 
-from talaria.testing.gateway_process import running_gateway
+from support.gateway import running_gateway
 
 PAGE = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\nconnection: close\r\n\r\nhi"
 ASK = """async ([url, token, credentials]) => {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest_asyncio
 
 from browser.visitor import Visit, Visitor
-from talaria.testing.gateway_process import running_gateway
+from support.gateway import running_gateway
 
 WRITE = '[[call write_file {"path":"a.txt","content":"a\\u202eb"}]][[reply Written.]]'
 
@@ -29,20 +29,24 @@ async def test_calls_are_approved_and_denied_with_buttons(careful: Visitor) -> N
     shown = await card.locator("pre").text_content()
     assert shown.startswith("write_file") and '"content": "a\\u202eb"' in shown and "\u202e" not in shown
     labels = await card.get_by_role("button").all_text_contents()
-    assert labels == ["Approve once", "Approve for the session", "Deny"]
+    assert labels == ["Deny", "Approve once", "Approve for the session"]
     await page.reload()
     await card.wait_for()
     await card.get_by_role("button", name="Approve for the session").click()
     await careful.sees("Written.", "#log .agent")
     await careful.settled()
+    for _ in ("as it was decided", "from the log"):  # who and when stay
+        await page.locator("#log .decided", has_text="Approved for this session. you").wait_for()
+        await page.reload()
     await careful.say(WRITE + " again")
     await careful.settled()
-    assert await card.count() == 0, "the session has the grant"
+    assert await card.get_by_role("button").count() == 0, "the session has the grant"
     await careful.say(WRITE.replace("a.txt", "b.txt"))
+    card = page.locator("section.question:not([data-decided])")
     await card.wait_for()
     await card.get_by_role("button", name="Deny").click()
     await careful.settled()
-    await page.locator("details.tool", has_text="Refused by a person").wait_for(state="attached")
+    await page.locator("#log .decided", has_text="Denied. you").wait_for()
     await careful.say('[[call ask_user {"question":"Which <b>one</b>?","choices":["red","blue"]}]]')
     await card.wait_for()
     assert await card.locator("p.asked").text_content() == "Which <b>one</b>?"
@@ -86,15 +90,15 @@ async def test_the_question_of_a_background_process_is_a_card_without_a_turn(vis
             await route.fulfill(json={})
         else:
             items = [item, {**item, "id": "q_2", "session_id": "ses_other"}] if not sent else []
-            await route.fulfill(json={"items": items, "next": None})
+            await route.fulfill(json={"questions": items, "turns": [], "replies": [], "jobs": []})
 
-    await visitor.page.route(re.compile("/api/approvals"), answer)
+    await visitor.page.route(re.compile("/api/(approvals|inbox)"), answer)
     await visitor.page.reload()
     card = visitor.page.locator("section.question")
     await card.wait_for()
     assert await card.count() == 1, "that of another session is not shown"
     assert await card.locator("pre").text_content() == "a.example"
     await card.get_by_role("button", name="Approve for the session").click()
-    await card.get_by_text("Approved for this session.").wait_for()
+    await card.wait_for(state="detached")
     assert sent == ['{"decision":"approve","for":"session"}']
     await visitor.page.unroute_all()

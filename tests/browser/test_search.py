@@ -65,7 +65,7 @@ async def test_keys_lead_from_the_field_through_the_hits_and_back(visitor: Visit
     await page.keyboard.press("Enter")
     await page.wait_for_url("**/#chat=harbour&at=*")
     await page.locator("#log .pointed").get_by_text("harbour master").wait_for()
-    await page.wait_for_load_state("networkidle")
+    await visitor.at_rest()
     await page.locator("#find").focus()
     await page.keyboard.press("Escape")
     assert await page.locator("#find").input_value() == ""
@@ -96,7 +96,7 @@ async def test_a_result_of_a_tool_is_shown_by_its_call(visitor: Visitor) -> None
     hits = visitor.page.locator("#found li")
     by_tool = hits.filter(has_text="read_file:")
     await by_tool.first.locator("a").click()
-    await visitor.page.locator("#log details.pointed[open]").wait_for()
+    await visitor.page.locator("#log .pointed details[open] .result").wait_for()
 
 
 async def test_on_a_narrow_screen_the_drawer_holds_the_search(

@@ -47,6 +47,7 @@ async def test_the_line_of_a_command_has_only_the_command(visitor: Visitor) -> N
     await visitor.sees("Ran it.", "#log .agent")
     card = visitor.page.locator("details.call")
     assert await card.locator(".brief").text_content() == "echo one && echo two"
+    await card.locator("summary").click()
     assert await card.locator(".given").text_content() == "$ echo one && echo two\ntimeout: 60"
 
 
@@ -55,7 +56,7 @@ async def test_output_is_harmless_bounded_and_healed_over_a_reconnect(visitor: V
     text = "\x1b[31mred\x1b[0m\x1b]0;title\x07\n10 %\r99 %\n<img src=x onerror=alert(1)>\u202egnp.exe\n"
     output = {"type": "tool.output", "call_id": "c", "text": text}
     flood = {"type": "tool.output", "call_id": "c", "text": "x" * 200_000}
-    is_seen = asyncio.Event()
+    is_first_seen, is_seen = asyncio.Event(), asyncio.Event()
     tries: list[Any] = []
 
     def stream(first: int, *events: dict[str, str]) -> str:
@@ -63,6 +64,8 @@ async def test_output_is_harmless_bounded_and_healed_over_a_reconnect(visitor: V
 
     async def answer(route: Any) -> None:
         tries.append(route)
+        if len(tries) == 2:
+            await is_first_seen.wait()
         later = flood if len(tries) == 2 else output  # the second connection begins with the call again
         if len(tries) <= 2:
             await route.fulfill(content_type="text/event-stream", body=stream(2 * len(tries), started, later))
@@ -75,6 +78,7 @@ async def test_output_is_harmless_bounded_and_healed_over_a_reconnect(visitor: V
     result = visitor.page.locator("#live details.call .result")
     await result.get_by_text("99 %").wait_for()
     assert await result.text_content() == "red\n99 %\n<img src=x onerror=alert(1)>gnp.exe\n"
+    is_first_seen.set()
     flooded = visitor.page.locator("#live details.call .result", has_text="xxx")
     await flooded.wait_for()
     assert await flooded.evaluate("(node) => node.textContent.length") == 131072

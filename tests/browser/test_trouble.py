@@ -118,11 +118,10 @@ async def test_a_log_that_is_read_during_a_turn_shows_nothing_twice(visitor: Vis
     await visitor.say("hello")
     await visitor.sees("You said: hello")
     await visitor.settled()
-    await visitor.page.wait_for_load_state("networkidle")
-    path = f"/api/sessions/{await visitor.name()}/messages?wait=10"
-    await visitor.gateway.call("POST", path, json={"text": "theirs"})
+    await visitor.at_rest()
     await visitor.page.route("**/entries?*", held.put)
-    await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    path = f"/api/sessions/{await visitor.name()}/messages"
+    await visitor.gateway.call("POST", path, json={"text": "theirs"})
     reading = await held.get()
     await visitor.say(ENDLESS)
     await visitor.page.locator("#live").get_by_text("word1 word2").wait_for()
@@ -142,19 +141,16 @@ async def test_a_session_that_goes_while_it_is_read_is_no_fault(visitor: Visitor
     await visitor.settled()
 
 
-async def test_a_fault_of_the_page_does_not_end_its_looking(visit: Visit) -> None:
-    visitor = await visit(logged_in=False)
-    await visitor.page.clock.install()
-    await visitor.follow_link(await visitor.new_link())
-    await visitor.page.wait_for_load_state("networkidle")
+async def test_a_fault_of_the_page_does_not_end_its_listening(visit: Visit) -> None:
+    visitor = await visit()
+    await visitor.at_rest()
     await visitor.page.route("**/api/sessions?*", lambda route: route.fulfill(json={}))
     async with visitor.page.expect_event("pageerror"):
-        await visitor.page.clock.fast_forward(11_000)
+        await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     await visitor.page.unroute_all()
     visitor.troubles.clear()
     name = await visitor.name()
     await visitor.gateway.call("POST", f"/api/sessions/{name}/messages?wait=10", json={"text": "theirs"})
-    await visitor.page.clock.fast_forward(11_000)
     await visitor.sees("You said: theirs")
 
 

@@ -23,6 +23,7 @@ class Visitor:
     gateway: GatewayProcess
     troubles: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
+    pending: set[Any] = field(default_factory=set)
 
     @classmethod
     async def of(cls, context: Any, gateway: GatewayProcess) -> Self:
@@ -31,7 +32,9 @@ class Visitor:
         visitor.page.set_default_timeout(30_000)  # a busy machine is slow, not wrong
         visitor.page.on("console", visitor._hear)
         visitor.page.on("pageerror", lambda error: visitor.troubles.append(str(error)))
-        visitor.page.on("request", lambda request: visitor.requests.append(request.url))
+        visitor.page.on("request", visitor._follow)
+        visitor.page.on("requestfinished", visitor._let_go)
+        visitor.page.on("requestfailed", visitor._let_go)
         return visitor
 
     def _hear(self, message: Any) -> None:
@@ -66,6 +69,27 @@ class Visitor:
         await self.page.locator(selector).get_by_text(text).wait_for()
         assert await self.page.locator(selector).get_by_text(text).count() == 1
 
+    async def come_back_until(self, shown: Any) -> None:
+        """Return to the tab until the page shows this. It asks the gateway at each return."""
+        while not await shown.count():
+            await self.page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+            await self.page.wait_for_timeout(50)
+
+    async def at_rest(self) -> None:
+        """Wait until no request but a stream of events is under way, over several frames."""
+        calm = 0
+        while calm < 5:
+            await self.page.evaluate("new Promise(requestAnimationFrame)")
+            calm = 0 if self.pending else calm + 1
+
+    def _follow(self, request: Any) -> None:
+        self.requests.append(request.url)
+        if not request.url.endswith("/events"):
+            self.pending.add(request)
+
+    def _let_go(self, request: Any) -> None:
+        self.pending.discard(request)
+
     async def settled(self) -> None:
         """Wait until no turn runs and everything on the page comes from the log."""
         await self.page.locator("#stop").wait_for(state="hidden")
@@ -74,7 +98,9 @@ class Visitor:
     async def conversation(self) -> list[str]:
         """Return the visible lines of the chat."""
         said, told = "> * > :is(.bubble, .words, summary)", "> :is(p, .error)"
-        pieces = self.page.locator(f":is(#log, #live, #waiting) {said}, :is(#log, #live) {told}")
+        blocks = ":is(#log, #live) > .block"
+        places = (f"{blocks} {said}", f"{blocks} {told}", "#live > p", ":is(#live, #waiting) > * > .bubble")
+        pieces = self.page.locator(", ".join(places))
         texts: list[str] = await pieces.all_text_contents()  # a tab behind another is not laid out
         return [" ".join(text.split()) for text in texts]
 

@@ -1,10 +1,11 @@
-"""`/` and `/assets/NAME`: the files of the web pages. They need no login, since they hold no data."""
+"""`/` and `/assets/`: the files of the web pages. They need no login, since they hold no data."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
-from dataclasses import dataclass
+from functools import cached_property
 from importlib.resources import files
 from typing import Final
 
@@ -14,88 +15,103 @@ from talaria.channels.http.response import Response
 from talaria.core.program import program_name
 
 INDEX: Final = "index.html"
-_SCRIPT: Final = b"text/javascript; charset=utf-8"
-# Only these files are served: a name that is not here is never looked up on the disk.
+HTML: Final = ".html"
 MEDIA_TYPES: Final = {
-    INDEX: b"text/html; charset=utf-8",
-    "api.js": _SCRIPT,
-    "app.js": _SCRIPT,
-    "calls.css": b"text/css; charset=utf-8",
-    "calls.html": b"text/html; charset=utf-8",
-    "calls.js": _SCRIPT,
-    "chat.js": _SCRIPT,
-    "chats.js": _SCRIPT,
-    "composer.js": _SCRIPT,
-    "deletion.js": _SCRIPT,
-    "elements.js": _SCRIPT,
-    "files.js": _SCRIPT,
-    "jobs.js": _SCRIPT,
-    "links.js": _SCRIPT,
-    "markdown.js": _SCRIPT,
-    "memory.js": _SCRIPT,
-    "model.js": _SCRIPT,
-    "questions.js": _SCRIPT,
-    "search.js": _SCRIPT,
-    "storage.js": _SCRIPT,
-    "tools.js": _SCRIPT,
-    "transcript.js": _SCRIPT,
-    "style.css": b"text/css; charset=utf-8",
-    "icon.svg": b"image/svg+xml",
+    HTML: b"text/html; charset=utf-8",
+    ".js": b"text/javascript; charset=utf-8",
+    ".css": b"text/css; charset=utf-8",
+    ".svg": b"image/svg+xml",
+    ".txt": b"text/plain; charset=utf-8",
 }
+# The page loads these when they are needed; the last one belongs to a page of its own.
+_LATER: Final = ("dialogs.js", "exporting.js", "jobs.js", "memory.js", "picker.js", "calls.js")
 # Hosts that a policy can name with a path: names, and the one address that browsers compare.
 _NAMEABLE: Final = re.compile(r"(?:127\.0\.0\.1|[a-z0-9.-]*[a-z][a-z0-9.-]*)(?::\d+)?")
 _HEADERS: Final[RawHeaders] = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
-    (
-        b"cache-control",
-        b"no-cache",
-    ),  # a browser asks by tag, so an update counts at once
+    (b"vary", b"accept-encoding"),
 )
+_CHECKED: Final = (b"cache-control", b"no-cache")  # a browser asks by tag, so an update counts at once
+_KEPT: Final = (b"cache-control", b"public, max-age=31536000, immutable")
 
 
-@dataclass(frozen=True, slots=True)
 class Asset:
-    body: bytes
-    media_type: bytes
-    etag: str
+    """A file as it is sent. It is compressed when a browser first asks for it."""
 
-    @classmethod
-    def read(cls, name: str) -> Asset:
-        body = (files(__package__) / "assets" / name).read_bytes()
+    def __init__(self, name: str, body: bytes) -> None:
+        self.body = body
+        self.media_type = MEDIA_TYPES[name[name.rindex(".") :]]
+        self.etag = f'"{hashlib.sha256(body).hexdigest()}"'
+
+    @cached_property
+    def compressed(self) -> bytes:
+        return gzip.compress(self.body, 9, mtime=0)
+
+
+class Assets:
+    """All files of the pages. `tree` is a hash over them. A file in the folder of that name never changes, so
+    browsers keep it; the pages name these files by it."""
+
+    def __init__(self) -> None:
+        folder = files(__package__) / "assets"
+        read = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        names = sorted(read)
+        whole = hashlib.sha256(b"".join(name.encode() + b"\0" + read[name] for name in names))
+        self.tree = whole.hexdigest()[:16]
+        self.modules = [name for name in names if name.endswith(".js") and name not in _LATER]
+        self.by_name = {name: Asset(name, self._as_sent(name, read[name])) for name in names}
+
+    def _as_sent(self, name: str, body: bytes) -> bytes:
+        """Return a page with the addresses of the other files, and with the program as a person types it.
+        Scripts read it from the attribute."""
+        if not name.endswith(HTML):
+            return body
+        program = program_name().encode()
+        body = body.replace(b'data-program="talaria"', b'data-program="' + program + b'"')
+        body = body.replace(b"<code>talaria ", b"<code>" + program + b" ")
+        place = f"/assets/{self.tree}/"
+        body = re.sub(rb'(src|href)="/assets/(?![\w.]+\.html")', rb'\1="' + place.encode(), body)
         if name == INDEX:
-            body = _name_program(body, program_name().encode())
-        return cls(body, MEDIA_TYPES[name], f'"{hashlib.sha256(body).hexdigest()}"')
-
-
-def _name_program(body: bytes, program: bytes) -> bytes:
-    """Write how the program is typed into the page. Its scripts read it from the attribute."""
-    body = body.replace(b'data-program="talaria"', b'data-program="' + program + b'"')
-    return body.replace(b"<code>talaria ", b"<code>" + program + b" ")
+            loaded = "".join(f'<link rel="modulepreload" href="{place}{each}">\n  ' for each in self.modules)
+            body = body.replace(b"<script ", loaded.encode() + b"<script ", 1)
+        return body
 
 
 class PageFiles:
-    def __init__(self) -> None:
-        self._assets: dict[str, Asset] = {}  # filled at first use
+    @cached_property
+    def _assets(self) -> Assets:
+        return Assets()
 
     async def index(self, request: Request) -> Response:
-        return self._response(request, INDEX)
+        return self._response(request, INDEX, _CHECKED)
 
     async def asset(self, request: Request) -> Response:
-        name = request.params["name"]
-        if name == INDEX or name not in MEDIA_TYPES:
-            raise nothing_at(request)
-        return self._response(request, name)
+        """A file by its name alone, which a browser checks each time."""
+        return self._response(request, self._known(request), _CHECKED)
 
-    def _response(self, request: Request, name: str) -> Response:
-        asset = self._assets.get(name)
-        if asset is None:
-            asset = self._assets[name] = Asset.read(name)
-        policy = _policy(request.header(b"host") or "")
-        headers = (*_HEADERS, (b"content-security-policy", policy), (b"etag", asset.etag.encode()))
+    async def kept_asset(self, request: Request) -> Response:
+        """A file of this version. One of another version is not found, so a page never mixes versions."""
+        if request.params["tree"] != self._assets.tree:
+            raise nothing_at(request)
+        return self._response(request, self._known(request), _KEPT)
+
+    def _known(self, request: Request) -> str:
+        name = request.params["name"]
+        if name == INDEX or name not in self._assets.by_name:
+            raise nothing_at(request)
+        return name
+
+    def _response(self, request: Request, name: str, caching: tuple[bytes, bytes]) -> Response:
+        asset = self._assets.by_name[name]
+        policy = (b"content-security-policy", _policy(request.header(b"host") or ""))
+        headers = (*_HEADERS, caching, policy, (b"etag", asset.etag.encode()))
         if _matches(request.header(b"if-none-match"), asset.etag):
             return Response(b"", 304, headers, asset.media_type)
+        if "gzip" in (request.header(b"accept-encoding") or ""):
+            headers = (*headers, (b"content-encoding", b"gzip"))
+            return Response(asset.compressed, 200, headers, asset.media_type)
         return Response(asset.body, 200, headers, asset.media_type)
 
 

@@ -110,6 +110,22 @@ export function pause(ms, signal) {
   });
 }
 
+/** Passes each event of the gateway's feed to `take(name, data, id)`, until `signal` is aborted. A connection that breaks
+ * is opened again where it ended. */
+export async function followAll(after, take, signal) {
+  const path = "/api/events";
+  let last = after;
+  const listen = async () => {
+    for await (const [id, data, name] of stream(path, last, signal)) {
+      last = Math.max(last, id);
+      note(path, null);
+      take(name, data, last);
+    }
+    throw new Unreachable("the stream ended");
+  };
+  await retry(path, signal, listen);
+}
+
 /** Passes each event of a turn to `take`, over lost connections and restarts of the gateway. */
 export async function follow(turn, take, signal) {
   const path = `/api/turns/${encodeURIComponent(turn)}/events`;
@@ -147,7 +163,7 @@ async function* stream(path, after, signal) {
       rest = blocks.pop();
       for (const block of blocks) {
         const fields = Object.fromEntries(block.split("\n").map((row) => row.split(/: (.*)/s, 2)));
-        if (fields.data) yield [Number(fields.id), JSON.parse(fields.data)];
+        if (fields.data) yield [Number(fields.id), JSON.parse(fields.data), fields.event];
       }
     }
   } catch (error) {

@@ -1,34 +1,43 @@
-/* The page: the login, the open chat, sending messages, and polling the gateway's status. */
+/* The page: the login, the open chat, sending messages, and what the gateway tells about all chats. */
 
 import { ApiError, call, connection, pause } from "./api.js";
-import { Chat } from "./chat.js";
-import { drawChats, label, learnTitles, listed, narrow, readChats, showMore, toggleSide } from "./chats.js";
+import { LiveTurn, Log, Said, showProblem } from "./blocks.js";
+import { Chat, isSteer } from "./chat.js";
+import { Badge, ChatList, began, hear, label, listed, narrow, open, readInbox, readLists, store, toggleSide } from "./chats.js";
 import { Composer } from "./composer.js";
-import { askToDelete } from "./deletion.js";
-import { $, make, spoken } from "./elements.js";
+import { partsOf } from "./conversation.js";
+import { $, spoken } from "./elements.js";
+import { followFeed } from "./feed.js";
+import { Inbox } from "./inbox.js";
+import { Inspector, closeInspector, renewInspector } from "./inspector.js";
 import { show } from "./markdown.js";
-import "./jobs.js";
-import "./memory.js";
-import { drawModel, fetchLarger, isDownloading } from "./model.js";
-import { drawOpen } from "./questions.js";
-import { drafts, forgetAll, login, newName, outbox, titles } from "./storage.js";
+import { drawModel, fetchLarger, isDownloading, modelProblem } from "./model.js";
+import { effect, html, render, signal } from "./preact.js";
+import { Question, decisions } from "./questions.js";
 import "./search.js";
+import { drafts, forgetAll, login, newName, outbox, titles } from "./storage.js";
+import { needsCount } from "./store.js";
+import "./theme.js";
 import { Transcript, trouble } from "./transcript.js";
 
-const POLL_MS = 10_000;
-const FAST_POLL_MS = 2_000; // while a built-in model is downloaded
-const transcript = new Transcript($("log"), $("live"));
+const STATUS_MS = 60_000;
+const FAST_MS = 2_000; // while a built-in model is downloaded
+const transcript = new Transcript();
 const composer = new Composer(send, fail);
+const waiting = signal([]); // messages of the open chat that wait, each with its note
+const isInbox = signal(false); // whether the inbox is shown instead of a chat
+const older = signal(false); // whether the log of the open chat has a page that was not read
 const page = {
   transcript,
   fail,
-  refresh,
   draw,
+  began,
   announce: (text) => { $("said").textContent = text; },
 };
 let chat = null;
 let status = null;
-let polled = 0;
+let asked = 0; // when the status was read last
+let heard = null; // ends the listening to the feed
 const posting = new Map(); // for each chat the promise of its last message, so that messages keep their order
 const underway = new Set(); // the keys of messages that are being sent
 let isPinned = true; // whether the page scrolls along with the end of the conversation
@@ -39,6 +48,12 @@ function fail(error) {
   else if (error.status === 401) showLogin(null);
   else transcript.remark(null, trouble(error));
 }
+
+addEventListener("unhandledrejection", (event) => {
+  if (!(event.reason instanceof ApiError) && event.reason?.name !== "AbortError") return;
+  event.preventDefault();
+  fail(event.reason);
+});
 
 // -- the login
 
@@ -60,21 +75,30 @@ async function begin(code) {
     showLogin(error.status === 401 ? refusal : error);
     return;
   }
+  asked = Date.now();
   $("login").hidden = true;
   $("app").hidden = false;
   outbox.dropStale().forEach((item) => composer.giveBack(item));
   route();
-  await refresh();
+  listen();
+  await refresh(false);
 }
 
-/** Shows how to log in, and why the last attempt failed. */
+/** Shows how to log in, why the last attempt failed, and that nothing is lost. */
 function showLogin(refusal) {
+  heard?.abort();
+  heard = null;
   chat?.leave();
   chat = null;
+  closeInspector();
   $("app").hidden = true;
   $("login").hidden = false;
   const error = { message: "You are not logged in.", hint: `${refusal?.message} ${refusal?.hint}` };
-  $("login-error").replaceChildren(...(refusal ? [trouble(error)] : []));
+  showProblem($("login-error"), refusal ? error : null);
+  const count = outbox.all().filter((item) => !item.turn).length;
+  const kept = count === 1 ? "Your message is kept" : `Your ${count} messages are kept`;
+  $("login-kept").textContent = count ? `${kept} in this browser and sent after the login.` : "What you have typed is kept in this browser.";
+  $("login-kept").hidden = !count && !drafts.any();
   $("code").value = "";
   $("code").focus();
 }
@@ -91,19 +115,35 @@ $("logout").onclick = async () => {
   location.replace(location.pathname);
 };
 
-// -- the open chat
+// -- which view is shown
 
 function route() {
+  const wantsInbox = location.hash === "#inbox";
+  if (isInbox.peek() !== wantsInbox) closeInspector();
+  isInbox.value = wantsInbox;
   const [, ref, at] = /^#chat=([\w.-]{1,128})(?:&at=(\d{1,9}))?$/.exec(location.hash) ?? [];
   toggleSide(false);
-  if (!ref) openNew("replaceState");
+  $("inbox").hidden = !wantsInbox;
+  $("main").hidden = wantsInbox;
+  $("inbox-open").ariaCurrent = wantsInbox ? "page" : null;
+  $("menu").ariaCurrent = wantsInbox ? null : "page";
+  if (wantsInbox) {
+    if (!chat) enter(new Chat(newName(), page), { isNew: true });
+    open.value = "";
+    $("inbox").focus();
+  } else if (!ref) openNew("replaceState");
   else if (ref !== chat?.ref) enter(new Chat(ref, page), { at: Number(at) });
-  else if (at) pointAt(Number(at));
+  else {
+    open.value = ref;
+    if (at) pointAt(Number(at)).catch(fail);
+  }
+  drawTitle();
 }
 
 /** Shows an entry of the open chat instead of its end. */
-function pointAt(seq) {
+async function pointAt(seq) {
   isPinned = false;
+  if (chat.older && chat.older > seq) await chat.readOlder(seq);
   transcript.point(seq);
 }
 
@@ -111,6 +151,11 @@ function pointAt(seq) {
 function openNew(method) {
   const name = newName();
   history[method](null, "", `#chat=${name}`);
+  isInbox.value = false;
+  $("inbox").hidden = true;
+  $("main").hidden = false;
+  $("inbox-open").ariaCurrent = null;
+  $("menu").ariaCurrent = "page";
   enter(new Chat(name, page), { isNew: true });
 }
 
@@ -118,42 +163,49 @@ function openNew(method) {
 function enter(here, { isNew = false, at = 0 }) {
   chat?.leave();
   chat = here;
+  open.value = here.ref;
   isPinned = !at;
   transcript.clear();
-  transcript.endLive();
   composer.open(here.name);
   $("elsewhere").hidden = true;
-  $("asked").replaceChildren();
+  closeInspector();
   here.draw();
-  drawChats(here.ref);
   if (!narrow.matches) $("text").focus();
   if (isNew) return;
   $("scroll").dataset.loading = "";
   const arrived = () => { if (chat === here) delete $("scroll").dataset.loading; };
-  const read = here.catchUp().then(() => { if (at && chat === here) pointAt(at); });
-  read.then(drawAsked).then(() => (here.name ? null : explain(here.session))).catch(fail).finally(arrived);
+  const read = here.catchUp().then(() => (at && chat === here ? pointAt(at) : null));
+  read.then(() => explain(here)).catch(fail).finally(arrived);
 }
 
 /** Says why a session can only be read: it is not the current one of its chat, or of another channel. */
-async function explain(session) {
+async function explain(here) {
+  const { session } = here;
+  if (here.name) return;
   const current = session?.name ? await call("GET", `/api/sessions/${session.name}`) : null;
   if (chat?.session !== session) return;
   const at = /&at=\d+$/.exec(location.hash)?.[0] ?? "";
   const go = () => location.replace(`#chat=${session.name}${at}`); // Back leads to the chat before
   const resume = () => { post(new Chat(session.name, page).send(`/resume ${session.id}`, [])); go(); };
-  if (current && current.id === session.id) go();
-  else if (current) {
-    const button = make("button", { textContent: "Continue it", onclick: resume });
-    $("elsewhere").replaceChildren("This is an earlier conversation of this chat. ", button);
-  } else {
-    const [, , channel, kind, owner] = session?.chat_key.split(":") ?? [];
-    const isOfToken = channel === "http" && kind === "token";
-    const place = isOfToken ? `This chat belongs to the token ${owner}.` : `This chat is on ${channel}. Answer it there.`;
-    $("elsewhere").textContent = session ? place : "There is no such chat.";
+  if (current && current.id === session.id) {
+    go();
+    return;
   }
+  const [, , channel, kind, owner] = session?.chat_key.split(":") ?? [];
+  const isOfToken = channel === "http" && kind === "token";
+  const place = isOfToken ? `This chat belongs to the token ${owner}.` : `This chat is on ${channel}. Answer it there.`;
+  render(current
+    ? html`This is an earlier conversation of this chat. <button onClick=${resume}>Continue it</button>`
+    : session ? place : html`There is no such chat. <button onClick=${() => openNew("replaceState")}>Begin a new chat</button>`, $("elsewhere"));
+  $("app").toggleAttribute("data-missing", !session);
   $("elsewhere").hidden = false;
 }
 
+$("menu").onclick = () => {
+  if (location.hash === "#inbox") history.back();
+  else if (narrow.matches) toggleSide(!("open" in $("side").dataset));
+};
+$("inbox-open").onclick = () => { toggleSide(false); };
 $("new").onclick = () => {
   toggleSide(false);
   openNew("pushState");
@@ -192,90 +244,222 @@ async function deliver(item) {
   }
   outbox.update(item);
   if (chat?.name === item.chat) chat.sent(item);
-  refresh();
 }
 
-$("stop").onclick = () => { chat.stop().catch(fail); $("text").focus(); };
-$("skip").onclick = () => $("text").focus();
-
-// -- polling
-
-async function poll() {
-  for (;;) {
-    await pause(FAST_POLL_MS);
-    const isDue = Date.now() - polled >= POLL_MS || isDownloading(status);
-    if (chat && !document.hidden && isDue) await refresh();
-  }
-}
-
-async function refresh() {
-  polled = Date.now();
+/** Takes back a message that waits, and puts it into the field again. */
+async function withdraw(item) {
   try {
-    status = await call("GET", "/api/status");
-    const chats = await readChats();
-    if (!chat) return;
-    outbox.unsent().forEach(post); // including messages of a closed tab
-    drawChats(chat.ref);
-    chat.draw();
-    if (!chat.isBusy && chats.some((session) => chat.isBehind(session))) await chat.catchUp();
-    await drawAsked();
-    if (await learnTitles()) {
-      drawChats(chat?.ref);
-      chat?.draw();
-    }
+    await call("POST", `/api/turns/${item.turn}/cancel`);
+    chat?.withdrawn(item);
+    composer.giveBack(item);
+    $("text").focus();
   } catch (error) {
     fail(error);
   }
 }
 
-function drawAsked() {
-  return drawOpen($("asked"), () => chat?.session?.id, (id) => transcript.asks(id));
+$("stop").onclick = () => { chat.stop().catch(fail); $("text").focus(); };
+$("skip").onclick = () => $("text").focus();
+
+// -- what the gateway tells
+
+function listen() {
+  heard?.abort();
+  heard = new AbortController();
+  followFeed(take, heard.signal).catch(fail);
 }
 
-function draw(here, waiting) {
+function take(name, data) {
+  hear(name, data, fail);
+  const here = chat;
+  if (data.state) renewInspector(data.id);
+  if (["ready", "reset"].includes(name)) outbox.unsent().forEach(post); // the gateway is back
+  if (!here) return;
+  const isOurs = here.session ? data.session_id === here.session.id : here.name && data.channel === "http" && data.chat_key.endsWith(`:api:${here.name}`);
+  if (data.state && isOurs) here.hear(data).catch(fail);
+  if (name === "session.deleted" && data.id === here.session?.id) forget(here);
+}
+
+/** Reads the status, and the lists too unless the feed is about to have them read. */
+async function refresh(hasLists = true) {
+  try {
+    asked = Date.now();
+    status = await call("GET", "/api/status");
+    outbox.unsent().forEach(post); // including messages of a closed tab
+    if (hasLists) await readLists();
+    chat?.draw();
+  } catch (error) {
+    fail(error);
+  }
+}
+
+decisions.addEventListener("decided", () => { readInbox().catch(fail); });
+
+async function poll() {
+  for (;;) {
+    await pause(FAST_MS);
+    const isDue = Date.now() - asked >= STATUS_MS || isDownloading(status);
+    if (chat && !document.hidden && isDue) await refresh(false);
+  }
+}
+
+// -- drawing
+
+function draw(here, items) {
   if (here !== chat) return;
-  $("waiting").replaceChildren(...waiting);
-  const session = here.session ?? listed(here.ref); // the list has it before its first answer
-  $("title").textContent = session ? label(session) : "New chat";
-  document.title = `${$("title").textContent} · Talaria`;
+  waiting.value = items;
+  older.value = Boolean(here.older);
+  if (here.session) $("app").removeAttribute("data-missing");
   $("version").textContent = `Talaria ${status.version}`;
   $("stop").hidden = !here.watching;
   $("delete").hidden = !here.session && !here.isBusy;
   $("delete").disabled = !here.session;
+  $("rename").hidden = $("export").hidden = !here.session;
+  const model = here.model ?? status.model.default;
+  $("model").hidden = !here.name || !model || model.startsWith("local/");
+  $("model").textContent = model.slice(model.indexOf("/") + 1);
   $("delete").title = here.session ? "Delete this chat" : "This chat can be deleted after its first answer";
+  drawTitle();
   drawModel(status, here.model);
+  const problem = here.model ? "" : modelProblem(status);
+  $("no-model").hidden = !problem;
+  show($("no-model"), spoken(problem));
 }
 
-$("delete").onclick = () => {
-  const { session, name } = chat;
-  askToDelete(session, label(session), () => {
-    if (name) drafts.set(name, "");
-    titles.forget(session.id);
-    if (chat?.session === session) openNew("replaceState");
-    refresh();
-  });
+function drawTitle() {
+  if (!chat) return;
+  const session = chat.session && (listed(chat.session.id) ?? chat.session) || listed(chat.ref); // the list has it before its first answer
+  const title = session ? label(session) : "New chat";
+  $("title").textContent = title;
+  const count = needsCount(store.peek());
+  document.title = `${count ? `(${count}) ` : ""}${$("main").hidden ? "Inbox" : title} · Talaria`;
+}
+
+const actions = {
+  /** Lets the gateway answer the last message again. */
+  retry: () => send("/retry", []),
 };
+
+function Waiting() {
+  return waiting.value.map((item) => html`<${Said} key=${item.key} parts=${partsOf(item)} turn=${item.turn} note=${html`
+    ${!item.turn && html`<small class="late">waits for the gateway</small>`}
+    ${item.turn && !isSteer(item) && html`<small class="waits">waits for the answer before it <button type="button" class="plain" onClick=${() => withdraw(item)}>Withdraw</button></small>`}`} />`);
+}
+
+/** Questions about hosts that no running turn shows, such as those of background processes. */
+function OpenQuestions() {
+  const session = store.value && chat?.session?.id;
+  const { live } = transcript.state.value;
+  const isShown = (id) => live?.blocks.some((block) => block.key === `question ${id}`);
+  const due = store.value.questions.filter((item) => item.session_id === session && !isShown(item.id) && (item.kind === "host" || !live));
+  return due.map((item) => html`<${Question} key=${item.id} question=${item} />`);
+}
+
+const mayRetry = () => Boolean(chat?.name) && !chat.isBusy;
+render(html`<${() => html`<${Log} conversation=${transcript.state.value} actions=${waiting.value && mayRetry() ? actions : null} />`} />`, $("log"));
+render(html`<${() => html`<${LiveTurn} conversation=${transcript.state.value} />`} />`, $("live"));
+render(html`<${OpenQuestions} />`, $("asked"));
+render(html`<${Waiting} />`, $("waiting"));
+render(html`<${ChatList} />`, $("chats"));
+render(html`<${Badge} />`, $("inbox-badge"));
+render(html`<${Inspector} />`, $("inspector-place"));
+render(html`<${() => isInbox.value && html`<${Inbox} />`} />`, $("inbox-list"));
+render(html`<${() => older.value && html`<button type="button" class="plain" onClick=${readOlder}>Earlier messages</button>`} />`, $("earlier"));
+
+/** Reads earlier messages; what is in sight stays where it is. */
+async function readOlder() {
+  const scroll = $("scroll");
+  const [height, top] = [scroll.scrollHeight, scroll.scrollTop];
+  isPinned = false;
+  await chat.readOlder().catch(fail);
+  requestAnimationFrame(() => { scroll.scrollTop = top + scroll.scrollHeight - height; });
+}
+
+/** The list shows that the open chat has entries that were not told as a turn, such as the result of a job. */
+effect(() => {
+  const { sessions } = store.value;
+  if (chat && !chat.isBusy && sessions.some((session) => chat.isBehind(session))) chat.catchUp().catch(fail);
+});
+
+const CLEAN = $("favicon").href;
+let marked = null;
+effect(() => {
+  const state = store.value;
+  const count = needsCount(state);
+  const isRunning = Object.keys(state.turns).length > 0;
+  drawTitle();
+  const mark = count ? "#d97706" : isRunning ? "#0f9d83" : "";
+  if (mark === marked) return;
+  marked = mark;
+  const dot = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="8" fill="#0b6b5d"/><path d="M8 24c8 0 13-4 16-15-4 3-8 4-13 4m-1 5c5 0 8-1 10.5-3" fill="none" stroke="#fff" stroke-width="2.4"/><circle cx="25" cy="7" r="7" fill="${mark}" stroke="#fff" stroke-width="2"/></svg>`;
+  $("favicon").href = mark ? `data:image/svg+xml,${encodeURIComponent(dot)}` : CLEAN;
+});
+
+// Dialogs are loaded when they are first opened.
+$("jobs-open").onclick = () => import("./jobs.js").then(({ showJobs }) => showJobs());
+$("memory-open").onclick = () => import("./memory.js").then(({ showMemory }) => showMemory());
+
+$("rename").onclick = async () => {
+  const { session } = chat;
+  const { askToRename } = await import("./dialogs.js");
+  askToRename(session, label(listed(session.id) ?? session));
+};
+
+$("model").onclick = async () => {
+  const here = chat;
+  const { pickModel } = await import("./picker.js");
+  pickModel(here.model ?? status.model.default, (name) => { if (chat === here) send(`/model ${name}`, []); });
+};
+
+$("export").onclick = () => {
+  const { session } = chat;
+  const saved = (name) => async () => {
+    $("exporting").close();
+    const exporting = await import("./exporting.js");
+    exporting[name](session, label(listed(session.id) ?? session)).catch(fail);
+  };
+  $("exporting-markdown").onclick = saved("saveMarkdown");
+  $("exporting-json").onclick = saved("saveJson");
+  $("exporting").showModal();
+};
+$("exporting-close").onclick = () => $("exporting").close();
+
+$("delete").onclick = async () => {
+  const here = chat;
+  const { session } = here;
+  const { askToDelete } = await import("./dialogs.js");
+  askToDelete(session, label(session), () => forget(here));
+};
+
+/** The chat was deleted, on this page or elsewhere. */
+function forget(here) {
+  if (here.name) drafts.set(here.name, "");
+  titles.forget(here.session.id);
+  if (chat === here) openNew("replaceState");
+  readLists().catch(fail);
+}
 
 $("offer-take").onclick = () => {
   $("text").focus();
   const { name, state } = status.built_in_model.larger;
   if (state === "ready" && status.model.default !== `local/${name}`) send(`/model local/${name}`, []);
   else if (state === "ready") openNew("pushState");
-  else fetchLarger(status).then(refresh, fail);
+  else fetchLarger(status).then(() => refresh(false), fail);
 };
 
 const grown = new ResizeObserver(() => { if (isPinned) $("scroll").scrollTop = $("scroll").scrollHeight; });
 ["log", "live", "asked", "waiting", "scroll"].forEach((id) => grown.observe($(id)));
-let seen = { top: 0, height: 0 };
+let before = { top: 0, height: 0 };
 /** A reader leaves the end by scrolling up. The conversation also moves when it grows or shrinks. */
 $("scroll").onscroll = () => {
   const { scrollTop: top, scrollHeight: height, clientHeight } = $("scroll");
   const left = height - top - clientHeight;
-  if (top > seen.top && left < 80) isPinned = true;
-  if (top < seen.top && left > 2 && height === seen.height) isPinned = false;
-  seen = { top, height };
+  if (top > before.top && left < 80) isPinned = true;
+  if (top < before.top && left > 2 && height === before.height) isPinned = false;
+  before = { top, height };
+  $("to-end").hidden = isPinned || left < 200;
 };
-$("more").onclick = () => { showMore(); refresh(); };
+$("to-end").onclick = () => { isPinned = true; $("scroll").scrollTop = $("scroll").scrollHeight; $("to-end").hidden = true; };
 connection.addEventListener("change", ({ detail }) => {
   const kept = "Messages are kept and sent when it is back.";
   const text = detail ? `${detail} ${kept}` : `The gateway does not answer. ${kept} (Is it running? \`talaria serve\`)`;
@@ -290,7 +474,6 @@ addEventListener("storage", ({ key }) => {
   }
   if (!chat || !outbox.is(key)) return;
   chat.readOutbox();
-  refresh();
 });
 addEventListener("hashchange", () => {
   const code = takeCode();

@@ -1,14 +1,17 @@
 /* The open chat: reading its log, sending messages, and following its turns one after the other. */
 
 import { ApiError, call, follow } from "./api.js";
-import { make, spoken } from "./elements.js";
+import { partsOf } from "./conversation.js";
 import { outbox, randomHex, seen, titles } from "./storage.js";
-import { answer, quiet, said, trouble } from "./transcript.js";
+import { quiet, trouble } from "./transcript.js";
 
-const MAX_LOOKUPS = 20; // turns without an answer whose state is looked up
+const PAGE = 100; // entries that are read when a chat is opened
+const LARGE_PAGE = 500;
+const END = Number.MAX_SAFE_INTEGER; // before which every entry is
+const FINAL = ["done", "failed", "cancelled"];
 
 /** The chat on the page, until `leave`. `ref` is its name, or the id of a session that is not current.
- * `page` has: transcript, draw(chat, waiting), announce(text), refresh(), fail(error). */
+ * `page` has: transcript, draw(chat, waiting), announce(text), began(turn), fail(error). */
 export class Chat {
   session = null;
   #answered = ""; // the model of the last answer, unless the session was given another since
@@ -16,6 +19,9 @@ export class Chat {
   #left = new AbortController();
   #syncing = Promise.resolve();
   #seq = 0;
+  #ended = new Set(); // turns whose end this page has shown
+  #hasMissed = false; // turns of others, while a message of ours was on its way
+  older = null; // the number before which there are entries that were not read
   #words = new Map(); // the last text of the model, by turn
   #queue; // our messages and running turns from the log, in order, until their turns have ended
 
@@ -41,17 +47,49 @@ export class Chat {
 
   /** Shows new entries of the log, explains turns without an answer, and follows turns that still run. */
   async catchUp() {
+    this.#hasMissed = false;
     const open = await this.#sync();
-    for (const id of open.slice(-MAX_LOOKUPS)) {
-      if (!this.page.transcript.has(id)) continue; // it was hidden by /undo
-      const turn = await this.#get(`/api/turns/${id}`);
-      if (this.#queue.some((item) => item.turn === id)) continue;
-      if (turn?.state === "failed") this.page.transcript.remark(id, trouble(turn.error));
-      else if (turn?.state === "cancelled") this.page.transcript.remark(id, quiet("Stopped."));
-      else if (turn && turn.state !== "done") this.#queue.unshift({ turn: id });
+    for (const turn of open) {
+      if (!this.page.transcript.has(turn.id)) continue; // it was hidden by /undo
+      if (this.#queue.some((item) => item.turn === turn.id)) continue;
+      if (turn.state === "failed") this.page.transcript.remark(turn.id, trouble(turn.error));
+      else if (turn.state === "cancelled") this.page.transcript.remark(turn.id, quiet("Stopped."));
+      else if (turn.state !== "done") this.#queue.unshift({ turn: turn.id });
     }
     this.draw();
     this.#followQueue().catch(this.page.fail);
+  }
+
+  /** A turn of this chat has a new state, of which this page may not know. */
+  async hear(turn) {
+    const isKnown = () => this.#ended.has(turn.id) || this.#queue.some((item) => item.turn === turn.id);
+    if (isKnown()) return;
+    if (FINAL.includes(turn.state) || this.#queue.some((item) => item.key && !item.turn)) { // or it may be our own
+      this.#hasMissed = true;
+      if (!this.isBusy) await this.catchUp();
+      return;
+    }
+    if (!this.isBusy) await this.#sync();
+    if (isKnown()) return;
+    this.#queue.push({ turn: turn.id });
+    this.draw();
+    this.#followQueue().catch(this.page.fail);
+  }
+
+  /** Reads the page of the log before those that are shown; `seq` is an entry that has to be shown. */
+  async readOlder(seq = END) {
+    do {
+      const page = await this.#get(`/api/sessions/${this.session.id}/entries?limit=${LARGE_PAGE}&turns=1&before=${this.older}`);
+      this.#left.signal.throwIfAborted();
+      this.older = page?.next ? Number(page.next) : null;
+      if (!page) return;
+      this.page.transcript.add(page, true);
+      for (const turn of unanswered(page)) {
+        if (turn.state === "failed") this.page.transcript.remark(turn.id, trouble(turn.error));
+        else if (turn.state === "cancelled") this.page.transcript.remark(turn.id, quiet("Stopped."));
+      }
+    } while (this.older && this.older > seq);
+    this.draw();
   }
 
   /** Whether `session`, a row of the list, is this chat's and has entries that are not shown here. */
@@ -91,23 +129,24 @@ export class Chat {
 
   async #readLog(ofWatched) {
     const session = await this.#get(`/api/sessions/${this.ref}`);
-    const open = new Map();
     if (!session) return [];
     if (this.session && session.id !== this.session.id) { // a command switched the chat to another session
       this.page.transcript.clear();
       this.#seq = 0;
     }
     this.session = session;
-    let after;
+    const read = { entries: [], turns: [] };
+    let after = this.#seq ? `limit=${LARGE_PAGE}&after=${this.#seq}` : `limit=${PAGE}&before=${END}`;
     do {
-      after = this.#seq ? `&after=${this.#seq}` : "";
-      const page = await this.#get(`/api/sessions/${session.id}/entries?limit=500${after}`);
+      const isFirst = !this.#seq;
+      const page = await this.#get(`/api/sessions/${session.id}/entries?turns=1&${after}`);
       this.#left.signal.throwIfAborted();
       if (!page) return []; // the session was pruned meanwhile
       const held = ofWatched ? -1 : page.entries.findIndex((entry) => entry.turn_id === this.watching?.turn);
       const entries = held < 0 ? page.entries : page.entries.slice(0, held);
-      this.page.transcript.add(entries, page.files);
-      titles.learn(session.id, entries);
+      if (isFirst) this.older = page.next ? Number(page.next) : null;
+      this.page.transcript.add({ ...page, entries });
+      if (!this.older) titles.learn(session.id, entries);
       for (const { seq, turn_id: turn, body } of entries) {
         this.#seq = seq;
         if (body.type === "assistant") {
@@ -115,13 +154,14 @@ export class Chat {
           this.#words.set(turn, body.text);
         }
         if (body.type === "spec") this.#answered = "";
-        if (["user", "assistant", "tool_results"].includes(body.type)) open.set(turn, !isAnswer(body));
       }
-      after = held < 0 && page.next;
+      read.entries.push(...entries);
+      read.turns.push(...(page.turns ?? []));
+      after = held < 0 && !isFirst && page.next && `limit=${LARGE_PAGE}&after=${page.next}`;
     } while (after);
     seen.mark(session.id, this.#seq);
     this.draw();
-    return [...open].filter(([turn, isOpen]) => turn && isOpen).map(([turn]) => turn);
+    return unanswered(read);
   }
 
   // -- sending
@@ -139,6 +179,7 @@ export class Chat {
   sent(item) {
     const ours = this.#queue.find((other) => other.key === item.key);
     if (ours) ours.turn = item.turn;
+    this.draw();
     this.#followQueue().catch(this.page.fail);
   }
 
@@ -146,6 +187,14 @@ export class Chat {
   refused(item, error) {
     this.#queue = this.#queue.filter((other) => other.key !== item.key);
     this.page.transcript.remark(null, trouble(error));
+    this.draw();
+  }
+
+  /** The person has taken the message back before its turn began. */
+  withdrawn(item) {
+    this.#queue = this.#queue.filter((other) => other.key !== item.key);
+    this.#ended.add(item.turn);
+    outbox.drop(item);
     this.draw();
   }
 
@@ -168,20 +217,21 @@ export class Chat {
           this.#left.signal.throwIfAborted();
           this.page.transcript.endLive();
         }
+        this.#ended.add(item.turn);
         this.#queue = this.#queue.filter((other) => other !== item);
         if (item.key) outbox.drop(item);
         item.files?.forEach((file) => URL.revokeObjectURL(file.url));
-        this.page.refresh();
       }
     } finally {
       this.watching = null;
       if (!this.#left.signal.aborted) this.draw();
+      if (this.#hasMissed && !this.isBusy && !this.#left.signal.aborted) this.catchUp().catch(this.page.fail);
     }
   }
 
   async #watch(item) {
     const { transcript } = this.page;
-    const begin = () => transcript.beginLive(transcript.has(item.turn) ? null : bubble(item));
+    const begin = () => transcript.beginLive(item.turn, item.key && !transcript.has(item.turn) ? item : null, this.page.began(item.turn));
     let last = null;
     const take = async (event) => {
       if (["done", "failed", "cancelled"].includes(event.type)) last = event;
@@ -211,11 +261,11 @@ export class Chat {
     const { transcript } = this.page;
     const isLogged = transcript.has(item.turn);
     const words = this.#words.get(item.turn);
-    const asked = isLogged || !item.key ? [] : [bubble(item)];
+    const asked = isLogged || !item.key ? [] : [{ kind: "said", parts: partsOf(item) }];
     if (event.type === "failed") transcript.remark(item.turn, ...asked, trouble(event.error));
     else if (event.type === "cancelled") transcript.remark(item.turn, ...asked, quiet("Stopped."));
     else if (isSteer(item)) { /* the log has it in the turn that has read it */ }
-    else if (!isLogged && item.text?.startsWith("/")) transcript.remark(item.turn, ...asked, answer(spoken(event.reply)));
+    else if (!isLogged && item.text?.startsWith("/")) transcript.remark(item.turn, ...asked, { kind: "words", text: event.reply });
     else if (words !== undefined && event.reply.startsWith(words)) {
       const note = event.reply.slice(words.length).trim(); // for example: another model answered
       if (note) transcript.remark(item.turn, quiet(note));
@@ -227,36 +277,21 @@ export class Chat {
 
   /** Draws everything but the transcript. */
   draw() {
-    this.page.draw(this, this.#queue.filter((item) => item !== this.watching && item.key).map(waiting));
+    this.page.draw(this, this.#queue.filter((item) => item !== this.watching && item.key));
   }
+}
+
+/** The turns of a page whose answer is not on it. */
+function unanswered({ entries, turns = [] }) {
+  const open = new Map();
+  for (const { turn_id: turn, body } of entries) if (["user", "assistant", "tool_results"].includes(body.type)) open.set(turn, !isAnswer(body));
+  return [...new Map(turns.map((turn) => [turn.id, turn])).values()].filter(({ id }) => open.get(id));
 }
 
 function isAnswer(body) {
   return body.type === "assistant" && !body.tool_calls.length && !body.interrupted;
 }
 
-function isSteer(item) {
+export function isSteer(item) {
   return /^\/steer\s+\S/i.test(item.text ?? "");
-}
-
-function waiting(item) {
-  const node = bubble(item);
-  if (item.turn && !isSteer(item)) node.querySelector(".bubble").append(note("waits", "waits for the answer before it"));
-  return node;
-}
-
-function note(className, textContent) {
-  return make("small", { className, textContent });
-}
-
-function bubble(item) {
-  if (!item.key) return null;
-  const parts = item.text ? [{ type: "text", text: item.text }] : [];
-  for (const { name, size, url } of item.files) { // as they will be in the log
-    parts.push({ type: "file", name, size });
-    if (url) parts.push({ type: "image", url });
-  }
-  const node = said(parts, item.turn);
-  if (!item.turn) node.querySelector(".bubble").append(note("late", "waits for the gateway"));
-  return node;
 }

@@ -12,12 +12,14 @@ const UPLOAD_MS = 600_000;
 export class Composer {
   #chat = null; // the name of the open chat, or null if it can only be read
   #attached = new Map(); // files by chat
+  #sent = ""; // the last message
 
   constructor(send, fail) {
     this.send = send;
     this.fail = fail;
     $("text").oninput = () => this.#changed();
     $("text").onkeydown = (event) => {
+      if (event.key === "ArrowUp" && !$("text").value && !event.shiftKey) this.#recall(event);
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       $("composer").requestSubmit();
@@ -60,10 +62,18 @@ export class Composer {
     if (this.#chat) drafts.set(this.#chat, $("text").value);
   }
 
+  /** Puts the last message that was sent from this field back into it. */
+  #recall(event) {
+    if (!this.#sent) return;
+    event.preventDefault();
+    this.#fill(this.#sent);
+  }
+
   #submit() {
     const [text, files] = [$("text").value, this.#of(this.#chat)];
     if (!(text.trim() || files.length)) return;
     this.#attached.delete(this.#chat);
+    this.#sent = text;
     this.#fill("");
     this.send(text, files);
   }
@@ -82,7 +92,8 @@ export class Composer {
     app.ondragover = (event) => {
       if (!event.dataTransfer.types.includes("Files")) return;
       event.preventDefault();
-      app.dataset.drop = "";
+      if (this.#chat) app.dataset.drop = "";
+      else event.dataTransfer.dropEffect = "none"; // nothing can be sent to this chat
     };
     app.ondragleave = (event) => { if (!app.contains(event.relatedTarget)) delete app.dataset.drop; };
     app.ondrop = (event) => {

@@ -1,15 +1,17 @@
 /* Jobs in a dialog: when each runs next, what its last runs cost and took, and a new one in plain words. */
 
 import { call } from "./api.js";
-import { label, listed } from "./chats.js";
+import { label, listed, store } from "./chats.js";
 import { $, make } from "./elements.js";
-import { trouble } from "./transcript.js";
+import { effect } from "./preact.js";
+import { showProblem } from "./blocks.js";
 
 const STRIP = { runs: 40, width: 8, height: 28 };
 const FINISHED = 20; // finished jobs that are shown
 let proposed = null; // what the gateway would save: the text, and when it was shown
 
-async function showJobs() {
+/** Shows all jobs, and lets the person create one. */
+export async function showJobs() {
   $("jobs").showModal();
   propose(null);
   await attempt(read);
@@ -17,11 +19,11 @@ async function showJobs() {
 
 /** Runs an action and shows why it failed, if it did. */
 async function attempt(action) {
-  $("jobs-error").replaceChildren();
+  showProblem($("jobs-error"), null);
   try {
     await action();
   } catch (error) {
-    $("jobs-error").replaceChildren(trouble(error));
+    showProblem($("jobs-error"), error);
   }
 }
 
@@ -47,15 +49,27 @@ function card(job, runs) {
   const buttons = [
     act("Run now", () => call("POST", `/api/jobs/${job.id}/run`)),
     ...(job.state === "done" ? [] : [job.state === "paused" ? act("Resume", change("active")) : act("Pause", change("paused"))]),
-    act("Remove", () => call("DELETE", `/api/jobs/${job.id}`)),
+    remover(job, act),
   ];
   return make("section", { className: "job" },
     make("h3", {}, job.name),
     make("p", {}, `${job.schedule} (${job.timezone})`),
     make("p", { className: "quiet" }, next, job.reason ? ` (${job.reason})` : ""),
-    make("p", { className: "quiet" }, known(`Results go to: ${job.results_to}`)),
+    make("p", { className: "quiet" }, spokenLine(`Results go to: ${job.results_to}`)),
     ...(runs.length ? [strip(runs), make("p", { className: "quiet" }, last(runs[0]))] : []),
     make("div", { className: "row" }, ...buttons));
+}
+
+/** Asks once more: the history of the job goes with it. */
+function remover(job, act) {
+  const ask = make("button", { type: "button", textContent: "Remove" });
+  ask.onclick = () => {
+    const sure = act("Remove it with its history", () => call("DELETE", `/api/jobs/${job.id}`));
+    sure.className = "danger";
+    ask.replaceWith(sure, make("button", { type: "button", textContent: "Keep it", onclick: () => attempt(read) }));
+    sure.focus();
+  };
+  return ask;
 }
 
 function last(run) {
@@ -98,7 +112,7 @@ function openChat() {
 }
 
 /** Names the chat that gets the results as the page does. Other lines stay as they are. */
-function known(line) {
+function spokenLine(line) {
   return line.replace(/^(Results go to: )the chat ([\w.-]+)( \(.*\))?$/, (_, head, name) => {
     if (name === openChat()) return `${head}this chat`;
     return `${head}the chat “${listed(name) ? label(listed(name)) : name}”`;
@@ -108,7 +122,7 @@ function known(line) {
 /** Shows what would be saved, or nothing. */
 function propose(shown) {
   proposed = shown;
-  $("jobs-proposal").replaceChildren(...(shown ? shown.lines.map((line) => make("p", {}, known(line))) : []));
+  $("jobs-proposal").replaceChildren(...(shown ? shown.lines.map((line) => make("p", {}, spokenLine(line))) : []));
   $("jobs-save").hidden = $("jobs-kind").hidden = !shown;
   if (shown) $("jobs-remind").checked = shown.reminder;
 }
@@ -135,5 +149,12 @@ $("jobs-save").onclick = () => attempt(async () => {
   $("jobs-text").value = "";
   await read();
 });
-$("jobs-open").onclick = showJobs;
+/** Runs that begin and end, and jobs that others change, are shown as they happen. */
+let known = 0;
+effect(() => {
+  const { jobsAt } = store.value;
+  if (jobsAt === known) return;
+  known = jobsAt;
+  if ($("jobs").open) attempt(read);
+});
 $("jobs-close").onclick = () => $("jobs").close();

@@ -16,8 +16,12 @@ const MAX_DEPTH = 6; // of nested marks; bounds the cost of hostile text
 export function show(node, text) {
   const blocks = split(text.split("\n"));
   const old = [...node.children];
-  blocks.forEach(({ source, build }, index) => {
+  blocks.forEach(({ source, build, grow }, index) => {
     if (old[index]?.source === source) return;
+    if (old[index] && source.startsWith(old[index].source) && grow?.(old[index])) {
+      old[index].source = source;
+      return;
+    }
     const fresh = Object.assign(build(), { source });
     if (old[index]) old[index].replaceWith(fresh);
     else node.append(fresh);
@@ -29,8 +33,8 @@ function split(lines, depth = 0) {
   const blocks = [];
   for (let at = 0; at < lines.length; ) {
     if (!lines[at].trim()) { at += 1; continue; }
-    const [end, build] = block(lines, at, depth);
-    blocks.push({ source: lines.slice(at, end).join("\n"), build });
+    const [end, build, grow] = block(lines, at, depth);
+    blocks.push({ source: lines.slice(at, end).join("\n"), build, grow });
     at = end;
   }
   return blocks;
@@ -47,7 +51,8 @@ function block(lines, at, depth) {
   const fence = FENCE.exec(first);
   if (fence) {
     const close = run((row) => !(row.trimStart().startsWith(fence[1]) && !row.trim().replaceAll(fence[1][0], "")));
-    return [Math.min(close + 1, lines.length), () => code(lines.slice(at + 1, close).join("\n"), fence[2])];
+    const inner = lines.slice(at + 1, close);
+    return [Math.min(close + 1, lines.length), () => code(inner, fence[2]), (node) => extend(node, inner, fence[2])];
   }
   const heading = HEADING.exec(first);
   if (heading) return [at + 1, () => inline(make(`h${Math.min(heading[1].length + 1, 6)}`), unclosed(heading[2]))];
@@ -121,14 +126,38 @@ function table([head, , ...rows]) {
   return make("div", { className: "wide" }, make("table", {}, make("thead", {}, line(head, "th")), body));
 }
 
-function code(text, language) {
-  const shown = make("code", { textContent: text });
+const PIECE = 50; // lines of code in one element, so that a stream lays out the last of them only
+
+function code(lines, language) {
+  const shown = make("code");
   const head = make("div", { className: "codehead" }, make("span", { textContent: language }), copier(shown));
-  return make("div", { className: "code" }, head, make("pre", { tabIndex: 0 }, shown));
+  const node = make("div", { className: "code", dir: "ltr" }, head, make("pre", { tabIndex: 0 }, shown));
+  extend(node, lines, language);
+  return node;
 }
 
-const OPENERS = /\\([!-/:-@[-`{-~])|`+|\*\*|__|~~|\*|_|!?\[|https?:\/\/[^\s<>"`]+|\n/g;
+/** Shows more lines in a block of code. Returns false if it is another block. The last line may have been cut. */
+function extend(node, lines, language) {
+  if (!node.classList.contains("code") || node.querySelector(".codehead span").textContent !== language) return false;
+  const shown = node.querySelector("code");
+  const pieces = [...shown.children];
+  pieces.splice(Math.max(1, Math.ceil(lines.length / PIECE))).forEach((piece) => piece.remove());
+  const first = Math.max(0, pieces.length - 1);
+  for (let at = first; at * PIECE < lines.length || at === 0; at += 1) {
+    const isLast = (at + 1) * PIECE >= lines.length;
+    const text = lines.slice(at * PIECE, (at + 1) * PIECE).join("\n") + (isLast ? "" : "\n");
+    const piece = pieces[at] ?? shown.appendChild(make("span"));
+    const known = piece.textContent;
+    if (!piece.firstChild) piece.textContent = text;
+    else if (text.startsWith(known)) piece.firstChild.appendData(text.slice(known.length));
+    else piece.textContent = text;
+  }
+  return true;
+}
+
+const OPENERS = /\$\$[^$\n]{1,400}\$\$|\\\((?:[^\\\n]|\\(?!\))){1,400}\\\)|\\\[(?:[^\\]|\\(?!\])){1,400}\\\]|\$(?=[^\s$])[^$\n]{0,300}[\\^_{][^$\n]{0,300}[^\s$\\]\$(?!\d)|\\([!-/:-@[-`{-~])|`+|\*\*|__|~~|\*|_|!?\[|https?:\/\/[^\s<>"`]+|\n/g;
 const LINK = /^((?:[^[\]]|\[[^[\]]*\])*)\]\(\s?<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s"[^"]*")?\s?\)/;
+const MATH = /^(?:\$.|\\[([]..)/s; // shown as it was written, with its backslashes
 const ELEMENTS = { "**": "strong", "__": "strong", "~~": "del", "*": "em", "_": "em" };
 
 /** Appends `text` to `node`, with marks as elements. */
@@ -149,6 +178,7 @@ function inline(node, text, depth = 0) {
 function span(text, found, depth) {
   const [mark, escaped] = found;
   const start = found.index + mark.length;
+  if (MATH.test(mark)) return { node: make("span", { className: "math", textContent: mark }), end: start };
   if (escaped) return { node: document.createTextNode(escaped), end: start };
   if (mark === "\n") return { node: make("br"), end: start };
   const rest = text.slice(start);

@@ -2,23 +2,25 @@
 
 import { call } from "./api.js";
 import { $, make } from "./elements.js";
-import { trouble } from "./transcript.js";
+import { showProblem } from "./blocks.js";
 
 const MEANING = {
   "MEMORY.md": "what new conversations should know",
   "USER.md": "about you",
 };
+let isWarned = false; // that text is not saved
 let shown = []; // the pages as they were read, each with the field that edits it
 
 /** Shows what is remembered. New conversations begin with it; open ones are told of a change. */
-async function showMemory() {
-  $("memory-error").replaceChildren();
+export async function showMemory() {
+  showProblem($("memory-error"), null);
+  isWarned = false;
   $("memory").showModal();
   try {
     draw(await call("GET", "/api/memory"));
   } catch (error) {
     $("memory-pages").replaceChildren();
-    $("memory-error").replaceChildren(trouble(error));
+    showProblem($("memory-error"), error);
   }
 }
 
@@ -38,7 +40,7 @@ function fieldOf(page) {
 /** Writes the pages that were changed. One that somebody else changed meanwhile is refused, and its text stays in the field. */
 async function save() {
   $("memory-save").disabled = true;
-  $("memory-error").replaceChildren();
+  showProblem($("memory-error"), null);
   try {
     for (const each of shown) {
       if (each.page.trouble || each.field.value === each.page.text) continue;
@@ -48,12 +50,24 @@ async function save() {
     }
     $("memory").close();
   } catch (error) {
-    $("memory-error").replaceChildren(trouble(error));
+    showProblem($("memory-error"), error);
   } finally {
     $("memory-save").disabled = false;
   }
 }
 
-$("memory-open").onclick = showMemory;
 $("memory-save").onclick = save;
-$("memory-close").onclick = () => $("memory").close();
+$("memory-close").onclick = leave;
+$("memory").oncancel = (event) => { event.preventDefault(); leave(); }; // Escape
+
+/** Closes the dialog. Text that is not saved is kept until it is closed a second time. */
+function leave() {
+  const isChanged = shown.some(({ page, field }) => field.value !== page.text);
+  if (isChanged && !isWarned) {
+    isWarned = true;
+    showProblem($("memory-error"), { message: "Your changes are not saved.", hint: "Save them, or close again to drop them." });
+    return;
+  }
+  isWarned = false;
+  $("memory").close();
+}

@@ -2,7 +2,15 @@
 
 import { call } from "./api.js";
 import { $ } from "./elements.js";
-import { megabytes, wait } from "./transcript.js";
+import { megabytes, wait } from "./units.js";
+
+/** What keeps the default model from answering, in Markdown; empty if nothing is known to. */
+export function modelProblem({ model }) {
+  if (!model.default) return "No model is set up, so nothing can answer. Run `talaria setup` on the gateway's machine.";
+  const [provider] = model.default.split("/", 1);
+  const key = model.missing_keys[provider];
+  return key ? `${model.default} cannot answer: its key is missing. Set \`${key}\`, or run \`talaria setup\`.` : "";
+}
 
 let before; // the state of the larger model when it was drawn last
 

@@ -1,7 +1,7 @@
 /* Questions of a turn: a card with all that is asked, and the buttons that decide. */
 
 import { call } from "./api.js";
-import { make } from "./elements.js";
+import { html, useState } from "./preact.js";
 
 const TITLES = {
   approval: "May this run?",
@@ -9,80 +9,74 @@ const TITLES = {
   answer: "An answer is needed",
 };
 const SPANS = { once: "Approved, once.", session: "Approved for this session.", always: "Approved for always." };
+export const decisions = new EventTarget(); // "decided" when a decision was made on this page
 
-let open = new Map(); // the cards of `drawOpen`, by the id of the question
-
-/** Shows in `box` the questions about hosts that are open in a session and that no running turn shows, such as those
- * of background processes. No event tells their decisions. */
-export async function drawOpen(box, session, isShown) {
-  const { items } = await call("GET", "/api/approvals?limit=500");
-  const isDue = (item) => item.kind === "host" && item.session_id === session() && !isShown(item.id);
-  const cards = items.filter(isDue).map((item) => [item.id, open.get(item.id) ?? openCard(item)]);
-  open = new Map(cards);
-  box.replaceChildren(...open.values());
-}
-
-function openCard({ id, ...more }) {
-  const node = question({ ...more, question_id: id }, (body) => {
-    decided(node, { decision: body.decision, span: body.for });
-  });
-  return node;
-}
-
-/** A card for the event `approval`. Every character of the text is shown; none of it is taken for markup. `after` is
- * called with a decision that was made on the card. */
-export function question(event, after = () => {}) {
-  const isAnswer = event.kind === "answer";
-  const text = make(isAnswer ? "p" : "pre", { className: "asked", textContent: event.text });
-  if (!isAnswer) text.tabIndex = 0; // it may scroll
-  const note = make("p", { className: "decided", hidden: true });
-  note.setAttribute("role", "status");
-  const title = make("strong", { textContent: TITLES[event.kind] ?? TITLES.approval });
-  const node = make("section", { className: "question" }, title, text, choices(event, note, after), note);
-  node.ariaLabel = title.textContent;
-  return node;
-}
-
-/** Shows the decision in the card and takes the buttons away. */
-export function decided(node, { decision, span }) {
-  const isAnswer = node.querySelector("p.asked") !== null;
-  const words = decision === "approve" ? SPANS[span] ?? SPANS.once : "Denied.";
-  node.querySelector(".choices")?.remove();
-  tell(node.querySelector(".decided"), isAnswer ? `Answered: ${decision}` : words);
-}
-
-function choices(event, note, after) {
-  const decide = (body) => act(event.question_id, body, note, after);
-  const button = (textContent, body) => make("button", { type: "button", textContent, onclick: () => decide(body) });
-  const row = make("div", { className: "choices" });
-  if (event.kind === "answer") {
-    row.append(...(event.choices ?? []).map((choice) => button(choice, { answer: choice })));
-    if (!row.children.length) row.append("Your next message is the answer.");
-    return row;
+/** A card for a question. Every character of the text is shown; none of it is taken for markup. `decided` is
+ * { text, span, by, at }, once it is. */
+export function Question({ question, decided }) {
+  const [trouble, setTrouble] = useState("");
+  const [isBusy, setBusy] = useState(false);
+  const isAnswer = question.kind === "answer";
+  const title = TITLES[question.kind] ?? TITLES.approval;
+  if (decided && !isAnswer) {
+    return html`<details class="tool question" data-decided=""><summary><span class="brief">${title}</span> <${Decided} question=${question} decided=${decided} /></summary><pre>${question.text}</pre></details>`;
   }
-  row.append(
-    button("Approve once", { decision: "approve", for: "once" }),
-    button("Approve for the session", { decision: "approve", for: "session" }),
-    ...(event.kind === "host" ? [button("Approve always", { decision: "approve", for: "always" })] : []),
-    button("Deny", { decision: "deny" }),
-  );
-  return row;
+  const decide = async (body) => {
+    setBusy(true);
+    setTrouble("");
+    try {
+      await call("POST", `/api/approvals/${encodeURIComponent(question.id)}`, { body: JSON.stringify(body) });
+      decisions.dispatchEvent(new CustomEvent("decided", { detail: { question, body } }));
+    } catch (error) {
+      if (error.status === 401) throw error;
+      setTrouble([error.message, error.hint].filter(Boolean).join(" "));
+      setBusy(false);
+    }
+  };
+  return html`<section class="question" aria-label=${title} data-decided=${decided ? "" : undefined}>
+    <strong>${title}</strong>
+    ${isAnswer ? html`<p class="asked" dir="auto">${question.text}</p>` : html`<pre class="asked" tabindex="0" aria-label="What is asked">${question.text}</pre>`}
+    ${decided ? html`<${Decided} question=${question} decided=${decided} />` : html`<${Choices} question=${question} decide=${decide} isBusy=${isBusy} />`}
+    <p class="refusal" role="status" hidden=${!trouble}>${trouble}</p>
+  </section>`;
 }
 
-/** The gateway tells the decision with an event, so that every open page shows it; here only trouble is shown. */
-async function act(id, body, note, after) {
-  const buttons = [...note.parentNode.querySelectorAll("button")];
-  buttons.forEach((button) => { button.disabled = true; });
-  try {
-    await call("POST", `/api/approvals/${encodeURIComponent(id)}`, { body: JSON.stringify(body) });
-    after(body);
-  } catch (error) {
-    tell(note, [error.message, error.hint].filter(Boolean).join(" "));
-    buttons.forEach((button) => { button.disabled = false; });
+/** What was decided, by whom and when. */
+export function Decided({ question, decided }) {
+  const { text, span, at } = decided;
+  const by = personOf(decided.by);
+  const words = text === "approve" ? SPANS[span] ?? SPANS.once : "Denied.";
+  const when = at ? new Date(at * 1000).toLocaleTimeString([], { timeStyle: "short" }) : "";
+  return html`<span class="decided" role="status">${question.kind === "answer" ? `Answered: ${text}` : words}
+    ${(by || when) && html` <small>${[by, when].filter(Boolean).join(" · ")}</small>`}</span>`;
+}
+
+/** The gateway's owner, who is logged in here, has the sender of the API. */
+export function personOf(sender) {
+  return sender?.toLowerCase() === "api" ? "you" : sender;
+}
+
+/** Deny and Once come before what lasts longer; only one button is filled. */
+function Choices({ question, decide, isBusy }) {
+  const button = (label, body, kind = "") => html`<button type="button" class=${kind} disabled=${isBusy} onClick=${() => decide(body)}>${label}</button>`;
+  if (question.kind === "answer") {
+    const choices = question.choices ?? [];
+    return html`<div class="choices">${choices.map((choice) => button(choice, { answer: choice }))}
+      ${choices.length === 0 && html`<${Answer} decide=${decide} isBusy=${isBusy} />`}</div>`;
   }
+  return html`<div class="choices">
+    ${button("Deny", { decision: "deny" })}
+    ${button("Approve once", { decision: "approve", for: "once" }, "primary")}
+    ${button("Approve for the session", { decision: "approve", for: "session" }, "plain")}
+    ${question.kind === "host" && button("Approve always", { decision: "approve", for: "always" }, "plain")}
+  </div>`;
 }
 
-function tell(note, text) {
-  note.hidden = false;
-  note.textContent = text;
+function Answer({ decide, isBusy }) {
+  const [text, setText] = useState("");
+  const submit = (event) => { event.preventDefault(); if (text.trim()) decide({ answer: text.trim() }); };
+  return html`<form class="row" onSubmit=${submit}>
+    <input aria-label="Your answer" placeholder="Your answer" autocomplete="off" dir="auto" value=${text} onInput=${(event) => setText(event.target.value)} />
+    <button class="primary" disabled=${isBusy || !text.trim()}>Answer</button>
+  </form>`;
 }

@@ -37,7 +37,13 @@ export const login = {
   },
 };
 
+export const preferences = {
+  theme: () => read("theme", "auto"),
+  keepTheme: (theme) => write("theme", theme),
+};
+
 export const drafts = {
+  any: () => Object.keys(localStorage).some((key) => key.startsWith(`${PREFIX}draft.`)),
   of: (chat) => read(`draft.${chat}`, ""),
   set: (chat, text) => write(`draft.${chat}`, text),
 };
@@ -108,6 +114,16 @@ export const seen = {
     if (entries[id] === entry) return;
     const newest = Object.entries({ ...entries, [id]: entry }).slice(-MAX_SEEN);
     write("seen", { since, entries: Object.fromEntries(newest) });
+  },
+};
+
+let place = 0;
+
+/** The id of the last event of the gateway's feed that this page was told. */
+export const feedPlace = {
+  get: () => place,
+  set(id) {
+    place = Math.max(place, id);
   },
 };
 

@@ -1,0 +1,126 @@
+/* What the page knows about all chats, as data: the sessions, the turns that are not over, and what is open. Pure
+   functions; `feed.js` brings the changes and `chats.js` reads the lists. */
+
+/**
+ * @typedef {{ sessions: any[], more: boolean, turns: Record<string, any>, last: Record<string, any>, questions: any[],
+ *   replies: any[], jobs: any[], jobsAt: number, over: string[] }} Store
+ *   `last` has the last turn of each session that is known; `jobsAt` grows with each change of a job; `over` are the ids of
+ *   turns that ended and questions that were decided, which an answer that was under way may still have as open
+ */
+
+/** @type {Store} */
+export const NOTHING = { sessions: [], more: false, turns: {}, last: {}, questions: [], replies: [], jobs: [], jobsAt: 0, over: [] };
+const FINAL = ["done", "failed", "cancelled"];
+const MOST_OVER = 500;
+const DAY_MS = 86_400_000;
+
+/** @typedef {{ sessions: string[], inbox: boolean, lists: boolean }} Reads what has to be read after a change */
+
+/** Applies a change that the gateway told. Returns the new store and what to read.
+ * @returns {[Store, Reads]} */
+export function applyChange(store, name, data) {
+  const reads = { sessions: [], inbox: false, lists: false };
+  if (data.state) return [withTurn(store, data, reads), reads];
+  switch (name) {
+    case "ready": case "reset": case "lagged":
+      return [store, { ...reads, lists: true }];
+    case "session.created": case "session.written":
+      return [store, { ...reads, sessions: [data.id] }];
+    case "session.ended": case "session.titled":
+      return [withSession(store, data.id, name === "session.titled" ? { title: data.title } : { ended_at: data.at }), reads];
+    case "session.deleted":
+      return [withoutSession(store, data.id), { ...reads, inbox: true }];
+    case "question.asked":
+      return [store, { ...reads, inbox: true }];
+    case "question.decided":
+      return [{ ...store, questions: store.questions.filter(({ id }) => id !== data.id), over: [...store.over, data.id].slice(-MOST_OVER) }, reads];
+    case "job.saved": case "job.removed":
+      return [{ ...store, jobsAt: store.jobsAt + 1 }, { ...reads, inbox: true }];
+    default:
+      return [store, reads];
+  }
+}
+
+function withTurn(store, turn, reads) {
+  const isOver = FINAL.includes(turn.state);
+  const known = store.turns[turn.id];
+  const turns = { ...store.turns };
+  if (isOver) delete turns[turn.id];
+  else turns[turn.id] = turn;
+  const questions = turn.state === "waiting" ? store.questions : store.questions.filter(({ turn_id: id, kind }) => id !== turn.id || kind === "host");
+  if (isOver || !store.sessions.some(({ id }) => id === turn.session_id)) reads.sessions = [turn.session_id];
+  if (isOver && turn.channel === "jobs") reads.lists = true; // its result is in another chat
+  if (turn.state === "waiting" || (isOver && turn.channel !== "http")) reads.inbox = true;
+  const isLater = !known && (store.last[turn.session_id]?.accepted_at ?? 0) > turn.accepted_at;
+  const last = isLater ? store.last : { ...store.last, [turn.session_id]: turn };
+  const over = isOver ? [...store.over, turn.id].slice(-MOST_OVER) : store.over;
+  const jobsAt = store.jobsAt + (turn.channel === "jobs" ? 1 : 0);
+  return { ...store, turns, questions, last, jobsAt, over };
+}
+
+/** Changes a session, or adds it. A session is listed by when it was used last. */
+export function withSession(store, id, more) {
+  const known = store.sessions.find((session) => session.id === id);
+  if (!known && !more.id) return store;
+  const rest = store.sessions.filter((session) => session.id !== id);
+  const sessions = [...rest, { ...known, ...more }].sort((one, other) => other.updated_at - one.updated_at);
+  return { ...store, sessions };
+}
+
+export function withoutSession(store, id) {
+  return { ...store, sessions: store.sessions.filter((session) => session.id !== id), questions: store.questions.filter(({ session_id: of }) => of !== id) };
+}
+
+export function withSessions(store, sessions, more) {
+  return { ...store, sessions, more };
+}
+
+/** Takes over the inbox as the gateway lists it. Its turns are all that are not over. */
+export function withInbox(store, { questions: asked, turns: unfinished, replies, jobs }) {
+  const turns = unfinished.filter(({ id }) => !store.over.includes(id));
+  const questions = asked.filter(({ id, turn_id: turn, kind }) => !store.over.includes(id) && (kind === "host" || !store.over.includes(turn)));
+  const open = Object.fromEntries(turns.map((turn) => [turn.id, { ...store.turns[turn.id], ...turn, channel: channelOf(turn.chat_key) }]));
+  const last = { ...store.last };
+  for (const turn of turns) if ((last[turn.session_id]?.accepted_at ?? 0) <= turn.accepted_at) last[turn.session_id] = open[turn.id];
+  return { ...store, questions, replies, jobs, turns: open, last };
+}
+
+/** Adds the last turns of sessions, newest first. */
+export function withRecent(store, turns) {
+  const last = { ...store.last };
+  for (const turn of turns) if ((last[turn.session_id]?.accepted_at ?? 0) < turn.accepted_at) last[turn.session_id] = turn;
+  return { ...store, last };
+}
+
+export function channelOf(key) {
+  return key.split(":")[2] ?? "";
+}
+
+/** What a session's row shows: it "needs" a person, is "running", its last turn "failed", or none of these. */
+export function markOf(store, session, isUnread) {
+  if (store.questions.some(({ session_id: id }) => id === session.id)) return "needs";
+  const turns = Object.values(store.turns).filter(({ session_id: id }) => id === session.id);
+  if (turns.some(({ state }) => state === "waiting")) return "needs";
+  if (turns.length) return "running";
+  return isUnread && store.last[session.id]?.state === "failed" ? "failed" : "";
+}
+
+/** Sessions in sections: those that need somebody, running ones, and the others by day.
+ * @returns {{ name: string, sessions: any[] }[]} */
+export function sectionsOf(store, unread, now) {
+  const midnight = new Date(now).setHours(0, 0, 0, 0);
+  const names = ["Needs you", "Running", "Today", "Yesterday", "Last 7 days", "Older"];
+  const sections = names.map((name) => ({ name, sessions: [] }));
+  for (const session of store.sessions) {
+    const mark = markOf(store, session, unread.has(session.id));
+    const at = session.updated_at * 1000;
+    const place = mark === "needs" ? 0 : mark === "running" ? 1 : at >= midnight ? 2 : at >= midnight - DAY_MS ? 3 : at >= midnight - 6 * DAY_MS ? 4 : 5;
+    sections[place].sessions.push(session);
+  }
+  return sections.filter(({ sessions }) => sessions.length);
+}
+
+/** How many things wait for a person. */
+export function needsCount(store) {
+  return store.questions.length + store.replies.filter(({ state }) => state === "failed").length;
+}
