@@ -86,6 +86,8 @@ class FakeOutlet:
             if isinstance(event, Delta):
                 text += event.text
                 if message_id is None:
+                    if not await view.is_next():
+                        continue
                     message_id = self._write(view.turn.inbound.address or "", text + CURSOR)
                     await view.shown(message_id)
                 else:

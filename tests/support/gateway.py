@@ -1,8 +1,8 @@
 """Ways to run a gateway in a test.
 
 `in_process` and `without_http` run it in the test's own process, `real_process` in another one, and `cluster`
-of `gateways` runs several on one database. `running_gateway` of `talaria.testing` brings its own model and
-folder. The fixture `serve` of tests/cli forks.
+of `gateways` runs several on one database. `running_gateway` brings its own model and folder. Processes are
+forks, which cost less than starting Python (`forks.py`). A `program` or a `source` starts Python.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 
+from support.forks import fork_gateway
 from support.ledger_rules import check_databases
 from talaria.access.credentials import Logins
 from talaria.app import open_gateway
@@ -37,12 +39,14 @@ from talaria.core.redaction import SecretRegistry
 from talaria.core.settings import Parts
 from talaria.gateway import Gateway
 from talaria.parts import PARTS
+from talaria.testing import gateway_process
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 
 _ANSWERED = re.compile(r'talaria_http_requests_total\{route="([^"]+)",status="(\d+)"\}')
 _NO_ROUTES = ("unknown", "refused", "other")
 _STATUSES: set[tuple[str, int]] = set()  # of all routes; they are the same for every gateway
+running_gateway = partial(gateway_process.running_gateway, launch=fork_gateway)
 TOKEN, TOKEN_ENV = "a-token-for-tests", "TALARIA_HTTP_TOKEN"
 
 
@@ -176,7 +180,8 @@ async def real_process(
         "PROVIDERS__SCRIPTED__BASE_URL": model.base_url,
         **(settings or {}),
     }
-    async with GatewayProcess(home, folder / f"{name}.log", given, **more) as gateway:
+    launch = None if more else fork_gateway
+    async with GatewayProcess(home, folder / f"{name}.log", given, launch=launch, **more) as gateway:
         if failpoints:
             await gateway.spawn(failpoints)
             assert await gateway.ready()

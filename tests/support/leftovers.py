@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,21 @@ _CANARY = "talaria-canary-"  # stays if a gateway is killed while it tries its s
 _FEW_TURNS, _MOST_TURNS = 5, 100  # of the loop, in which tasks that were cancelled end
 
 
+_stays: set[str] = set()
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """What starts in this block may stay when the test ends."""
+    before = find_things()
+    yield
+    _stays.update(find_things() - before)
+
+
 class Leftovers:
     """A pytest plugin. A test that breaks a database on purpose has the mark `broken_database`."""
 
     def __init__(self) -> None:
-        self._stays: set[str] = set()
         if sys.platform == "linux":
             SPAWNER.start()  # it ends with this process, whichever test needs it first
 
@@ -38,10 +48,8 @@ class Leftovers:
         """What fixtures of modules and sessions start stays until they end."""
         if fixturedef.scope == "function":
             return (yield)
-        before = find_things()
-        result = yield
-        self._stays |= find_things() - before
-        return result
+        with staying():
+            return (yield)
 
     @pytest.fixture(autouse=True)
     def nothing_is_left(self, request: pytest.FixtureRequest) -> Iterator[None]:
@@ -61,7 +69,7 @@ class Leftovers:
     def _new_things(self, before: set[str]) -> set[str]:
         """Return what the test has left. Processes and threads that are ending get some time for it."""
         for _ in range(_ENDING):
-            left = find_things() - before - self._stays
+            left = find_things() - before - _stays
             if not left:
                 break
             time.sleep(0.02)

@@ -133,11 +133,14 @@ async def fuzz(count: int, seed: int = 0) -> Fuzzed:
     random, known, result = Random(seed), corpus(), Fuzzed()
     heard: list[Inbound] = []
     clock = SystemClock()
-    logger, handler = logging.getLogger("talaria.telegram"), _Errors(result.uncaught)
+    logger, handler = logging.getLogger("talaria"), _Errors(result.uncaught)
     logger.addHandler(handler)
 
     async def note(value: Inbound) -> None:
         heard.append(value)
+
+    async def amend(value: Inbound, edit_key: str) -> bool:
+        return False
 
     async def move_chat(old: ChatKey, new: ChatKey) -> bool:
         return True
@@ -147,7 +150,7 @@ async def fuzz(count: int, seed: int = 0) -> Fuzzed:
             async with BotApi("http://127.0.0.1:1", "1:token") as api:
                 authorizer = Authorizer(MemoryStore(clock).pairings, {"telegram": [ALLOWED]}, clock)
                 gateway: Any = SimpleNamespace(
-                    turns=SimpleNamespace(submit=note),
+                    turns=SimpleNamespace(submit=note, amend=amend),
                     store=SimpleNamespace(move_chat=move_chat),
                     chat_folder=lambda key: Path(folder) / "chat",
                     folders=ChatFolders(Path(folder)),

@@ -152,7 +152,7 @@ def pigeon(loft: Loft) -> Channel[PigeonSettings]:
 
 
 class PigeonTalk:
-    takes_nonce = False
+    drops_repeats = False
 
     def __init__(self, loft: Loft, clock: FakeClock) -> None:
         self._loft, self._clock = loft, clock

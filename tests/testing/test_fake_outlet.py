@@ -20,6 +20,7 @@ class FakeWall:
 
     def __init__(self, outlet: FakeOutlet) -> None:
         self.outlet = outlet
+        self.drops_repeats = outlet.takes_nonce
 
     def shown(self) -> list[str]:
         return self.outlet.texts(self.address)

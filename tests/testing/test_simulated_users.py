@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from talaria.channels.telegram.outlet import REPEATED
+from talaria.channels.live_message import REPEATED
 from talaria.testing.simulated_users import DeliveryReport, MessageKind, SimulatedMessage, check_chat
 from talaria.testing.telegram_platform import ShownMessage
 
@@ -51,6 +51,15 @@ def test_the_verdict(kinds: list[MessageKind], texts: list[str], report: Deliver
     found = check_chat(asked(*kinds), chat(*texts))
     assert found == report
     assert found.is_good == (not (report.lost or report.duplicated or report.out_of_order))
+
+
+def test_an_edit_answers_for_the_message_whose_text_it_replaced() -> None:
+    first, second, edit = asked(MessageKind.TEXT, MessageKind.TEXT, MessageKind.EDIT)
+    edit = SimulatedMessage(edit.name, edit.kind, first.name)
+    assert check_chat([first, second, edit], chat("m3", "m2")) == DeliveryReport(3, 3)
+    assert check_chat([first, second, edit], chat("m1", "m2", "m3")) == DeliveryReport(3, 3)
+    assert check_chat([first, second, edit], chat("m2", "m3")).out_of_order == ("m2 before m3",)
+    assert check_chat([first, second, edit], chat("m2")).lost == ("m1", "m3")
 
 
 def test_what_people_write_is_no_answer() -> None:

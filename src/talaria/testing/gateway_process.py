@@ -7,11 +7,11 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Protocol, Self
 
 import aiohttp
 
@@ -21,11 +21,27 @@ from talaria.testing.model_server import ModelServer
 _READY_SECONDS = 60.0
 
 
+class LaunchedProcess(Protocol):
+    """The part of `asyncio.subprocess.Process` that a `GatewayProcess` uses."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    @property
+    def stdout(self) -> asyncio.StreamReader | None: ...
+    async def wait(self) -> int: ...
+
+
+Launch = Callable[[Mapping[str, str], Path, IO[bytes]], Awaitable[LaunchedProcess]]
+
+
 class GatewayProcess:
     """`talaria serve` on one home, started as often as wanted. `log` collects the log of all runs.
 
     `settings` are environment variables without `TALARIA_`. `source` is another source tree to run, and
-    `program` the words that start Python. The process is killed at the end of the `async with` block.
+    `program` the words that start Python. `launch` starts the process in another way: it gets the
+    environment, the folder and the log. The process is killed at the end of the `async with` block.
     """
 
     def __init__(
@@ -36,6 +52,7 @@ class GatewayProcess:
         *,
         source: Path | None = None,
         program: Sequence[str] = (sys.executable,),
+        launch: Launch | None = None,
     ) -> None:
         self.home = home
         self.log = log
@@ -43,7 +60,8 @@ class GatewayProcess:
         self._settings = settings
         self._source = source
         self._program = program
-        self._process: asyncio.subprocess.Process | None = None
+        self._launch = launch or self._execute
+        self._process: LaunchedProcess | None = None
         self._session: aiohttp.ClientSession | None = None
         self._url = ""
 
@@ -84,13 +102,16 @@ class GatewayProcess:
         if self._source is not None:
             given["PYTHONPATH"] = str(self._source)
         with self.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *self._program, "-m", "talaria", "serve", env=inherited | given, cwd=self.home,
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
-                start_new_session=True,  # Ctrl-C is meant for the test run, not for the gateway
-            )  # fmt: skip
+            self._process = await self._launch(inherited | given, self.home, log)
         self.lives += 1
         self._url = ""
+
+    async def _execute(self, environ: Mapping[str, str], folder: Path, log: IO[bytes]) -> LaunchedProcess:
+        return await asyncio.create_subprocess_exec(
+            *self._program, "-m", "talaria", "serve", env=environ, cwd=folder,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
+            start_new_session=True,  # Ctrl-C is meant for the test run, not for the gateway
+        )  # fmt: skip
 
     async def ready(self) -> bool:
         """Wait until the gateway can be called. Returns False if it died."""
@@ -163,7 +184,11 @@ class GatewayProcess:
 
 @asynccontextmanager
 async def running_gateway(
-    settings: Mapping[str, str] | None = None, config: str = "", *, record: bool = False
+    settings: Mapping[str, str] | None = None,
+    config: str = "",
+    *,
+    record: bool = False,
+    launch: Launch | None = None,
 ) -> AsyncIterator[tuple[GatewayProcess, ModelServer]]:
     """Run a gateway with a scripted model and no chat platform. `config` is the text of its config.toml. With
     `record` the model keeps the requests."""
@@ -178,6 +203,6 @@ async def running_gateway(
                 "LOG__LEVEL": "error",
                 **(settings or {}),
             }
-            async with GatewayProcess(home, Path(folder) / "log", given) as gateway:
+            async with GatewayProcess(home, Path(folder) / "log", given, launch=launch) as gateway:
                 await gateway.start()
                 yield gateway, model

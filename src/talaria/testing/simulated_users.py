@@ -1,7 +1,8 @@
-"""Users who write to a gateway on the fake Bot API, and a report on the answers that they got.
+"""Users who write to a gateway on a fake chat platform, and a report on the answers that they got.
 
 The report is made from the outside: from the messages that users sent and those that their chats show. Every
-message has a name (m17), which its reply repeats. Telegram takes no nonce, so a reply whose first attempt may
+message has a name (m17), which its reply repeats. Telegram takes no nonce, and Discord
+forgets it after minutes, so a reply whose first attempt may
 have arrived is sent again with a mark that users can see.
 """
 
@@ -17,13 +18,17 @@ from enum import StrEnum
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import astuple
 
 from talaria.access.authorizer import ChatKind
-from talaria.channels.telegram.outlet import CURSOR, REPEATED
-from talaria.channels.telegram.parse import ChatTarget, chat_key
+from talaria.channels.incoming import chat_key
+from talaria.channels.live_message import CURSOR, REPEATED
+from talaria.core.ids import ChatKey
+from talaria.testing.discord_platform import DiscordMessageShown
+from talaria.testing.discord_server import DiscordServer
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 from talaria.testing.telegram_platform import Json, ShownMessage
@@ -49,8 +54,11 @@ class MessageKind(StrEnum):
 
 
 class SimulatedMessage(msgspec.Struct, frozen=True):
+    """An edit `replaces` the text of an earlier message, which has no reply of its own if it still waited."""
+
     name: str
     kind: MessageKind
+    replaces: str = ""
 
 
 class DeliveryReport(msgspec.Struct, frozen=True):
@@ -78,19 +86,153 @@ class DeliveryReport(msgspec.Struct, frozen=True):
         return not (self.lost or self.duplicated or self.out_of_order)
 
 
+class PlatformSide(Protocol):
+    """The calls that `SimulatedUsers` makes of a fake platform."""
+
+    def settings(self, people: Sequence[int]) -> dict[str, str]:
+        """Return the settings of a gateway's channel."""
+        ...
+
+    def chat(self, person: int) -> ChatKey: ...
+
+    def say(self, person: int, text: str) -> object:
+        """Write in private, and return the message for `edit`."""
+        ...
+
+    def edit(self, person: int, message: Any, text: str) -> None: ...
+
+    def press(self, person: int, text: str) -> None:
+        """Press a button that means this text."""
+        ...
+
+    def redeliver(self, random: Random) -> None:
+        """Deliver an event again that the gateway has confirmed."""
+        ...
+
+    def shown(self, person: int) -> list[ShownMessage]: ...
+
+    def position(self) -> object:
+        """Return the place of the last event among all events."""
+        ...
+
+    def is_confirmed(self, position: Any) -> bool | None:
+        """Return whether the gateway has confirmed the event at the position; None if the platform does not
+        know, because the gateway confirms nothing to it."""
+        ...
+
+
+class TelegramSide:
+    def __init__(self, server: TelegramServer) -> None:
+        self._server = server
+        self._updates: deque[Json] = deque(maxlen=50)
+
+    def settings(self, people: Sequence[int]) -> dict[str, str]:
+        return {
+            "CHANNELS__TELEGRAM__TOKEN": self._server.token,
+            "CHANNELS__TELEGRAM__API_URL": self._server.url,
+            "CHANNELS__TELEGRAM__ALLOWED": ",".join(map(str, people)),
+        }
+
+    def chat(self, person: int) -> ChatKey:
+        self._server.platform.private(self._server.person(person))
+        return chat_key("main", "telegram", ChatKind.PRIVATE, str(person))
+
+    def say(self, person: int, text: str) -> object:
+        return self._server.person(person).says(text)
+
+    def edit(self, person: int, message: Any, text: str) -> None:
+        self._server.person(person).edits(message, text)
+
+    def press(self, person: int, text: str) -> None:
+        button = ShownMessage(1, "choose", by_bot=True, buttons=((text, text),))
+        self._server.person(person).presses(button, text)
+
+    def redeliver(self, random: Random) -> None:
+        platform = self._server.platform
+        first = platform.queue[0]["update_id"] if platform.queue else self._updates[-1]["update_id"] + 1
+        if known := [update for update in self._updates if update["update_id"] < first]:
+            platform.repeated.append(random.choice(known))
+            self._server.notify()
+
+    def shown(self, person: int) -> list[ShownMessage]:
+        return list(self._server.platform.chats[person].messages.values())
+
+    def position(self) -> object:
+        self._updates.append(self._server.platform.queue[-1])
+        return self._updates[-1]["update_id"]
+
+    def is_confirmed(self, position: Any) -> bool | None:
+        waiting = self._server.platform.queue
+        return not waiting or position < waiting[0]["update_id"]
+
+
+class DiscordSide:
+    """Discord keeps the position in the gateway's own store, so no event is known to be confirmed."""
+
+    def __init__(self, server: DiscordServer) -> None:
+        self._server = server
+
+    def settings(self, people: Sequence[int]) -> dict[str, str]:
+        return {
+            "CHANNELS__DISCORD__TOKEN": self._server.token,
+            "CHANNELS__DISCORD__API_URL": self._server.url,
+            "CHANNELS__DISCORD__ALLOWED": ",".join(map(str, people)),
+        }
+
+    def chat(self, person: int) -> ChatKey:
+        self._server.platform.private(self._server.person(person))
+        return chat_key("main", "discord", ChatKind.PRIVATE, str(person))
+
+    def say(self, person: int, text: str) -> object:
+        return self._server.person(person).says(text)
+
+    def edit(self, person: int, message: Any, text: str) -> None:
+        self._server.person(person).edits(message, text)
+
+    def press(self, person: int, text: str) -> None:
+        sender = self._server.person(person)
+        channel = self._server.platform.private(sender)
+        channel.messages.setdefault("1", DiscordMessageShown("1", channel.id, sender.id, "choose"))
+        channel.messages["1"].buttons = ((text, text),)
+        sender.presses(channel.messages["1"], text)
+
+    def redeliver(self, random: Random) -> None:
+        session = self._server.session
+        if session is not None and session.socket is not None:
+            self._server.repeat(random.randint(1, 10))
+
+    def shown(self, person: int) -> list[ShownMessage]:
+        channel = self._server.platform.private(self._server.person(person))
+        found = channel.messages.values()
+        return [ShownMessage(int(each.id), each.text, by_bot=each.by_bot) for each in found]
+
+    def position(self) -> object:
+        return None
+
+    def is_confirmed(self, position: Any) -> bool | None:
+        return None
+
+
 class SimulatedUsers:
     """Users in private chats. `homes` are the homes of all gateways, where tools leave their effects."""
 
-    def __init__(self, server: TelegramServer, people: Sequence[int], *homes: Path) -> None:
-        self._server = server
+    def __init__(
+        self, server: TelegramServer | DiscordServer | PlatformSide, people: Sequence[int], *homes: Path
+    ) -> None:
+        self._side: PlatformSide
+        match server:
+            case TelegramServer():
+                self._side = TelegramSide(server)
+            case DiscordServer():
+                self._side = DiscordSide(server)
+            case _:
+                self._side = server
         self._homes = homes
         self._names = count(1)
-        self._updates: deque[Json] = deque(maxlen=50)
-        self._update_ids: dict[str, int] = {}
-        self._texts: dict[int, list[Json]] = {person: [] for person in people}
+        self._positions: dict[str, object] = {}
+        self._texts: dict[int, list[tuple[str, object]]] = {person: [] for person in people}  # with names
         self.sent: dict[int, list[SimulatedMessage]] = {person: [] for person in people}
         for person in people:
-            server.platform.private(server.person(person))
             for folder in self._folders(person):
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / _EFFECTS).write_text(_END)
@@ -102,9 +244,7 @@ class SimulatedUsers:
     def settings_with(self, model: ModelServer) -> dict[str, str]:
         """Return settings for a gateway that serves these users with this model and may be killed often."""
         return {
-            "CHANNELS__TELEGRAM__TOKEN": self._server.token,
-            "CHANNELS__TELEGRAM__API_URL": self._server.url,
-            "CHANNELS__TELEGRAM__ALLOWED": ",".join(map(str, self.people)),
+            **self._side.settings(self.people),
             "MODEL__PROVIDER": "scripted",
             "PROVIDERS__SCRIPTED__BASE_URL": model.base_url,
             "SHUTDOWN__RESTART_PAUSE": "1ms",
@@ -112,32 +252,31 @@ class SimulatedUsers:
         }
 
     def send(self, person: int, kind: MessageKind) -> SimulatedMessage:
-        message = SimulatedMessage(f"m{next(self._names)}", kind)
-        self._put(person, message)
+        message = self._put(person, f"m{next(self._names)}", kind)
         self.sent[person].append(message)
-        self._updates.append(self._server.platform.queue[-1])
-        self._update_ids[message.name] = self._updates[-1]["update_id"]
+        self._positions[message.name] = self._side.position()
         return message
 
     def redeliver(self, random: Random) -> None:
-        """Let the platform deliver an update again that the gateway has confirmed."""
-        platform = self._server.platform
-        first = platform.queue[0]["update_id"] if platform.queue else self._updates[-1]["update_id"] + 1
-        if known := [update for update in self._updates if update["update_id"] < first]:
-            platform.repeated.append(random.choice(known))
-            self._server.notify()
+        """Let the platform deliver an event again that the gateway has confirmed."""
+        self._side.redeliver(random)
 
     def is_accepted(self, message: SimulatedMessage) -> bool:
-        """Return whether the gateway has confirmed the message, and so has promised an answer."""
-        waiting = self._server.platform.queue
-        return not waiting or self._update_ids[message.name] < waiting[0]["update_id"]
+        """Return whether the gateway has confirmed the message, and so has promised an answer. Where it
+        confirms nothing to the platform, an answered message is accepted."""
+        confirmed = self._side.is_confirmed(self._positions[message.name])
+        if confirmed is not None:
+            return confirmed
+        return any(message.name in replies_by_name(self.shown(person)) for person in self.sent)
 
     @property
     def is_all_accepted(self) -> bool:
-        return not self._server.platform.queue
+        if all(self._side.is_confirmed(position) is not None for position in self._positions.values()):
+            return all(map(self._side.is_confirmed, self._positions.values()))
+        return not self.report().lost
 
     def shown(self, person: int) -> list[ShownMessage]:
-        return list(self._server.platform.chats[person].messages.values())
+        return self._side.shown(person)
 
     def report(self) -> DeliveryReport:
         reports = (check_chat(sent, self.shown(person)) for person, sent in self.sent.items())
@@ -172,33 +311,36 @@ class SimulatedUsers:
                 return left
             await asyncio.sleep(0.05)
 
-    def _put(self, person: int, message: SimulatedMessage) -> None:
-        sender, name = self._server.person(person), message.name
-        match message.kind:
+    def _put(self, person: int, name: str, kind: MessageKind) -> SimulatedMessage:
+        side = self._side
+        match kind:
             case MessageKind.TEXT:
-                self._texts[person].append(sender.says(name))
+                self._texts[person].append((name, side.say(person, name)))
             case MessageKind.TOOL:
                 call = {"path": _EFFECTS, "old": _END, "new": f"{name}\n{_END}"}
-                sender.says(f"[[call edit_file {msgspec.json.encode(call).decode()}]] [[reply did {name}]]")
+                call_text = f"[[call edit_file {msgspec.json.encode(call).decode()}]]"
+                side.say(person, f"{call_text} [[reply did {name}]]")
             case MessageKind.SLOW:
-                sender.says(
-                    f"[[chunks 12]][[chunk-delay 0.1]][[reply {name} took its time over a long answer]]"
-                )
+                took = f"[[reply {name} took its time over a long answer]]"
+                side.say(person, f"[[chunks 12]][[chunk-delay 0.1]]{took}")
             case MessageKind.COMMAND:
-                sender.says(f"/title {name}")
+                side.say(person, f"/title {name}")
             case MessageKind.STEER:
-                sender.says(f"/steer {name}")
+                side.say(person, f"/steer {name}")
             case MessageKind.STOP:
-                sender.says("/stop")
+                side.say(person, "/stop")
             case MessageKind.EDIT if self._texts[person]:
-                sender.edits(self._texts[person].pop(), name)
+                replaced, message = self._texts[person].pop()
+                side.edit(person, message, name)
+                return SimulatedMessage(name, kind, replaced)
             case MessageKind.EDIT:
-                self._texts[person].append(sender.says(name))
+                self._texts[person].append((name, side.say(person, name)))
             case MessageKind.BUTTON:
-                sender.presses(ShownMessage(1, "choose", by_bot=True, buttons=((name, name),)), name)
+                side.press(person, name)
+        return SimulatedMessage(name, kind)
 
     def _folders(self, person: int) -> list[Path]:
-        key = chat_key("main", ChatTarget(person), ChatKind.PRIVATE)
+        key = self._side.chat(person)
         return [chat_folder(home, key) for home in self._homes]
 
 
@@ -207,11 +349,16 @@ def check_chat(sent: Sequence[SimulatedMessage], shown: Sequence[ShownMessage]) 
     replies = replies_by_name(shown)
     given_up = _count_given_up(shown)
     named = [one for one in sent if one.kind is not MessageKind.STOP]
-    missing = [one.name for one in named if one.name not in replies]
+    edits = [one for one in named if one.replaces and one.replaces not in replies and one.name in replies]
+    amended = {one.replaces: one.name for one in edits}
+    missing = [one.name for one in named if one.name not in replies and one.name not in amended]
     excused = given_up + sum(one.kind in (MessageKind.STOP, MessageKind.STEER) for one in sent)
     unmarked = {name: [one for one in found if not _is_marked(one)] for name, found in replies.items()}
     first = {name: found[0].id for name, found in unmarked.items() if found}
-    in_lane = [one.name for one in named if one.kind is not MessageKind.STEER and one.name in first]
+    # An edit of a message that still waited is answered in that one's place.
+    placed = [amended.get(one.name, one.name) for one in named if one.name not in amended.values()]
+    steered = {one.name for one in named if one.kind is MessageKind.STEER}
+    in_lane = [name for name in placed if name in first and name not in steered]
     return DeliveryReport(
         sent=len(named),
         answered=len(named) - len(missing),

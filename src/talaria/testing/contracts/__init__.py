@@ -4,7 +4,7 @@ Our own tests use the same classes. They need pytest and pytest-asyncio, which t
 nothing else in the program imports this package.
 """
 
-from talaria.testing.contracts.channel_suite import ChannelSuite, Talk, open_channel
+from talaria.testing.contracts.channel_suite import ChannelSuite, ChatPlatformSuite, Talk, open_channel
 from talaria.testing.contracts.engine_suite import ContextEngineSuite
 from talaria.testing.contracts.memory_suite import MemorySuite
 from talaria.testing.contracts.outlet_suite import OutletSuite, SendTrouble, Wall
@@ -12,6 +12,7 @@ from talaria.testing.contracts.tool_suite import ToolSourceSuite, ToolSuite, cal
 
 __all__ = [
     "ChannelSuite",
+    "ChatPlatformSuite",
     "ContextEngineSuite",
     "MemorySuite",
     "OutletSuite",

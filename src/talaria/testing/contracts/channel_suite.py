@@ -85,7 +85,9 @@ class Talk(Protocol):
         ...
 
     @property
-    def takes_nonce(self) -> bool: ...
+    def drops_repeats(self) -> bool:
+        """Whether the platform drops a second message with the same nonce that comes at once."""
+        ...
 
     async def pass_time_until(self, seen: int) -> None:
         """Let time go by until so many finished messages are shown."""
@@ -179,7 +181,7 @@ class ChannelSuite:
         async with self.open(tmp_path, MemoryStore(clock), clock) as talk:
             talk.next_send(SendTrouble.SILENT)
             talk.say("hello")
-            await talk.pass_time_until(1 if talk.takes_nonce else 2)
+            await talk.pass_time_until(1 if talk.drops_repeats else 2)
             first, *more = talk.shown()
             assert first == "You said: hello"
             assert all(talk.is_marked(text) for text in more)
@@ -210,3 +212,66 @@ class ChannelSuite:
             while " ".join(talk.shown()).split() != words.split():
                 clock.advance(0.5)
                 await clock.settle()
+
+
+class GroupTalk(Talk, Protocol):
+    """A platform on which people edit messages and write in groups."""
+
+    @property
+    def person_id(self) -> str: ...
+
+    def edit_last(self, text: str) -> None:
+        """Edit the last message that the person has sent in private."""
+        ...
+
+    def say_in_group(self, text: str, *, is_addressed: bool = True) -> None: ...
+
+    def say_in_group_as_stranger(self, text: str) -> None: ...
+
+    def shown_in_group(self) -> list[str]: ...
+
+    async def pass_time_until_shown_in_group(self, seen: int) -> None: ...
+
+
+class ChatPlatformSuite:
+    """The contract of a platform with private chats and groups. Run it together with `ChannelSuite`."""
+
+    def open_platform(
+        self, folder: Path, store: Store, clock: FakeClock, unknown: str = "pair"
+    ) -> AbstractAsyncContextManager[GroupTalk]:
+        raise NotImplementedError
+
+    async def test_an_edit_of_a_message_that_waits_is_what_is_answered(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        async with self.open_platform(tmp_path, MemoryStore(clock), clock) as talk:
+            talk.say("[[chunks 6]][[chunk-delay 0.05]][[reply first]]")
+            talk.say("second")
+            talk.edit_last("corrected")
+            await talk.pass_time_until(2)
+            assert talk.shown() == ["first", "You said: corrected"]
+            talk.edit_last("again")
+            await talk.pass_time_until(3)
+            assert talk.shown()[2] == "You said: [This corrects an earlier message.]\nagain"
+
+    async def test_in_a_group_the_addressed_message_is_answered_and_its_speaker_named(
+        self, tmp_path: Path
+    ) -> None:
+        clock = FakeClock()
+        store = MemoryStore(clock)
+        async with self.open_platform(tmp_path, store, clock) as talk:
+            talk.say_in_group("nobody asked", is_addressed=False)
+            talk.say_in_group_as_stranger("let me in")
+            talk.say_in_group("hello")
+            await talk.pass_time_until_shown_in_group(1)
+            [shown] = talk.shown_in_group()
+            assert shown.startswith("You said: ") and shown.endswith(f"({talk.person_id}) says:\nhello")
+            assert sum((await store.stats()).turns.values()) == 1
+
+    async def test_an_unknown_sender_is_ignored_if_that_is_wanted(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        store = MemoryStore(clock)
+        async with self.open_platform(tmp_path, store, clock, "ignore") as talk:
+            talk.say_as_stranger("hello")
+            talk.say("and me?")
+            await talk.pass_time_until(1)
+            assert (await store.pairings.listing()).requests == ()

@@ -1,0 +1,1 @@
+"""Discord: a gateway connection that receives, and REST calls that send."""

@@ -1,0 +1,217 @@
+"""The bot's account: what `talaria doctor` says of it, and how `talaria connect discord` tries it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from talaria.access.authorizer import Authorized, Authorizer, Ingress
+from talaria.channels.descriptor import find_secret
+from talaria.channels.discord.api import (
+    Application,
+    DiscordApi,
+    DiscordRefused,
+    DiscordUser,
+    GuildMessage,
+    Interaction,
+)
+from talaria.channels.discord.gateway import NO_INTENT, DiscordGateway
+from talaria.channels.discord.outlet import DiscordOutlet
+from talaria.channels.discord.parse import (
+    DiscordMessage,
+    EventContext,
+    parse_interaction,
+    parse_message,
+)
+from talaria.channels.discord.part import DISCORD, DiscordSettings
+from talaria.channels.incoming import ButtonPress, IncomingMessage
+from talaria.channels.platform_api import PlatformError, PlatformRefused
+from talaria.core.clock import Clock, SystemClock
+from talaria.core.errors import ConfigError, TalariaError
+from talaria.core.problems import Problem, ok, problem
+from talaria.core.settings import Examination
+from talaria.core.tasks import running
+
+_ANSWER_SECONDS = 10.0
+_CONNECT = "talaria connect discord --wait 0"
+_PORTAL = "https://discord.com/developers/applications"
+# https://docs.discord.com/developers/resources/application#application-object-application-flags
+_HAS_MESSAGE_CONTENT = 1 << 18 | 1 << 19
+# View channels, send messages (also in threads), open threads, embed, attach, read history, add reactions.
+_PERMISSIONS = 1 << 10 | 1 << 11 | 1 << 38 | 1 << 35 | 1 << 14 | 1 << 15 | 1 << 16 | 1 << 6
+
+
+async def examine_bot(examination: Examination[DiscordSettings]) -> AsyncIterator[Problem]:
+    settings = examination.settings
+    if not settings.is_on:
+        return
+    running = str(((examination.status or {}).get("channels") or {}).get("discord", "")).rstrip(".")
+    try:
+        token = find_secret(settings, DISCORD, "token", examination.home, examination.environ)
+        async with asyncio.timeout(_ANSWER_SECONDS), DiscordApi(settings.api_url, token) as api:
+            bot = await api.call("GET", "/users/@me", DiscordUser)
+            application = await api.call("GET", "/applications/@me", Application)
+    except PlatformRefused as refusal:
+        is_token = refusal.is_about_token
+        text = "Discord does not accept the token." if is_token else refusal.user_text
+        yield problem("discord", text, "", _CONNECT if is_token else "")
+    except PlatformError as error:
+        yield problem("discord", error.user_text, "Check the network and api_url.")
+    except TimeoutError:
+        yield problem("discord", f"{settings.api_url} does not answer.", "Check the network.")
+    except TalariaError as error:
+        # The running gateway may have a variable that this shell does not have.
+        if running.startswith(("ready", "elsewhere")):
+            yield ok("discord", f"The gateway's channel is {running}.")
+        else:
+            yield error.problem("discord", _CONNECT)
+    else:
+        yield ok("discord", f"@{bot.name} answers.")
+        if not application.flags & _HAS_MESSAGE_CONTENT:
+            yield problem(
+                "discord", f"The bot cannot read messages: {NO_INTENT}.", "Turn it on, then restart."
+            )
+        if running.startswith(("waiting", "stopped")):
+            yield problem("discord", f"The gateway's channel is {running}.", "See the reason.")
+
+
+@asynccontextmanager
+async def open_bot(settings: DiscordSettings, token: str) -> AsyncIterator[DiscordAccount]:
+    """Raises `ConfigError` if Discord does not accept the token, or the bot may not read messages."""
+    async with DiscordApi(settings.api_url, token) as api:
+        try:
+            bot = await api.call("GET", "/users/@me", DiscordUser)
+            application = await api.call("GET", "/applications/@me", Application)
+        except DiscordRefused as refusal:
+            if not refusal.is_about_token:
+                raise
+            raise ConfigError(
+                "Discord does not accept this token.",
+                f"Open {_PORTAL}, your application, Bot, click Reset Token, and paste the new token whole. "
+                "The client secret and the public key are not the token.",
+            ) from None
+        if not application.flags & _HAS_MESSAGE_CONTENT:
+            raise ConfigError(
+                "The token works, but the bot is not allowed to read messages.",
+                f"Open {_PORTAL}/{application.id}/bot, scroll to Privileged Gateway Intents, turn on "
+                "Message Content Intent and click Save Changes. Then paste the token again.",
+            )
+        yield DiscordAccount(api, bot, application)
+
+
+class DiscordAccount:
+    """A bot whose token works."""
+
+    def __init__(
+        self, api: DiscordApi, bot: DiscordUser, application: Application, clock: Clock | None = None
+    ) -> None:
+        self.api = api
+        self.bot = bot
+        self._application = application
+        self._clock = clock or SystemClock()
+
+    @property
+    def name(self) -> str:
+        return self.bot.name
+
+    def invite(self, code: str) -> Sequence[str]:
+        asked = f"scope=bot+applications.commands&permissions={_PERMISSIONS}"
+        link = f"https://discord.com/oauth2/authorize?client_id={self._application.id}&{asked}"
+        return (
+            "Add the bot to a server of yours, and allow what it asks for:",
+            f"  {link}",
+            f"Then open the bot's profile there, choose Message, and send it:  /start {code}",
+        )
+
+    async def admit_first(self, authorizer: Authorizer, seconds: float) -> str | None:
+        """Listen with a session that is not kept: the gateway fetches nothing that was answered here."""
+        connection = DiscordGateway(self.api, self._clock)
+        outlet = DiscordOutlet(self.api, self._clock, "off")
+        admitted: list[str] = []
+
+        async def on_event(name: str, data: msgspec.Raw, seq: int) -> None:
+            if name != "MESSAGE_CREATE":
+                return
+            try:
+                message = msgspec.json.decode(data, type=GuildMessage)
+            except msgspec.MsgspecError:
+                return
+            parsed = parse_message(message, EventContext(self.bot, ""))
+            if message.guild_id is not None or not isinstance(parsed, DiscordMessage):
+                return
+            text = await authorizer.greet(parsed.actor, parsed.text)
+            if text is not None:
+                await outlet.say(parsed.address, text)
+            if isinstance(await authorizer.check(parsed.actor, Ingress.MESSAGE), Authorized):
+                admitted.append(parsed.actor.name or parsed.actor.user_id)
+                await connection.close()
+
+        deadline = self._clock.elapsed() + seconds
+        while not admitted and (left := deadline - self._clock.elapsed()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await connection.run(on_event)
+            except TimeoutError:
+                break
+            except PlatformError:
+                if not admitted:
+                    await self._clock.sleep(1)
+        return admitted[0] if admitted else None
+
+
+# -- the self-test
+
+
+@asynccontextmanager
+async def open_check(settings: DiscordSettings, token: str) -> AsyncIterator[CheckedDiscord]:
+    """Raises what `open_bot` raises."""
+    async with open_bot(settings, token) as account:
+        chat = CheckedDiscord(account)
+        async with running(chat.listen(), name="discord self-test"):
+            yield chat
+
+
+class CheckedDiscord:
+    """A second connection with the bot's token. A running gateway gets the same events and answers them."""
+
+    def __init__(self, account: DiscordAccount) -> None:
+        self._api = account.api
+        self._context = EventContext(account.bot, "")
+        self._connection = DiscordGateway(account.api, SystemClock())
+        self._inputs: asyncio.Queue[IncomingMessage | ButtonPress] = asyncio.Queue()
+        self._resumed = asyncio.Event()
+        self.outlet = DiscordOutlet(account.api, SystemClock(), "off")
+
+    async def listen(self) -> None:
+        while True:
+            try:
+                await self._connection.run(self._on_event)
+            except PlatformError:
+                await asyncio.sleep(1)
+
+    async def next_input(self) -> IncomingMessage | ButtonPress:
+        return await self._inputs.get()
+
+    async def reconnect(self) -> None:
+        self._resumed.clear()
+        await self._connection.close()
+        await self._resumed.wait()
+
+    async def _on_event(self, name: str, data: msgspec.Raw, seq: int) -> None:
+        if name == "RESUMED":
+            self._resumed.set()
+        elif name == "MESSAGE_CREATE":
+            message = msgspec.json.decode(data, type=GuildMessage)
+            parsed = parse_message(message, self._context)
+            if message.guild_id is None and isinstance(parsed, IncomingMessage):
+                self._inputs.put_nowait(parsed)
+        elif name == "INTERACTION_CREATE":
+            event = msgspec.json.decode(data, type=Interaction)
+            pressed = parse_interaction(event, self._context)
+            if isinstance(pressed, ButtonPress):
+                path = f"/interactions/{event.id}/{event.token}/callback"
+                await self._api.call("POST", path, msgspec.Raw, {"type": 6})
+                self._inputs.put_nowait(pressed)

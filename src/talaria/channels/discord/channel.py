@@ -1,0 +1,361 @@
+"""`DiscordChannel`: receives events over the gateway, fetches missed messages, and reports its status.
+
+The events of one channel are handled in order, and different channels in parallel. A message is confirmed by
+the stored position of its channel, which follows the commit. After a restart the session is resumed. If
+Discord has dropped it, the messages after the position of each channel are fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from talaria.access.authorizer import Authorized, Authorizer
+from talaria.channels.channel_loop import ChannelLoop, ChannelPhase
+from talaria.channels.descriptor import find_secret
+from talaria.channels.discord.api import (
+    THREAD_EXISTS,
+    Application,
+    DiscordApi,
+    DiscordChannelInfo,
+    DiscordRefused,
+    DiscordUser,
+    Guild,
+    GuildMessage,
+    Interaction,
+)
+from talaria.channels.discord.gateway import DiscordGateway
+from talaria.channels.discord.outlet import MAX_FILE_MB, DiscordOutlet
+from talaria.channels.discord.parse import (
+    CHANNEL,
+    DiscordMessage,
+    EventContext,
+    IgnoredEvent,
+    parse_interaction,
+    parse_message,
+)
+from talaria.channels.discord.part import DISCORD, DiscordSettings
+from talaria.channels.discord.position import ReadPosition
+from talaria.channels.http.part import HTTP
+from talaria.channels.incoming import ButtonPress, RemoteFile, Withdrawal
+from talaria.channels.lanes import EventLanes
+from talaria.channels.links import own_hosts
+from talaria.channels.pieces import shorten
+from talaria.channels.platform_api import PlatformError, PlatformTooLarge
+from talaria.channels.reception import FileNotFetched, Reception, too_large
+from talaria.core.delivery import DeliveryError
+from talaria.core.ids import ChatKey
+from talaria.core.limits import BoundedDict
+from talaria.core.redaction import Secret
+from talaria.core.tasks import stop
+from talaria.gateway import Gateway
+from talaria.turns.intake import Draining
+from talaria.turns.slash import SLASH_COMMANDS
+
+_log = logging.getLogger("talaria.discord")
+
+T = TypeVar("T")
+
+_MAX_COMMANDS = 100  # https://docs.discord.com/developers/interactions/application-commands
+_MAX_KNOWN = 2048
+_PAGE = 100
+_TIER_MB = {2: 50, 3: 100}  # the largest file in a server with boosts
+_EPHEMERAL = 1 << 6
+_REPLY, _UPDATE_LATER = 4, 6  # answers to an interaction
+_OF_CHANNELS = frozenset(("CHANNEL_UPDATE", "CHANNEL_DELETE", "THREAD_UPDATE", "THREAD_DELETE"))
+
+
+class DiscordChannel(ChannelLoop):
+    name = CHANNEL
+    title = "Discord"
+    max_download = 50 << 20
+
+    def __init__(
+        self,
+        api: DiscordApi,
+        settings: DiscordSettings,
+        outlet: DiscordOutlet,
+        authorizer: Authorizer,
+        gateway: Gateway,
+    ) -> None:
+        super().__init__(gateway.clock)
+        self._api = api
+        self._settings = settings
+        self._outlet = outlet
+        self._authorizer = authorizer
+        self._store = gateway.store
+        self._agent = gateway.settings.agent.name
+        self._connection = DiscordGateway(api, gateway.clock)
+        self._reception = Reception(self, authorizer, gateway, settings.unknown)
+        self._bot: DiscordUser | None = None
+        self.position: ReadPosition | None = None
+        self._lanes = EventLanes(self, self._note_recovered, self._connection.close)
+        self._infos: BoundedDict[str, DiscordChannelInfo] = BoundedDict(_MAX_KNOWN)
+        self._limits: dict[str, int] = {}  # of the files of servers, in MB
+        self._chats: BoundedDict[str, ChatKey] = BoundedDict(_MAX_KNOWN)  # by message
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        finally:
+            await self._lanes.close()
+
+    async def serve(self) -> NoReturn:
+        if self.position is None:
+            await self._introduce()
+        try:
+            await self._connection.run(self._on_event)
+        except PlatformError:
+            if self._lanes.is_draining:
+                raise Draining("The gateway is shutting down.") from None
+            raise
+
+    async def _introduce(self) -> None:
+        self._bot = bot = await self._api.call("GET", "/users/@me", DiscordUser)
+        await self._register_commands()
+        position = ReadPosition(self._store, self.clock, bot.id)
+        self._connection.session = await position.load()
+        self.position = position
+
+    async def _register_commands(self) -> None:
+        """Replace the slash commands if they are not those that were registered last."""
+        start = {"name": "start", "description": "Present a code that lets you in."}
+        option = {"type": 3, "name": "text", "description": "What follows the command."}
+        commands: list[dict[str, Any]] = [
+            {"name": spec.name, "description": shorten(spec.help, 100), "options": [option]}
+            for spec in SLASH_COMMANDS.values()
+        ]
+        commands = [start | {"options": [option]}, *commands][:_MAX_COMMANDS]
+        application = await self._api.call("GET", "/applications/@me", Application)
+        digest = hashlib.sha256(msgspec.json.encode(commands)).hexdigest()
+        cursor = f"discord-commands:{application.id}"
+        if await self._store.cursor(cursor) == digest:
+            return
+        try:
+            await self._api.call("PUT", f"/applications/{application.id}/commands", msgspec.Raw, commands)
+            await self._store.set_cursor(cursor, digest)
+        except DiscordRefused as refusal:  # costs the menu only
+            _log.warning("the slash commands are not registered: %s", refusal.user_text)
+
+    # -- events ---------------------------------------------------------------------------------------------
+
+    async def _on_event(self, name: str, data: msgspec.Raw, seq: int) -> None:
+        assert self.position is not None
+        position = self.position
+        await self._lanes.room()
+        match name:
+            case "READY":
+                position.restart()
+                for channel in position.behind:
+                    self._lanes.put(channel, partial(self._catch_up, channel))
+                await position.save_session(self._connection.session)
+                self.enter(ChannelPhase.READY, f"@{self._bot and self._bot.username}")
+            case "RESUMED":
+                self.enter(ChannelPhase.READY, f"@{self._bot and self._bot.username}")
+            case "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE":
+                if (message := _decode(data, GuildMessage)) is not None and _are_ids(
+                    message.channel_id, message.id
+                ):
+                    self._put(message.channel_id, seq, partial(self._take, name, message))
+            case "INTERACTION_CREATE":
+                if (event := _decode(data, Interaction)) is not None and _are_ids(event.channel_id, event.id):
+                    self._put(event.channel_id, seq, partial(self._interact, event))
+            case "GUILD_CREATE" | "GUILD_UPDATE":
+                if (guild := _decode(data, Guild)) is not None:
+                    self._limits[guild.id] = _TIER_MB.get(guild.premium_tier, MAX_FILE_MB)
+            case _ if name in _OF_CHANNELS:
+                if (info := _decode(data, DiscordChannelInfo)) is not None:
+                    self._infos.pop(info.id, None)
+            case _:
+                pass
+
+    def _note_recovered(self) -> None:
+        if self._connection.is_open:
+            self.enter(ChannelPhase.READY, "again")
+
+    def _put(self, channel: str, seq: int, work: Callable[[], Awaitable[None]]) -> None:
+        assert self.position is not None
+        ticket = self.position.begin(seq)
+        self._lanes.put(channel, work, partial(self.position.end, ticket))
+
+    async def _catch_up(self, channel: str) -> None:
+        """Take the messages of a channel that came while nobody received."""
+        assert self.position is not None
+        while (known := self.position.channels.get(channel)) is not None:
+            path = f"/channels/{channel}/messages?after={known.last}&limit={_PAGE}"
+            try:
+                found = await self._api.call("GET", path, tuple[GuildMessage, ...])
+            except DiscordRefused as refusal:
+                if refusal.code not in (403, 404):
+                    raise
+                await self.position.forget_channel(channel)
+                break
+            for message in sorted(found, key=_number):
+                whole = msgspec.structs.replace(message, channel_id=channel, guild_id=known.guild or None)
+                await self._take("MESSAGE_CREATE", whole)
+                await self.position.save_channel(channel, _number(message), known.guild)
+            if len(found) < _PAGE:
+                break
+        self.position.behind.discard(channel)
+        await self.position.save_session(self._connection.session)
+
+    async def _take(self, name: str, message: GuildMessage) -> None:
+        """Handle a message, an edit or a deletion."""
+        assert self.position is not None
+        if name == "MESSAGE_DELETE":
+            if (chat := self._chats.get(message.id)) is not None:
+                self._reception.withdraw(Withdrawal(chat=chat, key=f"m{message.id}"))
+            return
+        if name == "MESSAGE_CREATE":
+            message = msgspec.structs.replace(message, edited_timestamp=None)
+        elif message.edited_timestamp is None:  # Discord has added a preview
+            return
+        if message.author is None or message.author.bot:
+            return
+        around = await self._look(message.channel_id, message.guild_id)
+        parsed = parse_message(message, around)
+        if isinstance(parsed, IgnoredEvent):
+            _log.debug("message %s ignored: %s", message.id, parsed.reason)
+            return
+        if parsed.new_thread is not None:
+            parsed = await self._open_thread(message, parsed, around)
+        self._chats[message.id] = parsed.chat
+        await self._reception.receive([parsed])
+        if name == "MESSAGE_CREATE":
+            await self.position.save_channel(message.channel_id, _number(message), message.guild_id or "")
+            await self.position.save_session(self._connection.session)
+
+    async def _look(self, channel: str, guild: str | None) -> EventContext:
+        """Return what is known of the place of an event. The first event of a channel asks Discord for it."""
+        assert self._bot is not None
+        if guild is None:
+            return EventContext(self._bot, self._agent)
+        info = self._infos.get(channel)
+        if info is None:
+            info = self._infos[channel] = await self._api.call(
+                "GET", f"/channels/{channel}", DiscordChannelInfo
+            )
+        settings = self._settings
+        around = EventContext(
+            self._bot,
+            self._agent,
+            info,
+            auto_thread=settings.auto_thread,
+            limit=self._limits.get(guild, 0),
+        )
+        mention = settings.mention_in.get(around.home, settings.mention)
+        return msgspec.structs.replace(around, mention=mention)
+
+    async def _open_thread(
+        self, message: GuildMessage, parsed: DiscordMessage, around: EventContext
+    ) -> DiscordMessage:
+        """Open the thread of the message. A message of a stranger opens none. Without the permission the
+        reply goes to the channel."""
+        if not isinstance(await self._authorizer.check(parsed.actor, parsed.ingress), Authorized):
+            return parsed
+        path = f"/channels/{message.channel_id}/messages/{message.id}/threads"
+        body = {"name": parsed.new_thread, "auto_archive_duration": 1440}
+        try:
+            await self._api.call("POST", path, DiscordChannelInfo, body)
+        except DiscordRefused as refusal:
+            if refusal.number == THREAD_EXISTS:  # from an attempt before a restart
+                return parsed
+            if refusal.code == 429:
+                raise
+            _log.warning("a thread could not be opened: %s", refusal.user_text)
+            plain = parse_message(message, msgspec.structs.replace(around, auto_thread=False))
+            return plain if isinstance(plain, DiscordMessage) else parsed
+        return parsed
+
+    async def _interact(self, event: Interaction) -> None:
+        around = await self._look(event.channel_id, event.guild_id)
+        parsed = parse_interaction(event, around)
+        told = None
+        match parsed:
+            case ButtonPress():
+                told = await self._reception.press(parsed)
+            case DiscordMessage():
+                await self._reception.receive([parsed])
+                told = f"`{parsed.text[:200].replace('`', '')}`"
+            case IgnoredEvent():
+                return
+        # Always answered, so that the person's client stops waiting. Only this person sees it.
+        answer: dict[str, Any] = {"type": _UPDATE_LATER}
+        if told:
+            answer = {"type": _REPLY, "data": {"content": told[:2000], "flags": _EPHEMERAL}}
+        try:
+            await self._api.call(
+                "POST", f"/interactions/{event.id}/{event.token}/callback", msgspec.Raw, answer
+            )
+        except PlatformError as error:
+            _log.debug("an interaction was not answered: %s", error.user_text)
+
+    # -- `reception.Platform` -------------------------------------------------------------------------------
+
+    async def say(self, address: str, text: str) -> None:
+        try:
+            await self._outlet.say(address, text)
+        except (PlatformError, DeliveryError) as error:
+            _log.warning("a chat could not be told why its message was not taken: %s", error.user_text)
+
+    async def fetch(self, file: RemoteFile) -> bytes:
+        try:
+            return await self._api.download(file.id, self.max_download)
+        except PlatformTooLarge:
+            raise FileNotFetched(too_large(self)) from None
+        except PlatformError as error:
+            _log.warning("a file could not be fetched: %s", error.user_text)
+            raise FileNotFetched("Discord did not hand it out") from None
+
+
+def _decode(data: msgspec.Raw, kind: type[T]) -> T | None:
+    """Return None for data that is not of this kind."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _are_ids(*ids: str) -> bool:
+    """Return whether these are ids, which may stand in a path."""
+    return all(each.isascii() and each.isdigit() and len(each) <= 20 for each in ids)
+
+
+def _number(message: GuildMessage) -> int:
+    """Ids grow with time: https://docs.discord.com/developers/reference#snowflakes"""
+    return int(message.id) if message.id.isascii() and message.id.isdigit() else 0
+
+
+@asynccontextmanager
+async def open_discord(gateway: Gateway, settings: DiscordSettings) -> AsyncIterator[DiscordChannel]:
+    """Run the channel until the context is left: then no more events are taken, and sends under way finish.
+
+    Raises `ConfigError` without a token. Later errors are not raised; the channel's status tells of them.
+    """
+    token = find_secret(settings, DISCORD, "token", gateway.home.path, gateway.environ)
+    gateway.secrets.add([Secret("channels.discord.token", token)])
+    authorizer = Authorizer(gateway.store.pairings, {CHANNEL: settings.allowed}, gateway.clock)
+
+    def change_allowed(new: DiscordSettings) -> None:
+        authorizer.change_allowed({CHANNEL: new.allowed})
+
+    async with DiscordApi(settings.api_url, token, gateway.clock.elapsed) as api:
+        http = gateway.settings.of(HTTP)
+        own = own_hosts([http.host, *(host.rpartition(":")[0].strip("[]") for host in http.hosts)])
+        outlet = DiscordOutlet(api, gateway.clock, settings.progress, own)
+        channel = DiscordChannel(api, settings, outlet, authorizer, gateway)
+        gateway.delivery.attach(CHANNEL, outlet, is_only=True)
+        running = asyncio.create_task(channel.run(), name=CHANNEL)
+        try:
+            with gateway.reloader.live.follow(DISCORD, change_allowed):
+                yield channel
+        finally:
+            await stop(running)
+            await gateway.delivery.detach(CHANNEL)
