@@ -29,7 +29,7 @@ from talaria.agent.spec_resolver import SpecResolver
 from talaria.agent.warm import AgentBuilder
 from talaria.channels.descriptor import find_address, follow_people, pairing_channels
 from talaria.cluster.leases import LeaseKeeper, LeaseTiming
-from talaria.cluster.membership import JoinedCluster, LoneGateway, join_cluster
+from talaria.cluster.membership import JoinedCluster, LoneGateway, Membership, join_cluster
 from talaria.cluster.overview import Overview, open_overview
 from talaria.cluster.places import LEASH_FILE, remove_leash
 from talaria.cluster.roles import UPKEEP
@@ -88,8 +88,9 @@ from talaria.tools.workers import ToolWorkers
 from talaria.turns.agents import Agents
 from talaria.turns.crashes import RestartGuard, keep_leases
 from talaria.turns.delivery import Delivery
-from talaria.turns.feed import OtherFeeds
+from talaria.turns.feed import OtherFeeds, note_job
 from talaria.turns.followed import FollowedTurns
+from talaria.turns.joined_identities import JoinedIdentities
 from talaria.turns.lifecycle import Deletions, SessionLifecycle, reset_cutoff
 from talaria.turns.live import LiveTurns
 from talaria.turns.notes import ProcessNotes, keep_places
@@ -384,6 +385,7 @@ async def _open_agents(
     workspaces: ChatWorkspaces,
     workers: ToolWorkers,
     *,
+    membership: Membership | None,
     trust: FolderTrust,
     notes: Sequence[NoteSource],
     hooks: Hooks | None,
@@ -427,6 +429,8 @@ async def _open_agents(
         live.on(
             *_MODEL_KEYS, ("tools", "enabled"), ("agent", "prompt"), tell=lambda new: specs.change(new.agent)
         )
+        identities = JoinedIdentities(start.people, store, membership)
+        await scopes.enter_async_context(identities.open())
         budgets = Budgets(
             settings.budgets,
             partial(catalog.price, Prices(settings.prices).find),
@@ -476,6 +480,7 @@ async def _open_agents(
             commands=ExtraCommands(partial(plugin_commands, start.parts), runner.commands),
             hooks=hooks,
             folder_trust=trust,
+            identities=identities,
         )
 
 
@@ -625,7 +630,15 @@ async def _open_turns(
         )
         agents = await enter(
             _open_agents(
-                start, scope, models, workspaces, workers, trust=trust, notes=note_sources, hooks=hooks
+                start,
+                scope,
+                models,
+                workspaces,
+                workers,
+                membership=membership,
+                trust=trust,
+                notes=note_sources,
+                hooks=hooks,
             )
         )
         channels: dict[str, OpenChannel] = {}
@@ -656,7 +669,9 @@ async def _open_turns(
             lambda: reset_cutoff(start.live.settings.sessions, store.clock.now(), start.zone),
             hooks=hooks,
             is_in_charge=lambda: roles is None or roles.has(UPKEEP),
+            feed=live.feed,
         )
+        store.jobs.on_change = partial(note_job, live.feed)
         scopes.push_async_callback(sessions.drain)
         uploads = _make_uploads(start, store, cluster, folders, workers)
         followed: FollowedTurns | None = None

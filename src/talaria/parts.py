@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from talaria.channels.discord.part import DISCORD
 from talaria.channels.http.part import HTTP
+from talaria.channels.slack.part import SLACK
 from talaria.channels.telegram.part import TELEGRAM
 from talaria.channels.webhooks.part import WEBHOOKS
 from talaria.core.settings import GatewayPart
@@ -55,6 +57,8 @@ PARTS: tuple[GatewayPart[Any], ...] = (
     SEARCH_INDEX,
     WEBHOOKS,
     TELEGRAM,
+    DISCORD,
+    SLACK,
     HTTP,
 )
 

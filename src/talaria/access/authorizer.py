@@ -359,18 +359,20 @@ class Authorizer:
         """Return whether this input may become a turn. For an actor that is no person, nothing is read."""
         return authorize(actor, ingress, await self._membership(actor))
 
-    async def greet(self, actor: Actor, said: str = "") -> str | None:
+    async def greet(self, actor: Actor, said: str = "", *, offers: bool = True) -> str | None:
         """Return what to tell a stranger who wrote in private, or None if nothing may be said.
 
         `said` is the text of the message. `/start CODE` with an open invitation pairs the sender at once, and
-        the returned text is a welcome. `core.access.PairingLimits` bounds the rows and answers that strangers
-        can cause.
+        the returned text is a welcome. Without `offers` nothing else is answered.
+        `core.access.PairingLimits` bounds the rows and answers that strangers can cause.
         """
         if not isinstance(authorize(actor, Ingress.MESSAGE, KnownBy.UNKNOWN), Stranger):
             return None
         code = _presented_code(said)
         if code is not None and isinstance(await self._redeem(actor, code), Paired):
             return welcome_text()
+        if not offers:
+            return None
         of_channel = self._silence.get((actor.channel, ""), 0.0)
         if self._clock.now() < self._silence.get((actor.channel, actor.user_id), of_channel):
             return None

@@ -37,7 +37,8 @@ class People:
 
     The owner is everyone who operates it: the home's token, logins, tokens that operate, the terminal. The
     only id of a channel's `allowed` list is the owner too. `[people.NAME]` joins identities to a person, and
-    `[people.owner]` joins them to the owner. Every other identity is a person of its own.
+    `[people.owner]` joins them to the owner. `/link` joins identities too. Every other identity is a
+    person of its own.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class People:
         named: Mapping[str, PersonSettings] | None = None,
         allowed: Mapping[str, Iterable[int | str]] | None = None,
     ) -> None:
+        self._links: dict[str, str] = {}
         self.change(named or {}, allowed or {})
 
     def change(self, named: Mapping[str, PersonSettings], allowed: Mapping[str, Iterable[int | str]]) -> None:
@@ -58,6 +60,16 @@ class People:
         self._known = dict.fromkeys(lone, OWNER) | {
             identity: OWNER if person in owning else person for identity, person in joined.items()
         }
+        self._configured = self._known
+        self.join(self._links)
+
+    def join(self, links: Mapping[str, str]) -> None:
+        """Replace the identities that `/link` has joined, each with its root: from now on they are the person
+        of the root. `[people.NAME]` wins."""
+        self._links, known = dict(links), self._configured
+        joined = {root: known.get(root, PersonId(root)) for root in self._links.values()}
+        joined |= {identity: joined[root] for identity, root in self._links.items()}
+        self._known = {**joined, **known}
         self._persons = lru_cache(maxsize=_CHATS_KEPT)(self._of_chat)  # asked for each message
 
     def of_identity(self, channel: str, user_id: str) -> PersonId:

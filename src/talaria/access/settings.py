@@ -45,6 +45,10 @@ def identities(ids: tuple[str, ...]) -> str | None:
     return 'a list of a channel and an id each, "CHANNEL:123456789" or "http:token:NAME"'
 
 
+Unknown = Literal["pair", "ignore"]
+"""The setting `unknown` of a chat platform: unknown senders receive a pairing code, or no answer."""
+
+
 class PersonSettings(msgspec.Struct, frozen=True):
     """`ids` are the identities of one person."""
 

@@ -164,7 +164,7 @@ class Caller:
             max_output=planned.max_output,
             session_id=self._view.session_id,
             sampling=context.sampling,
-            tells_calls=context.streams_calls,
+            tells_parts=context.streams_parts,
             patience=patience,
             gives_way=context.gives_way,
         )

@@ -118,7 +118,7 @@ class TurnContext(msgspec.Struct, frozen=True):
     reasoning: str | None = None
     max_output: int | None = None
     sampling: bytes = b""
-    streams_calls: bool = False
+    streams_parts: bool = False
     steering: Steering | None = None
     redactor: Redactor = msgspec.field(default_factory=Redactor)
     notes: TurnNotes | None = None

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from talaria.core.events import ThoughtEnded
 from talaria.core.messages import (
     AssistantMessage,
     File,
@@ -98,6 +99,7 @@ class DeltaRedactor:
 
     def __init__(self, redactor: Redactor, sink: Callable[[ModelDelta], None]) -> None:
         self._sink = sink
+        self._redactor = redactor
         self._stream = redactor.stream()
         self._last: TextDelta | ThoughtDelta | CallDelta | None = None
 
@@ -119,6 +121,10 @@ class DeltaRedactor:
             arguments = self._stream.feed_text(delta.arguments)
             if arguments or delta.name:
                 self._sink(msgspec.structs.replace(delta, arguments=arguments))
+        elif isinstance(delta, ThoughtEnded):
+            self.finish()
+            if self._redactor(delta.raw) == delta.raw:  # see `redact_message`
+                self._sink(delta)
         else:
             self._sink(delta)
 

@@ -56,7 +56,7 @@ def command(invocation: Invocation, path: str | None, force: bool) -> None:
     """
     home = invocation.read_home()
     target = _target(path)
-    manifest = run_loop(_backup(home, target, force))
+    manifest = run_loop(save_home(home, target, force))
     size = format_size(target.stat().st_size)
     click.echo(f"Saved {len(manifest.members)} files ({format_size(manifest.size)}) in {target}, {size}.")
     if manifest.left_out:
@@ -86,7 +86,8 @@ def _target(named: str | None) -> Path:
     return (path / time.strftime("talaria-%Y%m%d-%H%M%S.tar.gz") if is_folder else path).absolute()
 
 
-async def _backup(home: Home, target: Path, force: bool) -> Manifest:
+async def save_home(home: Home, target: Path, force: bool) -> Manifest:
+    """Save the home in a new file and read it back. Raises `NotFound` for a home without a database."""
     async with open_carrier(home) as carry_out:
         if (missing := carry_out.missing) is not None:
             raise NotFound(f"There is nothing to save: {missing} is not there.", "Name the home with --home.")

@@ -12,7 +12,8 @@ import click
 import msgspec
 
 from talaria.access.authorizer import Authorizer
-from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion
+from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion, find_secret
+from talaria.channels.self_test import SelfTest
 from talaria.cli.home_gateway import running_gateway
 from talaria.cli.operations import open_carrier
 from talaria.cli.options import Group, Invocation, group, run_loop, verb
@@ -32,6 +33,7 @@ from talaria.operations.status import show_status
 from talaria.parts import PARTS
 
 _TRY_SECONDS = 20.0
+_CHECK_SECONDS = 60.0  # for each step
 _TRIES = 3  # of a secret that is typed
 _RELOAD_SECONDS = 8.0  # in which a running gateway has read config.toml again, and tried the channel
 _FOR_GATEWAY, _FOR_START = "waiting for the gateway", "waiting for /start"
@@ -53,8 +55,11 @@ def _commands(parts: Collection[object]) -> Group:
 def _command(channel: Channel[Any], connector: Connector[Any]) -> click.Command:
     """Return the command of a channel, with an option for the variable of each secret and for each key."""
 
-    def run(invocation: Invocation, wait: int, **given: str | None) -> None:
-        run_loop(_connect(invocation, channel, connector, given, wait))
+    def run(invocation: Invocation, wait: int, *, check: bool = False, **given: str | None) -> None:
+        if check:
+            run_loop(_check(invocation, channel, connector, wait))
+        else:
+            run_loop(_connect(invocation, channel, connector, given, wait))
 
     run.__doc__ = (
         f"{connector.help}\n\n"
@@ -64,13 +69,35 @@ def _command(channel: Channel[Any], connector: Connector[Any]) -> click.Command:
     seconds, example = click.IntRange(0), f"talaria connect {channel.name}"
     command = verb(channel.name, example)(run)
     for secret in connector.secrets:
-        text = f"The variable that holds the {secret.key}; else it is asked for."
-        command.params.append(click.Option([f"--{secret.key}-env"], metavar="NAME", help=text))
+        text = f"The variable that holds the {secret.key.replace('_', ' ')}; else it is asked for."
+        option = f"--{secret.key.replace('_', '-')}-env"
+        command.params.append(click.Option([option], metavar="NAME", help=text))
     for key, text in connector.options.items():
         command.params.append(click.Option([f"--{key.replace('_', '-')}"], metavar="VALUE", help=text))
     wait = click.Option(["--wait"], metavar="SECONDS", type=seconds, default=300, help="0: do not wait.")
     command.params.append(wait)
+    if connector.check is not None:
+        text = "Try the configured account on the real platform: send, edit, file, button, reconnect."
+        command.params.append(click.Option(["--check"], is_flag=True, help=text))
     return command
+
+
+async def _check(invocation: Invocation, channel: Channel[Any], connector: Connector[Any], wait: int) -> None:
+    """Run the live self-test with the configured account."""
+    assert connector.check is not None
+    home = invocation.home()
+    settings = load(home.path, os.environ, PARTS).settings.of(channel)
+    secrets = {
+        each.key: find_secret(settings, channel, each.key, home.path, os.environ)
+        for each in connector.secrets
+    }
+    async with connector.check(settings, secrets) as chat:
+        results = await SelfTest(chat, click.echo, wait or _CHECK_SECONDS).run()
+    differences = [each for each in results if each.difference]
+    if differences:
+        names = ", ".join(each.name for each in differences)
+        raise ConfigError(f"{channel.title} differs from what is expected: {names}.", "See the lines above.")
+    click.echo(f"{channel.title} does what is expected.")
 
 
 async def _connect(
@@ -85,6 +112,8 @@ async def _connect(
     options = {key: value for key in connector.options if (value := given[key])}
     settings = msgspec.structs.replace(loaded.settings.of(channel), **options)
     is_asked = sys.stdin.isatty() and not all(given[f"{each.key}_env"] for each in connector.secrets)
+    if is_asked and connector.guide:
+        click.echo(connector.guide)
     async with AsyncExitStack() as scopes:
         with hidden_input():  # a token that is pasted too early, or once more, is not shown either
             for left in reversed(range(_TRIES if is_asked else 1)):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -230,7 +231,8 @@ class LazyGroup(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._short_help:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = import_module(f"{self._package}.{cmd_name}").command
+        module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command: click.Command = import_module(f"{self._package}.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -105,6 +105,22 @@ class CreateInvitation(msgspec.Struct, frozen=True):
     limits: PairingLimits = PairingLimits()
 
 
+class CreateLinkCode(msgspec.Struct, frozen=True):
+    """Open a code that joins another identity to `identity`. It replaces an earlier one."""
+
+    identity: str
+    code: CodeHash
+    seconds: float
+
+
+class RedeemLinkCode(msgspec.Struct, frozen=True):
+    """Join `identity` to the identity that created the code."""
+
+    identity: str
+    code: CodeHash
+    limits: PairingLimits
+
+
 class RedeemInvitation(msgspec.Struct, frozen=True):
     """Pair a person who presents the invitation of the channel."""
 

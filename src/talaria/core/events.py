@@ -48,6 +48,13 @@ class ReasoningDelta(msgspec.Struct, frozen=True, tag="reasoning"):
     text: str
 
 
+class ThoughtEnded(msgspec.Struct, frozen=True, tag="reasoning.ended"):
+    """A thought has ended. `raw` is its JSON with the signature that its provider wants back. Only stateless
+    calls that are streamed have these events."""
+
+    raw: str
+
+
 class ToolStarted(msgspec.Struct, frozen=True, tag="tool.started"):
     call_id: str
     name: str
@@ -178,6 +185,7 @@ Event = (
     Queued
     | Delta
     | ReasoningDelta
+    | ThoughtEnded
     | ToolCallDelta
     | ToolStarted
     | ToolOutput

@@ -6,7 +6,7 @@ rows say which replies are owed to whom.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
@@ -105,6 +105,23 @@ class Fresh(msgspec.Struct, frozen=True):
     job_id: JobId | None = None
 
 
+class ImportSession(msgspec.Struct, frozen=True):
+    """Create a session with a log that another program has written. Durable.
+
+    The order is done whole or not at all, however long the log is: `read` is called in the transaction, and
+    yields the times and the bodies of the entries in order. With `is_current` the chat continues in this
+    session, unless it has a current session already; other sessions are ended, and can be resumed.
+    """
+
+    id: SessionId
+    chat_key: ChatKey
+    created_at: float
+    updated_at: float
+    title: str
+    is_current: bool
+    read: Callable[[], Iterable[tuple[float, EntryBody]]]
+
+
 class Binding(StrEnum):
     """Which session a message belongs to."""
 
@@ -119,6 +136,17 @@ class MessageName(msgspec.Struct, frozen=True):
 
     key: str
     seconds: float
+
+
+class Amend(msgspec.Struct, frozen=True):
+    """Replace the parts of the message `inbound.key`, which was accepted in `scope`, while its turn waits.
+    Durable. The edit is known by `name` if it comes again. Without `may_replace` nothing is replaced: the
+    order only tells whether the edit was made before."""
+
+    inbound: Inbound
+    scope: str
+    name: MessageName
+    may_replace: bool
 
 
 class Accept(msgspec.Struct, frozen=True):
@@ -398,12 +426,34 @@ class SessionPage(msgspec.Struct, frozen=True):
     next: str | None
 
 
+class TurnSum(msgspec.Struct, frozen=True):
+    """Times, tokens and cost of a turn, as people see them below its answer, and its questions with their
+    decisions. `cost_usd` is an exact decimal, or null if the price of a call is unknown. `said` and
+    `reply` are those of a command, which no entry has."""
+
+    id: TurnId
+    state: TurnState
+    accepted_at: float
+    started_at: float | None
+    ended_at: float | None
+    error: ErrorInfo | None
+    sender: str
+    usage: TokenUsage | None
+    cost_usd: str | None
+    questions: tuple[Question, ...]
+    command: str = ""
+    said: str = ""
+    reply: str = ""
+
+
 class EntryPage(msgspec.Struct, frozen=True):
-    """`files` are those that the turns of these entries sent."""
+    """`files` are those that the turns of these entries sent. `turns` are these turns, if they were asked
+    for."""
 
     entries: tuple[Entry, ...]
     next: str | None
     files: tuple[SentItem, ...] = ()
+    turns: tuple[TurnSum, ...] = ()
 
 
 class TurnRecord(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from talaria.core.events import ModelLoading
+from talaria.core.events import ModelLoading, ThoughtEnded
 from talaria.core.ids import SpecId
 from talaria.core.messages import AssistantMessage, TokenUsage
 from talaria.core.tools import TOOL_CALL, TOOL_SEARCH
@@ -100,7 +100,8 @@ class ModelCall(msgspec.Struct, frozen=True):
 
     `session_id` lets sessions take turns at a busy endpoint; it is not sent. A call that `gives_way` waits
     until no other call waits. With `patience`, the answer must begin within so many seconds, or sooner if the
-    endpoint says so. With `tells_calls`, tool calls come as `CallDelta` while they are written.
+    endpoint says so. With `tells_parts`, tool calls come as `CallDelta` while they are written,
+    and a thought that the provider has signed as `ThoughtEnded`.
     """
 
     model: str
@@ -111,7 +112,7 @@ class ModelCall(msgspec.Struct, frozen=True):
     sampling: bytes = b""  # encoded JSON members from a stateless caller, e.g. b'"temperature":0.2'
     session_id: str = ""
     patience: float | None = None
-    tells_calls: bool = False
+    tells_parts: bool = False
     gives_way: bool = False
 
 
@@ -151,7 +152,7 @@ class CallCut(msgspec.Struct, frozen=True):
     output_bytes: int
 
 
-ModelDelta = TextDelta | ThoughtDelta | CallDelta | ModelLoading | CallCut
+ModelDelta = TextDelta | ThoughtDelta | ThoughtEnded | CallDelta | ModelLoading | CallCut
 
 
 class Completion(msgspec.Struct, frozen=True):

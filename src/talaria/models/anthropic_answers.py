@@ -132,6 +132,8 @@ class AnthropicReader(msgspec.Struct, eq=False):
                 self._take_delta(decoded, answer)
             case "content_block_start":
                 self._begin_block(decoded.index, decoded.content_block, answer)
+            case "content_block_stop":
+                self._end_block(decoded.index, answer)
             case "message_start":
                 if decoded.message is not None:
                     self._take_usage(decoded.message.usage, answer)
@@ -172,6 +174,7 @@ class AnthropicReader(msgspec.Struct, eq=False):
         answer.budget.check_shape(event.content)
         for index, raw in enumerate((event.content and _decode_blocks(event.content)) or ()):
             self._begin_block(index, raw, answer)
+            self._end_block(index, answer)
         self._take_usage(event.usage, answer)
         if event.stop_reason:
             answer.stop = _STOPS.get(event.stop_reason, "stop")
@@ -217,8 +220,16 @@ class AnthropicReader(msgspec.Struct, eq=False):
             block.call = self._calls
             self._calls += 1
             answer.budget.add_call()
-            if answer.tells_calls and start.id and start.name and len(start.id) <= MAX_ID:
+            if answer.tells_parts and start.id and start.name and len(start.id) <= MAX_ID:
                 answer.tell_call(block.call, start.id, start.name, "")
+
+    def _end_block(self, index: int | None, answer: AnswerDecoder) -> None:
+        """Tell a thought that the provider has signed, if the caller wants the parts of the answer."""
+        block = self._blocks.get(index) if answer.tells_parts and index is not None else None
+        if block is not None and block.start.type in ("thinking", "redacted_thinking"):
+            thought = _reasoning(block)
+            if thought.field != UNSIGNED:
+                answer.end_thought(thought.raw)
 
     def _take_delta(self, event: _StreamEvent, answer: AnswerDecoder) -> None:
         delta = event.delta
@@ -247,7 +258,7 @@ class AnthropicReader(msgspec.Struct, eq=False):
                 block.size += len(delta.partial_json)
                 answer.budget.keep(delta.partial_json)
                 answer.budget.check_arguments(block.size)
-                if answer.tells_calls:
+                if answer.tells_parts:
                     answer.tell_call(block.call, "", "", delta.partial_json)
 
 

@@ -236,7 +236,7 @@ def _options(call: ModelCall) -> dict[str, Any]:
         options["stop_sequences"] = stops
     if choice is not None:
         options["tool_choice"] = choice
-    for name in ("thinking", "top_k", "service_tier"):
+    for name in ("thinking", "top_k", "service_tier", "output_config"):
         if name in given:
             options[name] = given[name]
     return options
@@ -351,6 +351,14 @@ def _image(image: Image) -> dict[str, Any] | str:
 
 
 def _assistant(message: AssistantMessage) -> list[Any]:
+    blocks = content_blocks(message)
+    if not blocks or isinstance(blocks[-1], msgspec.Raw):
+        blocks.append(_text_block(EMPTY))  # thinking may not be the last block
+    return blocks
+
+
+def content_blocks(message: AssistantMessage) -> list[Any]:
+    """Return the text, the calls and the signed thoughts of a message, in the order in which they came."""
     text = answer_text(message)
     blocks: list[Any] = []
     said = called = 0
@@ -367,14 +375,17 @@ def _assistant(message: AssistantMessage) -> list[Any]:
             go_on(int(place[1] or 0), int(place[2] or 0))
             blocks.append(msgspec.Raw(thought.raw.encode()))
     go_on(len(text), len(message.tool_calls))
-    if not blocks or isinstance(blocks[-1], msgspec.Raw):
-        blocks.append(_text_block(EMPTY))  # thinking may not be the last block
     return blocks
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
     name = _NOT_NAME.sub("_", call.name)[:128] or "_"
-    return {"type": "tool_use", "id": _id(call.id), "name": name, "input": _input(call.arguments)}
+    return {
+        "type": "tool_use",
+        "id": call_id_for_anthropic(call.id),
+        "name": name,
+        "input": _input(call.arguments),
+    }
 
 
 def _input(arguments: str) -> Any:
@@ -389,7 +400,7 @@ def _input(arguments: str) -> Any:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": _id(result.call_id)}
+    block: dict[str, Any] = {"type": "tool_result", "tool_use_id": call_id_for_anthropic(result.call_id)}
     is_error = result.outcome is not ToolOutcome.OK
     if result.parts and not is_error:  # the API refuses an error that has anything but text
         if blocks := _blocks(result.parts):
@@ -401,7 +412,7 @@ def _result(result: ToolResult) -> dict[str, Any]:
     return block
 
 
-def _id(call_id: str) -> str:
+def call_id_for_anthropic(call_id: str) -> str:
     """Other servers make ids like `functions.read_file:0`, which this API refuses."""
     if _ID.fullmatch(call_id):
         return call_id

@@ -41,7 +41,6 @@ SAMPLE = 16
 TRAILER_SECONDS = 0.25
 ERROR_SECONDS = 10.0
 MAX_ERROR_BYTES = 64 << 10
-SHORT_BODY_BYTES = 64 << 10
 STEP_BYTES = 256 << 10
 LONG_ANSWER_BYTES = 256 << 10
 LIST_SECONDS = 15.0
@@ -167,7 +166,7 @@ class Endpoint:
         started: Callable[[], None],
     ) -> Completion:
         answer = self._wire.decoder(call.model, errors, budget)
-        answer.tells_calls = call.tells_calls
+        answer.tells_parts = call.tells_parts
         pieces = self._wire.body(call)
         body = SplicedBody(pieces)
         try:
@@ -396,7 +395,7 @@ class SplicedBody(Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         self._transport = getattr(writer, "transport", None)
         self.is_sent = True
-        is_short = self._size is not None and self._size <= SHORT_BODY_BYTES
+        is_short = self._size is not None and self._size <= STEP_BYTES
         for step in [b"".join(self._pieces)] if is_short else _steps(self._pieces):
             await writer.write(step)
 

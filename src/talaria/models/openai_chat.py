@@ -426,7 +426,7 @@ class ChatReader(msgspec.Struct, eq=False):
             call.size += len(text)
             answer.budget.keep(text)
             answer.budget.check_arguments(call.size)
-        if answer.tells_calls and call.may_be_told and call.name:
+        if answer.tells_parts and call.may_be_told and call.name:
             if not call.is_told:
                 call.is_told = True
                 answer.tell_call(call.index, call.id, call.name, "".join(call.arguments))

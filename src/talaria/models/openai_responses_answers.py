@@ -177,7 +177,7 @@ class ResponsesReader(msgspec.Struct, eq=False):
                 item = _read_item(decoded.item, answer)
                 partial = self._find(decoded, item.type, answer)
                 partial.item = item
-                if answer.tells_calls and item.type == "function_call":
+                if answer.tells_parts and item.type == "function_call":
                     self._tell_call(partial, answer)
             case "response.output_item.done":
                 item = _read_item(decoded.item, answer)

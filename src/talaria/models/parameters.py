@@ -90,7 +90,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     # name                        chat      session   responses  openai-responses  anthropic-messages
     "messages": Parameter(_READ, _READ, _ABSENT),
     "input": Parameter(_ABSENT, _READ, _READ),
-    "instructions": Parameter(_ABSENT, _REFUSED, _READ),
+    "instructions": Parameter(_ABSENT, _IGNORED, _READ),
     "previous_response_id": Parameter(_ABSENT, _REFUSED, _READ),
     "model": Parameter(_READ, _READ, _READ),
     "stream": Parameter(_READ, _READ, _READ),
@@ -113,11 +113,13 @@ PARAMETERS: Mapping[str, Parameter] = {
     "verbosity": Parameter(_PASSED, _IGNORED, _ABSENT, "text.verbosity"),
     "temperature": Parameter(_PASSED, _IGNORED, _PASSED, "temperature", "temperature"),
     "top_p": Parameter(_PASSED, _IGNORED, _PASSED, "top_p", "top_p"),
+    "output_config": Parameter(_PASSED, _IGNORED, _ABSENT, to_anthropic="output_config"),
     "top_k": Parameter(_PASSED, _IGNORED, _ABSENT, to_anthropic="top_k"),
     "min_p": Parameter(_PASSED, _IGNORED, _ABSENT),
     "presence_penalty": Parameter(_PASSED, _IGNORED, _ABSENT),
     "frequency_penalty": Parameter(_PASSED, _IGNORED, _ABSENT),
     "seed": Parameter(_PASSED, _IGNORED, _ABSENT),
+    "stop_sequences": Parameter(_ABSENT, _REFUSED, _ABSENT, harmless=([],)),
     "stop": Parameter(_PASSED, _REFUSED, _ABSENT, NO_WAY, "stop_sequences", ([],)),
     "logit_bias": Parameter(_PASSED, _REFUSED, _ABSENT, NO_WAY, NO_WAY, ({},)),
     "user": Parameter(_PASSED, _IGNORED, _PASSED, "user"),
@@ -146,6 +148,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "context_management": Parameter(_ABSENT, _ABSENT, _REFUSED),
     "moderation": Parameter(_REFUSED, _REFUSED, _REFUSED),
     "max_tool_calls": Parameter(_ABSENT, _ABSENT, _REFUSED),
+    "client_metadata": Parameter(_ABSENT, _IGNORED, _IGNORED),
 }
 # Advice for the caller of a refused parameter.
 _INSTEAD: Mapping[str, str] = {

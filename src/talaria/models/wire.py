@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from talaria.core.events import ThoughtEnded
 from talaria.core.messages import (
     AssistantMessage,
     File,
@@ -174,7 +175,8 @@ class AnswerDecoder(msgspec.Struct, eq=False):
 
     The endpoint calls `feed`, `end` and `completion`, which raise `ModelError` and nothing else. It feeds at
     most `SLICE_BYTES` at a time, because `feed` works through all of them at once. The reader calls the other
-    methods. `budget` counts what is kept. With `tells_calls` the pieces of tool calls are told as they come.
+    methods. `budget` counts what is kept. With `tells_parts` the pieces of tool calls, and
+    thoughts that are signed, are told as they come.
     """
 
     _model: str
@@ -185,7 +187,7 @@ class AnswerDecoder(msgspec.Struct, eq=False):
     is_complete: bool = False
     is_closed: bool = False
     is_refusal: bool = False
-    tells_calls: bool = False
+    tells_parts: bool = False
     id: str = ""
     stop: str = ""  # in the words of `Completion.stop`; empty for the usual reason
     usage: TokenUsage = TokenUsage()
@@ -311,6 +313,9 @@ class AnswerDecoder(msgspec.Struct, eq=False):
 
     def tell_call(self, index: int, call_id: str, name: str, arguments: str) -> None:
         self._deltas.append(CallDelta(index, call_id, name, arguments))
+
+    def end_thought(self, raw: str) -> None:
+        self._deltas.append(ThoughtEnded(raw))
 
     def add_thought(self, text: str) -> None:
         self.has_started = True

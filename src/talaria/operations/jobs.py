@@ -74,7 +74,7 @@ class JobChange(_ShownJob, frozen=True, kw_only=True):
 @operation("jobs.list", "GET /api/jobs", ALL, usage=("talaria jobs list",), tool="list_jobs")
 async def list_jobs(records: Records, call: OperationCall, wanted: JobQuery) -> JobList:
     """List jobs, oldest first."""
-    desk, asker = records.job_desk(), _asker(records, call)
+    desk, asker = records.job_desk(), asker_of(records, call)
     if wanted.finished:
         found = await desk.finished(asker, wanted.limit)
         return JobList(tuple(JobView.of(job, desk) for job in found), None)
@@ -105,7 +105,7 @@ async def add_job(records: Records, call: OperationCall, wanted: JobBody) -> Job
     """Create a job. Set its schedule with `when` (plain words), `every`, `cron` or `at`. Without these, the
     schedule is read from the beginning or end of the text."""
     desk = records.job_desk()
-    asker, asked_at = _asker(records, call, wanted.chat), _asked_at(records, wanted)
+    asker, asked_at = asker_of(records, call, wanted.chat), _asked_at(records, wanted)
     proposal = desk.propose(asker, await _request(records, wanted, asker), asked_at)
     if not wanted.confirm:
         return ProposalView.of(proposal, asked_at)
@@ -132,7 +132,7 @@ async def show_job(records: Records, call: OperationCall, wanted: JobKey) -> Job
 )
 async def edit_job(records: Records, call: OperationCall, wanted: JobChange) -> JobView:
     """Change, pause or resume a job. Fields that are not given keep their values."""
-    desk, asker = records.job_desk(), _asker(records, call)
+    desk, asker = records.job_desk(), asker_of(records, call)
     job = await _find(records, call, wanted.id)
     change, asked_at = await _request(records, wanted, asker), _asked_at(records, wanted)
     if change.is_any:
@@ -154,7 +154,7 @@ async def edit_job(records: Records, call: OperationCall, wanted: JobChange) -> 
 async def remove_job(records: Records, call: OperationCall, wanted: JobKey) -> JobView:
     """Delete a job with its history. A run in progress is stopped."""
     job, desk = await _find(records, call, wanted.id), records.job_desk()
-    return JobView.of(await desk.remove(_asker(records, call), job.id), desk)
+    return JobView.of(await desk.remove(asker_of(records, call), job.id), desk)
 
 
 @operation(
@@ -169,7 +169,7 @@ async def remove_job(records: Records, call: OperationCall, wanted: JobKey) -> J
 async def run_job(records: Records, call: OperationCall, wanted: JobKey) -> RunView:
     """Run a job now, in addition to its schedule. The run takes place in the gateway."""
     job = await _find(records, call, wanted.id)
-    _, slot = await records.job_desk().run(_asker(records, call), job.id)
+    _, slot = await records.job_desk().run(asker_of(records, call), job.id)
     return RunView.of(slot)
 
 
@@ -179,16 +179,16 @@ async def run_job(records: Records, call: OperationCall, wanted: JobKey) -> RunV
 async def list_runs(records: Records, call: OperationCall, wanted: RunQuery) -> RunList:
     """List the runs of a job, newest first."""
     job = await _find(records, call, wanted.id)
-    page = await records.job_desk().history(_asker(records, call), job.id, wanted.page)
+    page = await records.job_desk().history(asker_of(records, call), job.id, wanted.page)
     return RunList(tuple(map(RunView.of, page.items)), page.next)
 
 
 async def _find(records: Records, call: OperationCall, name: str) -> Job:
     call.about = name
-    return await records.job_desk().find(_asker(records, call), name)
+    return await records.job_desk().find(asker_of(records, call), name)
 
 
-def _asker(records: Records, call: OperationCall, chat: str = DEFAULT_CHAT) -> JobAsker:
+def asker_of(records: Records, call: OperationCall, chat: str = DEFAULT_CHAT) -> JobAsker:
     from talaria.jobs.desk import JobAsker  # noqa: PLC0415 - with the first job
 
     if not is_session_name(chat):

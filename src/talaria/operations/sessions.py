@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from talaria.access.callers import CHANNEL, HOME_CALLER, TOKEN, ApiCaller
 from talaria.core.access import EVERYTHING, Reach
@@ -15,15 +16,18 @@ from talaria.core.files import SentPage
 from talaria.core.ids import SESSION_PREFIX, ChatAddress, ChatKey, SessionId, is_session_name
 from talaria.core.ledger import EntryPage
 from talaria.core.problems import Action, Do
-from talaria.core.sessions import Session
+from talaria.core.sessions import Session, shorten_title
+from talaria.core.text import clean_line
 from talaria.core.views import view_of
 from talaria.gateway import Records
 from talaria.operations.operation import ALL, CHAT, OPERATE, OperationCall, PageQuery, argument, operation
 from talaria.search.index import FoundEntry, SearchPage
 from talaria.search.words import terms
+from talaria.turns.feed import RecordChange
 
 _MAX_QUERY: Final = 1000  # characters
 _MAX_FOUND: Final = 100
+_MOST_SEQ: Final = 2**53 - 1  # the largest whole number that every JSON reader keeps
 _UNKNOWN: Final = ("not_found",)
 SessionName = Annotated[str, argument("Session name or id.", "NAME_OR_ID")]
 
@@ -35,8 +39,31 @@ class SessionKey(msgspec.Struct, frozen=True):
     x: SessionName
 
 
-class EntriesQuery(PageQuery, frozen=True, kw_only=True):
+class FilesQuery(PageQuery, frozen=True, kw_only=True):
     x: SessionName
+
+
+class EntriesQuery(FilesQuery, frozen=True, kw_only=True):
+    before: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=_MOST_SEQ,
+                description="Return the last entries before this number, oldest first. `next` is then the "
+                "`before` of the page with older entries.",
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    turns: Annotated[bool, Meta(description="Add the turns of these entries, with cost and questions.")] = (
+        False
+    )
+
+
+class TitleBody(msgspec.Struct, frozen=True, kw_only=True):
+    x: SessionName
+    title: Annotated[str, Meta(min_length=1, max_length=200, description="The new title.")]
 
 
 class SearchQuery(msgspec.Struct, frozen=True):
@@ -234,11 +261,23 @@ async def show_session(records: Records, call: OperationCall, wanted: SessionKey
 async def read_entries(records: Records, call: OperationCall, wanted: EntriesQuery) -> EntryPage:
     """Read the entries of a session's log, oldest first."""
     session = await SessionLookup(records).session(wanted.x, call)
-    return await records.store.entries(session.id, wanted.page)
+    store = records.store
+    if wanted.before is not UNSET:
+        page = await store.entries_before(session.id, wanted.before, wanted.limit)
+    else:
+        page = await store.entries(session.id, wanted.page)
+    if not wanted.turns:
+        return page
+    turns = dict.fromkeys(entry.turn_id for entry in page.entries if entry.turn_id is not None)
+    since = page.entries[0].at if page.entries else math.inf
+    # Commands after the last entry belong to the page that ends the log.
+    is_end = page.next is None if wanted.before is UNSET else wanted.before > session.revision.seq
+    until = page.entries[-1].at if page.entries and not is_end else math.inf
+    return msgspec.structs.replace(page, turns=await store.turn_sums(session.id, tuple(turns), since, until))
 
 
 @operation("sessions.files", "GET /api/sessions/{x}/files", ALL, audit="session.read", errors=_UNKNOWN)
-async def list_sent_files(records: Records, call: OperationCall, wanted: EntriesQuery) -> SentPage:
+async def list_sent_files(records: Records, call: OperationCall, wanted: FilesQuery) -> SentPage:
     """List the files that the agent sent in a session, oldest first."""
     session = await SessionLookup(records).session(wanted.x, call)
     return await records.store.sent_files(session.id, wanted.page)
@@ -282,6 +321,30 @@ async def end_session(records: Records, call: OperationCall, wanted: SessionKey)
         except LeaseHeld:
             raise _busy(session.id) from None
     return SessionView.of(session, caller=call.caller)
+
+
+@operation(
+    "sessions.rename",
+    "PATCH /api/sessions/{x}",
+    CHAT,
+    audit="session.rename",
+    errors=("not_found", "head_moved"),
+    example='{"title": "Trip to Lisbon"}',
+)
+async def rename_session(records: Records, call: OperationCall, wanted: TitleBody) -> SessionView:
+    """Give a session another title. Titles that a model writes do not replace it."""
+    session = await SessionLookup(records).session(wanted.x, call)
+    title = shorten_title(clean_line(wanted.title, 200))
+    if not title:
+        raise BadRequest("The title is empty.", "Write at least one visible character.")
+    if not await records.store.retitle(session.id, session.title, title):
+        raise Refused("head_moved", "The title was changed meanwhile.", "Read the session again.")
+    if records.sessions.feed is not None:
+        now = records.store.clock.now()
+        records.sessions.feed.note(
+            RecordChange("session.titled", session.id, session.chat_key, now, title=title)
+        )
+    return SessionView.of(msgspec.structs.replace(session, title=title), caller=call.caller)
 
 
 def _busy(session_id: SessionId) -> Refused:
@@ -346,5 +409,6 @@ SESSION_OPERATIONS: Final = (
     read_entries,
     list_sent_files,
     end_session,
+    rename_session,
     use_project,
 )

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from talaria.operations.access import ACCESS_OPERATIONS
 from talaria.operations.approvals import APPROVAL_OPERATIONS
+from talaria.operations.inbox import INBOX_OPERATIONS
 from talaria.operations.jobs import JOB_OPERATIONS
 from talaria.operations.memory import MEMORY_OPERATIONS
 from talaria.operations.operation import Operation
@@ -19,6 +20,7 @@ OPERATIONS: Final[Operations] = (
     *TURN_OPERATIONS,
     *SESSION_OPERATIONS,
     *APPROVAL_OPERATIONS,
+    *INBOX_OPERATIONS,
     *JOB_OPERATIONS,
     *MEMORY_OPERATIONS,
     *ACCESS_OPERATIONS,

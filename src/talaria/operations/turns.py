@@ -14,9 +14,9 @@ from talaria.core.errors import BadRequest, ErrorInfo, NotFound, ToolError
 from talaria.core.events import PREVIEW_CHARS
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, SessionId, TurnId
-from talaria.core.ledger import ChatMessage, TurnRecord
+from talaria.core.ledger import ChatMessage, StepUsage, TurnRecord
 from talaria.core.messages import File, TokenUsage, ToolOutcome
-from talaria.core.spending import Spent
+from talaria.core.spending import Spent, to_usd
 from talaria.core.text import clean_line
 from talaria.core.turns import Step, StepKind, StepState, Turn, TurnState
 from talaria.core.views import view_of
@@ -137,11 +137,30 @@ class TurnList(msgspec.Struct, frozen=True):
     items: tuple[TurnLine, ...]
 
 
+class ModelCallView(msgspec.Struct, frozen=True):
+    """The model calls of step `n`: their number with retries, tokens and cost. `cost_usd` is null if the
+    price is unknown."""
+
+    n: int
+    at: float
+    model: str
+    calls: int
+    usage: TokenUsage
+    cost_usd: str | None
+
+    @classmethod
+    def of(cls, used: StepUsage) -> Self:
+        cost = None if used.cost is None else to_usd(used.cost)
+        return cls(used.n, used.at, f"{used.provider}/{used.model}", used.calls, used.tokens, cost)
+
+
 class ExplainedTurn(TurnView, frozen=True):
-    """A turn with its history in sentences. `also` lists older turns with the same message id."""
+    """A turn with its history in sentences. `also` lists older turns with the same message id. `model_calls`
+    are what each step cost."""
 
     story: tuple[HistoryLine, ...] = ()
     also: tuple[TurnId, ...] = ()
+    model_calls: tuple[ModelCallView, ...] = ()
 
 
 async def explain_turn(
@@ -163,7 +182,13 @@ async def explain_turn(
     turn = ExplainedTurn.recorded(record)
     root = folder_of(record.turn.chat_key) if folder_of is not None else None
     files = tuple(FileView.of(file, root) for file in record.turn.files)
-    return msgspec.structs.replace(turn, files=files, story=explain_history(history), also=tuple(others))
+    return msgspec.structs.replace(
+        turn,
+        files=files,
+        story=explain_history(history),
+        also=tuple(others),
+        model_calls=tuple(map(ModelCallView.of, history.usage)),
+    )
 
 
 def no_such_turn(name: str) -> NotFound:

@@ -129,6 +129,17 @@ class SkillLibrary:
                 self._copy(folder, target, shown.digest, is_editable=True)
         return self.accept(Standing(target, name, SkillState.NEW, shown), source)
 
+    def put(self, folder: Path, shown: SkillContent) -> None:
+        """Copy a skill's folder into the library, where it waits to be accepted.
+
+        Raises `SkillError` if its place is taken or the folder is not what was `shown`, and `OSError`.
+        """
+        target = self.root / shown.head.name
+        with self._lock():
+            if target.exists() or target.is_symlink():
+                raise SkillError(f"There is a folder {target} already.", "Remove or rename it first.")
+            self._copy(folder, target, shown.digest, is_editable=True)
+
     def remove(self, standing: Standing) -> None:
         """Remove a skill's folder and its accepted copy. It does not count from now on."""
         with self._lock():

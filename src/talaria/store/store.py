@@ -33,6 +33,7 @@ from talaria.store.sql import (
     branches,
     cluster,
     delivery,
+    imports,
     jobs,
     leases,
     orders,
@@ -135,6 +136,7 @@ class Store(SqlPort):
     # -- writing
 
     accept = writes(orders.accept, is_durable=True)
+    amend = writes(orders.amend, is_durable=True)
     begin = writes(orders.begin)
     send = writes(orders.send, is_durable=True)
     announce = writes(announcements.announce)
@@ -157,6 +159,8 @@ class Store(SqlPort):
     forgive = writes(leases.forgive)
     set_cursor = writes(delivery.set_cursor, is_durable=True)
     move_chat = writes(delivery.move_chat, is_durable=True)
+    import_session = writes(imports.import_session, is_durable=True)
+    import_person = writes(imports.import_person, is_durable=True)
     _prune_ephemeral = writes(retention.prune_ephemeral)
 
     async def commit(self, order: Commit) -> Committed:
@@ -181,10 +185,13 @@ class Store(SqlPort):
 
     unannounced = reads(announcements.unannounced)
     cursor = reads(delivery.cursor)
+    cursors = reads(delivery.cursors)
     session = reads(queries.session)
     current_session = reads(queries.current_session)
     sessions = reads(queries.sessions)
     entries = reads(queries.entries)
+    entries_before = reads(queries.entries_before)
+    turn_sums = reads(queries.turn_sums)
     log = reads(queries.log)
     shown_log = reads(queries.shown_log)
     turn_log = reads(queries.turn_log)
@@ -281,6 +288,7 @@ class Outbox(SqlPort):
 
     due = reads_now(delivery.due)
     next_due = reads(delivery.next_due)
+    is_owed = reads(delivery.is_owed)
     split = writes(delivery.split)
     claim = writes(delivery.claim, is_durable=True)
     mark = writes(delivery.mark, is_durable=True)
@@ -333,17 +341,18 @@ class Responses(SqlPort):
 
 class JobStore(SqlPort):
     """Jobs and slots. Orders ring `bell` if the scheduler should look. The end of a turn settles its slot in
-    the transaction that ends the turn."""
+    the transaction that ends the turn. `on_change` is called with a job that was written or removed here."""
 
     def __init__(self, executor: Executor) -> None:
         super().__init__(executor)
         self.bell = JobBell()
+        self.on_change: Callable[[Job, bool], None] = lambda job, is_removed: None
 
     _add = writes(jobs.add, is_durable=True)
     _edit = writes(jobs.edit, is_durable=True)
     _fire = writes(slots.fire, is_durable=True)
     _settle = writes(orders.settle_slot, is_durable=True)
-    remove = writes(jobs.remove, is_durable=True)
+    _remove = writes(jobs.remove, is_durable=True)
     advance = writes(slots.advance, is_durable=True)
     claim = writes(slots.claim, is_durable=True)
     renew = writes(slots.renew)
@@ -367,12 +376,20 @@ class JobStore(SqlPort):
         """Add a job; see `AddJob`. Durable. A job with the same id is returned as it is."""
         job = await self._add(order)
         self.bell.ring()
+        self.on_change(job, False)
         return job
 
     async def edit(self, order: EditJob) -> Job:
         """Change a job; see `EditJob`. Durable. Raises `NotFound`, `HeadMoved`."""
         job = await self._edit(order)
         self.bell.ring()
+        self.on_change(job, False)
+        return job
+
+    async def remove(self, job_id: JobId) -> Job:
+        """Delete a job with its slots and return it. Durable. A turn that runs goes on. Raises `NotFound`."""
+        job = await self._remove(job_id)
+        self.on_change(job, True)
         return job
 
     async def fire(self, job_id: JobId, instant: float, *, is_manual: bool = False) -> Slot | None:
@@ -398,6 +415,8 @@ class Histories(SqlPort):
 
     find = reads(queries.find)
     recent = reads(queries.recent)
+    unsettled = reads(queries.unsettled)
+    owed_replies = reads(queries.owed_replies)
     history = reads(queries.history)
 
 
@@ -415,6 +434,9 @@ class Pairings(SqlPort):
     redeem = writes(pairing.redeem, is_durable=True)
     revoke = writes(pairing.revoke, is_durable=True)
     listing = writes(pairing.listing)
+    create_link = writes(pairing.create_link, is_durable=True)
+    redeem_link = writes(pairing.redeem_link, is_durable=True)
+    links = reads(pairing.links)
 
 
 class Tokens(SqlPort):

@@ -32,6 +32,7 @@ from talaria.observe.metrics import Metrics
 from talaria.pool.pool import Pool
 from talaria.store.store import Store
 from talaria.tools.execution import ToolRunner
+from talaria.turns.joined_identities import JoinedIdentities
 from talaria.turns.live import LiveTurn
 from talaria.turns.settings import TurnSettings
 from talaria.turns.slash import ExtraCommands
@@ -90,6 +91,7 @@ class Agents:
     commands: ExtraCommands = field(default_factory=ExtraCommands)
     hooks: Hooks | None = None
     folder_trust: FolderTrust | None = None
+    identities: JoinedIdentities | None = None
 
     @property
     def builder(self) -> AgentBuilder:
@@ -182,7 +184,7 @@ class Agents:
             reasoning=reasoning,
             max_output=options.max_output,
             sampling=options.sampling,
-            streams_calls=options.streams_calls,
+            streams_parts=options.streams_parts,
             steering=steering,
             redactor=self.secrets.redactor,
             notes=TurnNotes(self.notes, live.turn, agent) if steering and self.notes else None,

@@ -45,7 +45,7 @@ from talaria.core.tasks import sleep_until_woken, stop
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
 from talaria.store.store import Store
-from talaria.turns.feed import TurnChange
+from talaria.turns.feed import Change, TurnChange
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import DeliverySettings
 
@@ -74,6 +74,12 @@ class ShownTurn:
         """Whether this gateway still has the channel. False at once in a process that was stopped for so long
         that another one took the channel over; it must not draw over that one's messages."""
         return self._is_ours()
+
+    async def is_next(self) -> bool:
+        """Return whether all earlier replies to the same address are sent, so that a new message is below
+        them. A reply may wait for long: its last attempt failed, or the gateway that sent it is gone."""
+        address = self.turn.inbound.address or ""
+        return not await self._store.outbox.is_owed(channel_of(self.turn.chat_key), address)
 
     async def events(self) -> AsyncIterator[Event]:
         """Yield the events from first to final. Ends early if this process lets go of the turn."""
@@ -117,8 +123,9 @@ class Outlet(Protocol):
         ...
 
     async def show(self, view: ShownTurn) -> None:
-        """Show a turn while it runs: that it types, its tool calls, and its text as it comes. The reply is
-        delivered after this has ended or was cancelled. An error here ends only the showing."""
+        """Show a turn while it runs: that it types, its tool calls, and its text as it comes. The first
+        message that shows it is sent only if `view.is_next()`, because the reply replaces that message. The
+        reply is delivered after this has ended or was cancelled. An error here ends only the showing."""
         ...
 
 
@@ -185,7 +192,6 @@ class Delivery:
         self._questions: dict[QuestionId, asyncio.Task[None]] = {}  # that are being sent
         self._woken = asyncio.Event()
         self._new_outlets: set[str] = set()  # channels whose next due row is not known
-        self._looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # at one of those
         self._alarms: list[float] = []  # a heap of the times at which to look
         self._new_alarm = asyncio.Event()
         self._started_at = self._clock.now() - self._clock.elapsed()
@@ -304,8 +310,6 @@ class Delivery:
             if (later := await self._store.outbox.next_due(channel, now)) is not None:
                 self._look_at(later)
             self._new_outlets.discard(channel)
-            self._looked.set_result(None)
-            self._looked = asyncio.get_running_loop().create_future()
         fresh = [row for row in due if (channel, row.address) not in self._sends]
         for row in fresh:
             place = (channel, row.address)
@@ -468,11 +472,11 @@ class Delivery:
         """Show the channel's turns that other members of the cluster run, until cancelled."""
         feed = self._live.feed
         with feed.listen(lambda key: channel_of(key) == channel) as listener:
-            changes: Collection[TurnChange] = [
-                each for each in feed.elsewhere if listener.sees(each.chat_key)
-            ]
+            changes: Collection[Change] = [each for each in feed.elsewhere if listener.sees(each.chat_key)]
             while changes or (changes := await listener.take()):
                 for change in changes:
+                    if not isinstance(change, TurnChange):
+                        continue
                     is_known = (channel, change.id) in self._shows or self._live.get(change.id) is not None
                     if is_known or change.state.is_final:
                         continue
@@ -487,22 +491,10 @@ class Delivery:
 
     async def _run_show(self, outlet: Outlet, live: LiveTurn) -> None:
         try:
-            if await self._is_next(live):
-                is_ours = partial(self._has_channel, channel_of(live.turn.chat_key))
-                await outlet.show(ShownTurn(live, self._store, is_ours))
+            is_ours = partial(self._has_channel, channel_of(live.turn.chat_key))
+            await outlet.show(ShownTurn(live, self._store, is_ours))
         except Exception:
             _log.warning("turn %s is not shown while it runs", live.turn.id, exc_info=True)
-
-    async def _is_next(self, live: LiveTurn) -> bool:
-        """Wait until the replies to the same address that are due are sent, so that the turn is shown below
-        them. Returns False if the turn is over meanwhile."""
-        place = (channel_of(live.turn.chat_key), live.turn.inbound.address or "")
-        while place in self._sends or place[0] in self._new_outlets:
-            if live.settled.done():
-                return False
-            waits_for = self._sends.get(place) or self._looked
-            await asyncio.wait((waits_for, live.settled), return_when=asyncio.FIRST_COMPLETED)
-        return True
 
     async def _end_show(self, row: OutboxRow) -> None:
         """Stop showing the turn before its reply is sent, so that the reply comes last."""

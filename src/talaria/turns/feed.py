@@ -1,12 +1,14 @@
-"""Changes of the state of all turns of this process, for listeners such as dashboards."""
+"""Changes of the turns of this process, and of sessions, questions and jobs, for listeners."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Literal, Self, get_args
 
 import msgspec
 
@@ -15,9 +17,11 @@ from talaria.cluster.signing import BrokenStream
 from talaria.core.clock import Clock
 from talaria.core.cluster import Member
 from talaria.core.errors import ErrorInfo, Overloaded, StoreError
-from talaria.core.ids import ChatKey, OwnerId, SessionId, TurnId
+from talaria.core.ids import ChatKey, OwnerId, QuestionId, SessionId, TurnId
+from talaria.core.jobs import Job
 from talaria.core.limits import Limits
 from talaria.core.messages import Text, TokenUsage
+from talaria.core.questions import Decision, Question
 from talaria.core.spending import Spent
 from talaria.core.tasks import Tasks, stop
 from talaria.core.turns import Turn, TurnState
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 
 MOST_WAITING: Final = 1024  # changes that wait for one listener
+_MOST_RECENT: Final = 256  # changes of records that are kept for listeners that come back
 _LONGEST: Final = 200  # characters of a message
 _NOTHING: Final = Spent()
 
@@ -72,22 +77,84 @@ class TurnChange(msgspec.Struct, frozen=True):
         )
 
 
-class TurnListener:
-    """A listener. Of each turn only the last change waits for it, and of all turns `MOST_WAITING`. Another
-    member of the cluster `is_member`: it is told the changes of this process only."""
+RecordEvent = Literal[
+    "session.created",
+    "session.ended",
+    "session.deleted",
+    "session.titled",
+    "session.written",
+    "question.asked",
+    "question.decided",
+    "job.saved",
+    "job.removed",
+]
+RECORD_EVENTS: Final[tuple[RecordEvent, ...]] = get_args(RecordEvent)
 
-    def __init__(self, sees: Callable[[ChatKey], bool], *, is_member: bool = False) -> None:
+
+class RecordChange(msgspec.Struct, frozen=True):
+    """A change at the time `at` of the session, question or job `id`. The chat is that of the session, of the
+    turn that asks, or that the job was created in. `decision` and `by` are those of a decided question."""
+
+    what: RecordEvent
+    id: str
+    chat_key: ChatKey
+    at: float
+    session_id: SessionId | None = None
+    turn_id: TurnId | None = None
+    title: str = ""
+    decision: str = ""
+    by: str = ""
+
+
+Change = TurnChange | RecordChange
+
+
+def question_asked(turn: Turn, question: Question) -> RecordChange:
+    return RecordChange(
+        "question.asked", question.id, turn.chat_key, question.asked_at, turn.session_id, turn.id
+    )
+
+
+def question_decided(turn: Turn, question_id: QuestionId, decision: Decision) -> RecordChange:
+    return RecordChange(
+        "question.decided",
+        question_id,
+        turn.chat_key,
+        decision.decided_at,
+        turn.session_id,
+        turn.id,
+        decision=decision.text,
+        by=decision.by,
+    )
+
+
+def note_job(feed: StateFeed, job: Job, is_removed: bool) -> None:
+    if feed.listeners:
+        what: RecordEvent = "job.removed" if is_removed else "job.saved"
+        feed.note(RecordChange(what, job.id, job.origin.chat_key, feed.now()))
+
+
+class TurnListener:
+    """A listener. Of each turn only the last change waits for it, and of all turns `MOST_WAITING`. Changes of
+    records wait only if the listener `wants_records`. Another member of the cluster `is_member`: it is told
+    the changes of this process only."""
+
+    def __init__(
+        self, sees: Callable[[ChatKey], bool], *, is_member: bool = False, wants_records: bool = False
+    ) -> None:
         self.sees = sees
         self.is_member = is_member
+        self.wants_records = wants_records
         self.missed = 0  # changes that were dropped since the caller last set this to 0
-        self._waiting: dict[TurnId, TurnChange] = {}
+        self._waiting: dict[str | tuple[str, str], Change] = {}
         self._is_closed = False
         self._arrived: asyncio.Future[None] | None = None
 
-    def put(self, change: TurnChange) -> None:
+    def put(self, change: Change) -> None:
         """Take a change. The one that waits for the longest time is dropped if there are too many."""
-        self._waiting.pop(change.id, None)
-        self._waiting[change.id] = change
+        key = change.id if isinstance(change, TurnChange) else (change.what, change.id)
+        self._waiting.pop(key, None)
+        self._waiting[key] = change
         if len(self._waiting) > MOST_WAITING:
             del self._waiting[next(iter(self._waiting))]
             self.missed += 1
@@ -98,7 +165,7 @@ class TurnListener:
         self._is_closed = True
         self._wake()
 
-    async def take(self) -> Collection[TurnChange]:
+    async def take(self) -> Collection[Change]:
         """Return the changes that came, once there are some. Empty when the feed was closed."""
         while not self._waiting and not self._is_closed:
             self._arrived = asyncio.get_running_loop().create_future()
@@ -114,29 +181,54 @@ class TurnListener:
 class StateFeed:
     """Tells listeners each new state of a turn. Costs nothing while `listeners` is empty, which callers of
     `tell` check. `on_listen` is called when a listener that is no member comes or goes. In a cluster the
-    feed `has_others`, and `elsewhere` are the turns of other members as far as they are known."""
+    feed `has_others`, and `elsewhere` are the turns of other members as far as they are known.
+
+    While somebody listens to records, the last changes of records are kept, for listeners that come back."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
+        self.now = now
         self._is_closed = False
         self.listeners: dict[TurnListener, None] = {}
         self.on_listen: Callable[[], None] = lambda: None
         self.elsewhere: Iterable[TurnChange] = ()
         self.has_others = False
+        self._recent: deque[RecordChange] = deque(maxlen=_MOST_RECENT)
+        self._kept_since = math.inf  # no change of a record after this time is missing in `_recent`
 
     def tell(self, live: LiveTurn) -> None:
         change: TurnChange | None = None
         key = live.turn.chat_key
         for listener in self.listeners:
             if listener.sees(key):
-                change = change or TurnChange.of(live.turn, self._now(), live.model, live.spent)
+                change = change or TurnChange.of(live.turn, self.now(), live.model, live.spent)
                 listener.put(change)
 
-    def pass_on(self, change: TurnChange) -> None:
-        """Tell the change of a turn that another member of the cluster has."""
+    def note(self, change: RecordChange) -> None:
+        """Tell the change of a record that this process has made. No effect while nobody listens."""
+        if self.listeners:
+            self._note(change, are_members_told=True)
+
+    def pass_on(self, change: Change) -> None:
+        """Tell a change that another member of the cluster has made."""
+        if isinstance(change, RecordChange):
+            self._note(change, are_members_told=False)
+            return
         for listener in self.listeners:
             if not listener.is_member and listener.sees(change.chat_key):
                 listener.put(change)
+
+    def _note(self, change: RecordChange, *, are_members_told: bool) -> None:
+        if len(self._recent) == _MOST_RECENT:
+            self._kept_since = self._recent[0].at
+        self._recent.append(change)
+        for listener in self.listeners:
+            is_told = listener.wants_records and (are_members_told or not listener.is_member)
+            if is_told and listener.sees(change.chat_key):
+                listener.put(change)
+
+    def records_since(self, at: float) -> Sequence[RecordChange] | None:
+        """Return the changes of records since that time; None if some may be missing."""
+        return None if at < self._kept_since else [change for change in self._recent if change.at >= at]
 
     @property
     def has_own_listeners(self) -> bool:
@@ -145,7 +237,12 @@ class StateFeed:
 
     @contextmanager
     def listen(
-        self, sees: Callable[[ChatKey], bool], limits: Limits | None = None, *, is_member: bool = False
+        self,
+        sees: Callable[[ChatKey], bool],
+        limits: Limits | None = None,
+        *,
+        is_member: bool = False,
+        wants_records: bool = False,
     ) -> Iterator[TurnListener]:
         """Yield a listener that gets the changes of the chats for which `sees` is true, from now on.
 
@@ -157,7 +254,9 @@ class StateFeed:
                 limits.refuse("event_listeners"),
                 retry_after=30.0,
             )
-        listener = TurnListener(sees, is_member=is_member)
+        listener = TurnListener(sees, is_member=is_member, wants_records=wants_records)
+        if wants_records and not any(other.wants_records for other in self.listeners):
+            self._kept_since = self.now()
         if self._is_closed:
             listener.close()
         self.listeners[listener] = None
@@ -167,6 +266,9 @@ class StateFeed:
             yield listener
         finally:
             self.listeners.pop(listener, None)
+            if not any(other.wants_records for other in self.listeners):
+                self._recent.clear()
+                self._kept_since = math.inf
             if not is_member:
                 self.on_listen()
 
@@ -196,7 +298,14 @@ class ChangedTurn(msgspec.Struct, frozen=True, tag="changed"):
     change: TurnChange
 
 
-FeedLine = OpenTurns | ChangedTurn
+class ChangedRecord(msgspec.Struct, frozen=True, tag="record"):
+    """Only for a member that asks for `RECORDS`: one of an older version does not know it."""
+
+    change: RecordChange
+
+
+FeedLine = OpenTurns | ChangedTurn | ChangedRecord
+RECORDS: Final = "records"
 _lines: msgspec.json.Decoder[FeedLine] = msgspec.json.Decoder(FeedLine)
 
 
@@ -267,7 +376,7 @@ class OtherFeeds:
     async def _read(self, member: Member) -> None:
         while True:
             try:
-                async with aclosing(self._peers.lines(member, PATH, _decode)) as lines:
+                async with aclosing(self._peers.lines(member, PATH, _decode, {RECORDS: "1"})) as lines:
                     async for line in lines:
                         await self._take(member.owner, line)
             except (PeerUnreachable, StoreError) as error:
@@ -290,6 +399,8 @@ class OtherFeeds:
                 if not change.state.is_final:
                     known[change.id] = change
                 self._feed.pass_on(change)
+            case ChangedRecord(change=record):
+                self._feed.pass_on(record)
 
     async def _tell_end(self, turn_id: TurnId) -> None:
         """Tell that a turn is over, if it is, whose last change was missed."""

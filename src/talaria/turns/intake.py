@@ -31,7 +31,17 @@ from talaria.core.ids import (
     new_turn_id,
 )
 from talaria.core.jobs import SlotClaim
-from talaria.core.ledger import Accept, Accepted, Begin, Binding, ChainPlace, Fresh, MessageName, NewResponse
+from talaria.core.ledger import (
+    Accept,
+    Accepted,
+    Amend,
+    Begin,
+    Binding,
+    ChainPlace,
+    Fresh,
+    MessageName,
+    NewResponse,
+)
 from talaria.core.messages import File, Message, Text, UserMessage, is_untrusted
 from talaria.core.problems import Action, Do
 from talaria.core.questions import QuestionKind
@@ -42,6 +52,7 @@ from talaria.observe.loop_watch import Load
 from talaria.store.store import Store
 from talaria.turns.agents import Agents
 from talaria.turns.command_turns import ANSWER
+from talaria.turns.feed import RecordChange
 from talaria.turns.histories import Branching, SentExchange
 from talaria.turns.lanes import Lanes
 from talaria.turns.lifecycle import SessionLifecycle
@@ -50,8 +61,10 @@ from talaria.turns.long_inputs import LongInputs
 from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.settings import Busy, TurnSettings
 from talaria.turns.slash import canonical
+from talaria.turns.states import LiveState
 
 _LONG_TEXT = 64 << 10  # characters are searched for secrets in less than a millisecond
+_EDIT_KNOWN_SECONDS = 7 * 86400.0
 _LONG_BYTES = 256 << 10  # are hashed in about a millisecond
 
 
@@ -216,12 +229,56 @@ class Intake(msgspec.Struct, eq=False, dict=True):
             command=command.name if command else "",
             binding=binding,
             resume=resume,
-            scope=f"{inbound.sender.id}\n{inbound.chat_key}" if inbound.key is not None else "",
+            scope=_scope_of(inbound) if inbound.key is not None else "",
             digest=digest,
             expire_before=self._sessions.cutoff(),
         )
         self._check_open()
         return await finish(self._accept_in_turn(order, busy, is_explicit=is_explicit))
+
+    async def amend(self, inbound: Inbound, edit_key: str) -> bool:
+        """Replace the message `inbound.key` by this text while its turn waits here. Return whether the edit
+        `edit_key` is made, now or before; if not, the turn has begun. Raises `StoreError`."""
+        live = self._waiting(inbound.chat_key, inbound.key)
+        if live is not None and live.amending is not None:
+            await asyncio.wait((live.amending,))
+            live = self._waiting(inbound.chat_key, inbound.key)
+        work = asyncio.ensure_future(self._amend(inbound, edit_key, live))
+        if live is not None:
+            live.amending = work
+        return await asyncio.shield(work)
+
+    async def _amend(self, inbound: Inbound, edit_key: str, live: LiveTurn | None) -> bool:
+        try:
+            said = await self._without_secrets((UserMessage(inbound.parts),))
+            inbound = msgspec.structs.replace(inbound, parts=said[0].parts)
+            if live is not None and self.inputs is not None:
+                inbound = await self.inputs.shorten(inbound, live.turn.id)
+            scope, name = _scope_of(inbound), MessageName(edit_key, _EDIT_KNOWN_SECONDS)
+            is_made = await self._store.amend(Amend(inbound, scope, name, may_replace=live is not None))
+            if is_made and live is not None:
+                amended = msgspec.structs.replace(live.turn.inbound, parts=inbound.parts)
+                live.turn = msgspec.structs.replace(live.turn, inbound=amended)
+            return is_made
+        finally:
+            if live is not None:
+                live.amending = None
+
+    def withdraw(self, chat_key: ChatKey, key: str) -> bool:
+        """Cancel the message `key` without an answer if its turn waits here, and return whether."""
+        if (live := self._waiting(chat_key, key)) is None:
+            return False
+        self._lanes.stop(live)
+        return True
+
+    def _waiting(self, chat_key: ChatKey, key: str | None) -> LiveTurn | None:
+        """Return the turn of this message if it waits in its lane and is not a command."""
+        for live in self._lanes.turns_of(chat_key):
+            turn = live.turn
+            is_waiting = live.state is LiveState.QUEUED and not turn.attempts and not turn.command
+            if is_waiting and turn.inbound.key == key:
+                return live
+        return None
 
     async def wake(self, inbound: Inbound, session_id: SessionId) -> LiveTurn:
         """Accept a message that no person wrote, for this session. It joins the turn that runs, if one does.
@@ -232,7 +289,7 @@ class Intake(msgspec.Struct, eq=False, dict=True):
         order = Accept(
             turn_id=new_turn_id(),
             inbound=inbound,
-            scope=f"{inbound.sender.id}\n{inbound.chat_key}",
+            scope=_scope_of(inbound),
             digest=await _digest(inbound.parts, inbound.model),
             only=session_id,
         )
@@ -307,7 +364,7 @@ class Intake(msgspec.Struct, eq=False, dict=True):
     async def _order(self, call: StatelessCall) -> Accept:
         pinned = self._agents.specs.resolve_stateless(call.model, call.tools, call.instructions)
         behind, previous = call.behind, call.behind and call.behind.turn_id
-        options = msgspec.structs.replace(call.options, streams_calls=False)  # the answer is the same
+        options = msgspec.structs.replace(call.options, streams_parts=False)  # the answer is the same
         content = (call.context, call.model, call.tools, options, call.instructions, previous)
         digest = await _digest(*content) if call.key is not None else ""
         order = Accept(
@@ -414,7 +471,7 @@ class Intake(msgspec.Struct, eq=False, dict=True):
             raise
         turn = accepted.turn
         if accepted.ended is not None:
-            self._sessions.ended(accepted.ended)
+            self._sessions.ended(accepted.ended, turn.chat_key)
         if accepted.is_duplicate:
             if has_lane:
                 self._lanes.unclaim(key)
@@ -439,11 +496,18 @@ class Intake(msgspec.Struct, eq=False, dict=True):
     async def _write(self, order: Accept) -> Accepted:
         self.accepting.add(order.turn_id)
         try:
-            return await self._store.accept(order)
+            accepted = await self._store.accept(order)
         except LimitReached as full:  # at the member that has the chat
             raise LimitReached(full.user_text, f"{full.hint} {self._limits.refuse('chat_queue')}") from full
         finally:
             self.accepting.discard(order.turn_id)
+        if order.fresh is not None and self._live.feed.listeners:
+            self._note_created(order.fresh.session_id, accepted.turn)
+        return accepted
+
+    def _note_created(self, fresh: SessionId, turn: Turn) -> None:
+        if turn.session_id == fresh:
+            self._live.feed.note(RecordChange("session.created", fresh, turn.chat_key, turn.accepted_at))
 
     def _pass_on(self, accepted: Accepted) -> LiveTurn:
         """Let another member of the cluster have the turn. It finds the turn by itself too."""
@@ -480,6 +544,11 @@ class Intake(msgspec.Struct, eq=False, dict=True):
             if found is not None:
                 return Binding.RESUME, found.id
         return Binding.CURRENT, None
+
+
+def _scope_of(inbound: Inbound) -> str:
+    """Return the scope in which the message's key is unique."""
+    return f"{inbound.sender.id}\n{inbound.chat_key}"
 
 
 def _with_text(inbound: Inbound, text: str) -> Inbound:

@@ -21,6 +21,7 @@ from talaria.core.sessions import Session
 from talaria.core.tasks import Closer, finish
 from talaria.observe.loop_watch import Load
 from talaria.store.store import Store
+from talaria.turns.feed import RecordChange, RecordEvent, StateFeed
 from talaria.turns.settings import RetentionSettings, SessionSettings
 from talaria.workspace.uploads import remove_private
 
@@ -83,12 +84,18 @@ class SessionLifecycle(msgspec.Struct, eq=False, dict=True):
     cutoff: Callable[[], float] = lambda: 0.0
     hooks: Hooks | None = None
     is_in_charge: Callable[[], bool] = lambda: True
+    feed: StateFeed | None = None
 
     def __post_init__(self) -> None:
         self._closer = Closer(self._clock, END_SECONDS, "the workspace", _log)
 
-    def ended(self, session_id: SessionId) -> None:
-        """Clean up after a session that was ended in the store. Must be called once for each end."""
+    def ended(
+        self, session_id: SessionId, chat: ChatKey | None = None, what: RecordEvent = "session.ended"
+    ) -> None:
+        """Clean up after a session that was ended in the store. Must be called once for each end. If its chat
+        is given, listeners of the feed are told `what` happened."""
+        if self.feed is not None and chat is not None:
+            self.feed.note(RecordChange(what, session_id, chat, self._clock.now()))
         _log.info("session %s ended", session_id)
         self.release(session_id)
         self._closer.close(session_id, partial(self._workspaces.end, session_id))
@@ -109,7 +116,7 @@ class SessionLifecycle(msgspec.Struct, eq=False, dict=True):
         if ended.session.ended_at is None:
             raise LeaseHeld(f"A turn of {session_id} waits.", "Try again when it is over.")
         if ended.is_news:
-            self.ended(session_id)
+            self.ended(session_id, ended.session.chat_key)
         return ended.session
 
     async def run(self, every: float = _EXPIRY_SECONDS) -> None:
@@ -131,7 +138,9 @@ class SessionLifecycle(msgspec.Struct, eq=False, dict=True):
     async def _end_unused(self, cutoff: float) -> int:
         unused = await self._store.end_unused(cutoff)
         for session_id in unused:
-            self.ended(session_id)
+            is_heard = self.feed is not None and self.feed.listeners
+            session = await self._store.session(session_id) if is_heard else None
+            self.ended(session_id, session.chat_key if session is not None else None)
         return len(unused)
 
     async def forget(self, session_id: SessionId) -> None:
@@ -272,7 +281,7 @@ class Deletions(msgspec.Struct, eq=False):
         session = await self._store.delete_session(session_id, self._clock.now() - KEY_SECONDS)
         hit(Failpoint.DELETED)
         _log.info("session %s deleted", session_id)
-        self._sessions.ended(session_id)
+        self._sessions.ended(session_id, session.chat_key, "session.deleted")
         await self._sessions.forget(session_id)
         return session
 

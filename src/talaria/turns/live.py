@@ -33,7 +33,7 @@ from talaria.core.specs import Completion
 from talaria.core.spending import Spent
 from talaria.core.turns import Step, Turn, TurnState
 from talaria.observe.metrics import Metrics
-from talaria.turns.feed import StateFeed
+from talaria.turns.feed import StateFeed, question_asked
 from talaria.turns.slash import asks_model
 from talaria.turns.states import ENDING, INTERRUPTIONS, MOVES, LiveState, check_move
 
@@ -78,7 +78,7 @@ class CallOptions(msgspec.Struct, frozen=True):
     reasoning: str | None = None
     max_output: int | None = None
     sampling: bytes = b""
-    streams_calls: bool = False  # the pieces of tool calls become events
+    streams_parts: bool = False  # pieces of tool calls, and signed thoughts, become events
 
 
 NO_OPTIONS = CallOptions()
@@ -145,6 +145,7 @@ class LiveTurn:
         self._steering: asyncio.Future[None] | None = None
         self._parking: asyncio.Future[None] | None = None
         self._decided: set[QuestionId] = set()
+        self.amending: asyncio.Task[bool] | None = None
         self.is_resumed = bool(turn.attempts and began is None)
         if self.is_resumed:
             self._events.append(Reset())
@@ -204,6 +205,9 @@ class LiveTurn:
         self.turn = msgspec.structs.replace(self.turn, state=TurnState.WAITING)
         self._tell_state()
         self.questions = {question.id: question for question in questions}
+        if self._feed is not None and self._feed.listeners:
+            for question in self.questions.values():
+                self._feed.note(question_asked(self.turn, question))
         if self.on_park is not None:
             self.on_park(self)
         self.resume_if_decided()

@@ -24,6 +24,7 @@ from talaria.core.turns import RunOrder, Turn
 from talaria.net.host_rules import WEB_PORTS, HostAnswer, HostRequest
 from talaria.store.store import Store
 from talaria.tools.settings import ToolSettings
+from talaria.turns.feed import question_asked, question_decided
 from talaria.turns.followed import FollowedTurns
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.states import LiveState
@@ -176,6 +177,7 @@ class HostQuestions(msgspec.Struct, eq=False):
         return next((live.running_call() for live in self._live if live.turn.id == turn.id), None)
 
     def _tell(self, turn: Turn, question: Question) -> None:
+        self._live.feed.note(question_asked(turn, question))
         running = self._running(turn.session_id)
         for live in running:
             live.emit(QuestionAsked.of(question, NETWORK))
@@ -308,6 +310,7 @@ class Decisions(msgspec.Struct, eq=False, dict=True):
         if any(not question.is_open(decision.decided_at) for question in asked):
             raise IllegalMove(f"question {question_id}", "closed", "decided")
         turn = await self._store.decide(question_id, decision)
+        self._live.feed.note(question_decided(turn, question_id, decision))
         self._take_up(turn.chat_key)
         for live in self._live:
             if live.turn.session_id == turn.session_id and live.state is not LiveState.QUEUED:

@@ -222,6 +222,8 @@ class Runner:
         live = attempt.live
         if live.state is not LiveState.STARTING:
             return  # it was stopped while it was queued, or between two attempts
+        if live.amending is not None:
+            await asyncio.wait((live.amending,))  # the message that is begun is the edited one
         if live.turn.state is TurnState.WAITING and await self._still_waits(live):
             return
         again = await self._find_retried(live.turn)

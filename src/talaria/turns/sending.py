@@ -29,6 +29,7 @@ from talaria.core.redaction import SecretRegistry
 from talaria.core.tasks import finish, sleep_until_woken
 from talaria.core.turns import ReplyPlace
 from talaria.store.store import Store
+from talaria.turns.feed import RecordChange
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import TurnSettings
 from talaria.workspace.folder import Folder
@@ -204,10 +205,14 @@ class ChatSender(msgspec.Struct, eq=False):
 
     async def _announce(self, session_id: SessionId) -> None:
         try:
-            if await self._store.announce(session_id):
-                self._waiting.pop(session_id, None)
-                return
+            is_logged = await self._store.announce(session_id)
             session = await self._store.session(session_id)
+            if is_logged:
+                self._waiting.pop(session_id, None)
+                if session is not None and self.live is not None:
+                    now, key = self.clock.now(), session.chat_key
+                    self.live.feed.note(RecordChange("session.written", session_id, key, now))
+                return
             self._wait(session_id, session.chat_key if session is not None else None)
         except StoreError as error:
             _log.warning("sent messages of %s are logged later: %s", session_id, error)

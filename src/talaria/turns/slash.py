@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from talaria.access.approvals import Decider
+from talaria.access.authorizer import hash_code, new_code, read_code
 from talaria.access.people import is_group
 from talaria.commands.command import (
     Command,
@@ -44,10 +45,11 @@ from talaria.commands.replies import (
     list_sessions,
     show_memory,
 )
+from talaria.core.access import CreateLinkCode, PairingLimits, RedeemLinkCode
 from talaria.core.delivery import Button
 from talaria.core.entries import Exchange, Hidden, ReasoningSet, SpecSet, TitleSet, exchanges
 from talaria.core.errors import NoModel, NotFound, TalariaError, ToolError
-from talaria.core.ids import SessionId, asking_chat
+from talaria.core.ids import SessionId, asking_chat, channel_of
 from talaria.core.ledger import ChatSummary
 from talaria.core.memory import (
     AddFact,
@@ -80,6 +82,7 @@ _TITLE_LIMIT = 120
 _QUOTE_LIMIT = 80
 _RECENT = 50  # turns among which `/why` looks for messages
 _SHOWN = 5  # messages that `/why` shows
+LINK_SECONDS = 600.0
 _EFFORTS = ("none", "low", "medium", "high")
 
 
@@ -395,6 +398,34 @@ class SlashCommands(msgspec.Struct, eq=False):
             return CommandResult("There are no jobs here.")
         return await JobCommands(desk(), self._store).answer(turn, args)
 
+    async def link(self, turn: Turn, args: str) -> CommandResult:
+        identities, key = self._agents.identities, turn.chat_key
+        identity = f"{channel_of(key)}:{turn.inbound.sender.id}"
+        if (
+            identities is None
+            or is_group(key)
+            or identities.people.of_chat(key) != identities.people.of_identity(*identity.split(":", 1))
+        ):
+            return CommandResult("Write `/link` to me in a private chat on a chat platform.")
+        if not args:
+            code = new_code()
+            await self._store.pairings.create_link(CreateLinkCode(identity, hash_code(code), LINK_SECONDS))
+            return CommandResult(
+                f"Your code is {code}\n\nOn the other platform, write to me in private: `/link {code}`\n"
+                "Both chats then belong to one person: they share memory and search. The code works once, "
+                f"for {LINK_SECONDS // 60:.0f} minutes. Give it to nobody else."
+            )
+        if (presented := read_code(args)) is None:
+            return CommandResult("This is not a code. `/link` without a code gives you one.")
+        order = RedeemLinkCode(identity, hash_code(presented), PairingLimits())
+        redeemed = await self._store.pairings.redeem_link(order)
+        if not isinstance(redeemed, str):
+            return CommandResult(
+                "The code is wrong, used or expired. `/link` on the other platform gives a new one."
+            )
+        await identities.share()
+        return CommandResult(f"Done: {identity} and {redeemed} are one person now.")
+
     async def memory(self, turn: Turn, args: str) -> CommandResult:
         """Show the memory of the turn's chat, or edit it. A command that runs again after a kill edits it
         once."""
@@ -603,6 +634,13 @@ _ROWS = (
         "[user] [add TEXT|forget TEXT|replace OLD => NEW|clear]",
         "show what is remembered, or edit it",
         SlashCommands.memory,
+        is_control=True,
+    ),
+    CommandSpec(
+        "link",
+        "[CODE]",
+        "get a code, or present one, to be one person on two platforms",
+        SlashCommands.link,
         is_control=True,
     ),
     CommandSpec("whoami", "", "show who you are to the gateway", SlashCommands.whoami, is_control=True),

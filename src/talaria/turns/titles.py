@@ -16,6 +16,7 @@ from talaria.core.sessions import Session, shorten_title
 from talaria.core.tasks import Tasks, stop
 from talaria.core.turns import Turn, TurnState
 from talaria.store.store import Store
+from talaria.turns.feed import RecordChange, StateFeed
 
 _log = logging.getLogger("talaria.titles")
 
@@ -34,8 +35,9 @@ _FIRST_SEQ: Final = 1  # of a new session before its first message: the entry wi
 class Titles:
     """Gives new sessions titles. `close` cancels what is under way."""
 
-    def __init__(self, store: Store, calls: SideCalls) -> None:
+    def __init__(self, store: Store, calls: SideCalls, feed: StateFeed) -> None:
         self._store = store
+        self._feed = feed
         self._calls = calls
         self._tasks = Tasks()
 
@@ -63,8 +65,9 @@ class Titles:
         try:
             model = self._calls.catalog.resolve(self._calls.settings().summary_model)
             title = clean_title(await self._calls.beside(call, model, turn))
-            if title:
-                await self._store.retitle(session.id, session.title, title)
+            if title and await self._store.retitle(session.id, session.title, title):
+                now, key = self._store.clock.now(), turn.chat_key
+                self._feed.note(RecordChange("session.titled", session.id, key, now, title=title))
         except TalariaError as error:
             _log.info("session %s keeps its first words as its title: %s", session.id, error)
         except Exception:

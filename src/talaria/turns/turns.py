@@ -89,7 +89,7 @@ class Turns:
             redact=agents.secrets,
             followed=followed,
         )
-        self._titles = Titles(store, agents.side_calls)
+        self._titles = Titles(store, agents.side_calls, live.feed)
         self._runner = Runner(
             store,
             keeper,
@@ -194,6 +194,14 @@ class Turns:
         """
         self.here.take_up_chat(inbound.chat_key)
         return await self._intake.submit(inbound, request, history)
+
+    async def amend(self, inbound: Inbound, edit_key: str) -> bool:
+        """Replace a message that waits; see `Intake.amend`."""
+        return await self._intake.amend(inbound, edit_key)
+
+    def withdraw(self, chat_key: ChatKey, key: str) -> bool:
+        """Cancel a message that waits; see `Intake.withdraw`."""
+        return self._intake.withdraw(chat_key, key)
 
     async def wake(self, inbound: Inbound, session_id: SessionId) -> LiveTurn:
         """Accept a message that no person wrote; see `Intake.wake`."""

@@ -12,6 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
+from enum import StrEnum
 from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
@@ -24,6 +25,7 @@ from talaria.channels.http.request import (
     HttpError,
     RawHeaders,
     Request,
+    invalid_field,
     invalid_utf8,
     quoted,
 )
@@ -115,20 +117,28 @@ class SessionHeaders:
         return NamedSession(_session_name(value), is_front_end=True, is_task=bool(request.header(_TASK)))
 
 
-def ignores_tools(request: Request, session: NamedSession | None) -> bool:
-    """Return whether the caller's own tools are ignored: it wants so, or a front end sends them to a session.
+class ToolWish(StrEnum):
+    """The tools of the caller that a call keeps."""
 
-    Raises `BadRequest` for another wish.
-    """
+    ALL = "all"
+    FUNCTIONS = "functions"  # without tools that a provider would run, such as a web search
+    IGNORE = "ignore"
+
+
+def read_tool_wish(request: Request, session: NamedSession | None) -> ToolWish:
+    """Return the wish of the header `X-Talaria-Tools`. Without one, the tools that a front end sends to a
+    session are ignored. Raises `BadRequest` for another wish."""
     wish = request.header(_TOOLS)
     if wish is None:
-        return session is not None and session.is_front_end
-    if wish.lower() != "ignore":
+        return ToolWish.IGNORE if session is not None and session.is_front_end else ToolWish.ALL
+    try:
+        return ToolWish(wish.lower())
+    except ValueError:
         raise BadRequest(
-            f"The header X-Talaria-Tools is {quoted(wish)}, and only `ignore` is known.",
-            "Leave it out, or send `X-Talaria-Tools: ignore`: `tools` and what goes with them are ignored.",
-        )
-    return True
+            f"The header X-Talaria-Tools is {quoted(wish)}, which is not known.",
+            "Send `ignore` to ignore `tools` and what goes with them, `functions` to ignore tools of other "
+            "types, or leave it out.",
+        ) from None
 
 
 def check_end(*, is_answer: bool) -> None:
@@ -160,6 +170,7 @@ def _session_name(value: str) -> str:
 
 
 _RETRY_COUNT: Final = b"x-stainless-retry-count"
+TEXT_BREAK: Final = "\n\n"  # between the texts of two model calls
 _EFFECTS: Final = "Tools have run in this turn, so look at what they did first."
 
 Events = AsyncGenerator[tuple[int, Event], None]
@@ -264,9 +275,21 @@ class Conversation(ABC):
         return self.roles()[-1] == "assistant"
 
 
+FUNCTION: Final = "function"
+
+
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
+_decode_typed: Final = msgspec.json.Decoder(_Typed).decode
+
+
 class ApiCall(ABC):
     """A decoded request. `model` is the model that the caller named. `parameters` are the fields that the API
-    has, `rest` are others."""
+    has, `rest` are others. `ignored` are the fields of a stateless call that have no effect on its model."""
+
+    ignored: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -308,6 +331,22 @@ class ApiCall(ABC):
                 # The very object, which the encoder leaves out.
                 setattr(self.parameters, field.name, field.default)
         return tuple(name for name in TOOL_PARAMETERS if name in given and is_given(name, given[name]))
+
+    def keep_functions(self) -> tuple[str, ...]:
+        """Take the tools out of the call that are no functions. Return their types, as `tools.TYPE`."""
+        tools = getattr(self.parameters, "tools", None) or []
+        types = [self.tool_type(tool) for tool in tools]
+        functions = [tool for tool, kind in zip(tools, types, strict=True) if kind == FUNCTION]
+        if len(functions) < len(tools):
+            setattr(self.parameters, "tools", functions or None)  # noqa: B010 - the struct is known by its fields
+        return tuple(dict.fromkeys(f"tools.{kind}" for kind in types if kind != FUNCTION))
+
+    def tool_type(self, tool: Any) -> str:
+        """Return the type of a tool, which is `FUNCTION` for a function. Raises `BadRequest`."""
+        try:
+            return _decode_typed(tool).type
+        except msgspec.DecodeError as error:
+            raise invalid_field(str(error), "tools") from None
 
     def check_session(self, *, is_front_end: bool) -> tuple[str, ...]:
         """Raise `BadRequest` for a parameter that a call with a session cannot keep. Return the names of the
@@ -449,11 +488,17 @@ class ApiCalls:
                 session = None
             elif session.is_front_end:
                 check_end(is_answer=said.ends_with_answer())
-        ignored = call.drop_tools() if ignores_tools(request, session) else ()
+        ignored = tuple[str, ...]()
+        match read_tool_wish(request, session):
+            case ToolWish.IGNORE:
+                ignored = call.drop_tools()
+            case ToolWish.FUNCTIONS:
+                ignored = call.keep_functions()
         if session is None:
-            tell_ignored(request, ignored)
             self._check_count(said)
-            return await self._turns.call(await call.stateless(request.caller, model, key)), True
+            stateless = await call.stateless(request.caller, model, key)
+            tell_ignored(request, ignored + call.ignored)
+            return await self._turns.call(stateless), True
         tell_ignored(request, ignored + call.check_session(is_front_end=session.is_front_end))
         chat = await self._lookup.chat(session.name, request.call)
         inbound = Inbound(chat, request.caller.sender, message, key, model)
@@ -581,6 +626,22 @@ async def find_failure(store: Store, turn: Turn, headers: RawHeaders) -> HttpErr
         error = HttpError.told(info, error.headers)
         error.status = NOT_AGAIN
     return error
+
+
+async def join_texts(events: Events) -> str:
+    """Return the text that a stream of a turn brings: the texts of all its model calls."""
+    texts: list[str] = []
+    needs_break = False
+    async for _, event in events:
+        match event:
+            case Delta(text=text):
+                if needs_break:
+                    texts.append(TEXT_BREAK)
+                texts.append(text)
+                needs_break = False
+            case UsageReported():
+                needs_break = bool(texts)
+    return "".join(texts)
 
 
 # -- requests that clients send again by themselves ---------------------------------------------------------

@@ -12,6 +12,7 @@ import msgspec
 
 from talaria.access.callers import ApiCaller
 from talaria.channels.http.api_calls import (
+    TEXT_BREAK,
     ApiCall,
     ApiCalls,
     Conversation,
@@ -21,6 +22,7 @@ from talaria.channels.http.api_calls import (
     check_tool_name,
     check_utf8,
     is_image,
+    join_texts,
     read_image,
 )
 from talaria.channels.http.errors import openai_error_body
@@ -64,7 +66,6 @@ _SOME_WIRES: Final = (
     "logprobs",
 )  # fields that some cannot be told
 _DONE: Final = b"data: [DONE]\n\n"
-_BREAK: Final = "\n\n"  # between the texts of two model calls
 _FINISHES: Final = frozenset({"stop", "length", "tool_calls", "content_filter"})
 
 
@@ -72,15 +73,23 @@ _FINISHES: Final = frozenset({"stop", "length", "tool_calls", "content_filter"})
 
 
 class ModelCard(msgspec.Struct, frozen=True):
+    """A model, with the members that OpenAI's clients read and those that Anthropic's clients read."""
+
     id: str
+    display_name: str
     object: Literal["model"] = "model"
     created: int = 0
     owned_by: str = "talaria"
+    type: Literal["model"] = "model"
+    created_at: str = "1970-01-01T00:00:00Z"
 
 
 class ModelCards(msgspec.Struct, frozen=True):
     data: tuple[ModelCard, ...]
+    first_id: str
+    last_id: str
     object: Literal["list"] = "list"
+    has_more: bool = False
 
 
 class ChatApi:
@@ -91,13 +100,14 @@ class ChatApi:
     async def models(self, request: Request) -> Response:
         catalog = self._gateway.catalog
         names = dict.fromkeys((self._calls.agent_name, *catalog.names(), *catalog.listed()))
-        return json_response(ModelCards(tuple(map(ModelCard, names))))
+        cards = tuple(ModelCard(name, name) for name in names)
+        return json_response(ModelCards(cards, cards[0].id, cards[-1].id))
 
     async def model(self, request: Request) -> Response:
         """Answer with one model, which may be any that a call can name. Raises `NotFound`."""
         name = request.params["model"]
         self._gateway.catalog.resolve(name)
-        return json_response(ModelCard(name))
+        return json_response(ModelCard(name, name))
 
     async def complete(self, request: Request) -> Response | EventStream:
         """Answer a chat completion. See `ApiCalls.answer`."""
@@ -165,6 +175,11 @@ class ChatCall(ApiCall):
             key=key,
             owner=caller.owner,
         )
+
+    def check_session(self, *, is_front_end: bool) -> tuple[str, ...]:
+        ignored = super().check_session(is_front_end=is_front_end)
+        has_prompt = any(isinstance(message, SystemIn | DeveloperIn) for message in self._body.messages)
+        return (*ignored, "system") if has_prompt else ignored
 
     def stream(self, live: LiveTurn, *, is_stateless: bool) -> CompletionChunks:
         wants_usage = self._body.wants_usage
@@ -294,7 +309,7 @@ class CompletionRequest(RequestParameters, forbid_unknown_fields=True):
             reasoning=self.reasoning_effort,
             max_output=self.max_completion_tokens or self.max_tokens,
             sampling=self.encode_parameters(kept(rest)),
-            streams_calls=bool(self.stream and self.tools),
+            streams_parts=bool(self.stream and self.tools),
         )
 
     def encoded_tools(self) -> bytes:
@@ -453,22 +468,6 @@ def finish_reason(answer: TurnAnswer) -> str:
     return "tool_calls" if calls else "stop"
 
 
-async def join_texts(events: Events) -> str:
-    """Return the text that a stream of a turn brings: the texts of all its model calls."""
-    texts: list[str] = []
-    needs_break = False
-    async for _, event in events:
-        match event:
-            case Delta(text=text):
-                if needs_break:
-                    texts.append(_BREAK)
-                texts.append(text)
-                needs_break = False
-            case UsageReported():
-                needs_break = bool(texts)
-    return "".join(texts)
-
-
 def encode_completion(
     head: CompletionHead, answer: TurnAnswer, text: str, *, tells_refusals: bool = False
 ) -> bytes:
@@ -529,7 +528,7 @@ class CompletionChunks:
             case Delta(text=text):
                 if self._needs_break:
                     self._needs_break = False
-                    text = _BREAK + text
+                    text = TEXT_BREAK + text
                 self._has_text = True
                 if self._tells_refusals and type(event) is RefusalDelta:
                     return self._delta(b'{"refusal":%b}' % _encode(text))

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Final
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -31,7 +32,7 @@ from talaria.core.messages import Part
 from talaria.gateway import Gateway
 from talaria.operations.operation import SMALL_BODY
 from talaria.operations.turns import no_such_turn
-from talaria.turns.feed import ChangedTurn, OpenTurns, TurnChange
+from talaria.turns.feed import RECORDS, Change, ChangedRecord, ChangedTurn, FeedLine, OpenTurns, TurnChange
 from talaria.turns.live import LiveTurn
 from talaria.turns.states import LiveState
 from talaria.workspace.member_uploads import CALLER, NAME_HEADER, MemberUploads
@@ -57,7 +58,8 @@ class ClusterApi:
         self._gateway = gateway
         self._turns = gateway.turns
         self._timing = timing
-        self._awaited: dict[TurnId, set[asyncio.Future[LiveTurn]]] = {}
+        # The requests that wait for a turn keep its future.
+        self._awaited: WeakValueDictionary[TurnId, asyncio.Future[LiveTurn]] = WeakValueDictionary()
         self._turns.live.observe(self._opened)
 
     async def greet(self, request: Request) -> Response:
@@ -79,17 +81,18 @@ class ClusterApi:
 
     async def feed(self, request: Request) -> LineStream:
         """The states of the turns of this process: all that are open, then each change. All are told again
-        after changes were left out."""
+        after changes were left out. With `?records`, changes of records too."""
         keep_alive = self._timing.keep_alive_seconds
-        return LineStream(self._changes(), keep_alive=keep_alive, metrics=self._gateway.metrics)
+        changes = self._changes(wants_records=RECORDS in request.query())
+        return LineStream(changes, keep_alive=keep_alive, metrics=self._gateway.metrics)
 
-    async def _changes(self) -> AsyncGenerator[bytes, None]:
+    async def _changes(self, *, wants_records: bool) -> AsyncGenerator[bytes, None]:
         feed = self._turns.live.feed
-        with feed.listen(lambda key: True, is_member=True) as listener:
+        with feed.listen(lambda key: True, is_member=True, wants_records=wants_records) as listener:
             yield self._open_turns()
             while changes := await listener.take():
                 for change in changes:
-                    yield _encode(ChangedTurn(change)) + b"\n"
+                    yield _encode(_feed_line(change)) + b"\n"
                 if listener.missed:
                     listener.missed = 0
                     yield self._open_turns()
@@ -157,21 +160,14 @@ class ClusterApi:
         told just now, is waited for."""
         if (live := self._turns.live.get(turn_id)) is not None:
             return live
-        opened: asyncio.Future[LiveTurn] = asyncio.get_running_loop().create_future()
-        waiters = self._awaited.setdefault(turn_id, set())
-        waiters.add(opened)
-        try:
-            if await self._is_over(turn_id):
-                return None
-            await asyncio.wait((opened,), timeout=self._timing.take_up_seconds)
-            if opened.done():
-                return opened.result()
-            if await self._is_over(turn_id):
-                return None
-        finally:
-            waiters.discard(opened)
-            if not waiters:
-                self._awaited.pop(turn_id, None)
+        opened = self._awaited.setdefault(turn_id, asyncio.get_running_loop().create_future())
+        if await self._is_over(turn_id):
+            return None
+        await asyncio.wait((opened,), timeout=self._timing.take_up_seconds)
+        if opened.done():
+            return opened.result()
+        if await self._is_over(turn_id):
+            return None
         raise no_such_turn(turn_id)
 
     async def _is_over(self, turn_id: TurnId) -> bool:
@@ -182,9 +178,12 @@ class ClusterApi:
         return record.turn.state.is_final
 
     def _opened(self, live: LiveTurn) -> None:
-        for waiter in self._awaited.get(live.turn.id, ()):
-            if not waiter.done():
-                waiter.set_result(live)
+        if (opened := self._awaited.pop(live.turn.id, None)) is not None:
+            opened.set_result(live)
+
+
+def _feed_line(change: Change) -> FeedLine:
+    return ChangedTurn(change) if isinstance(change, TurnChange) else ChangedRecord(change)
 
 
 async def _tell(live: LiveTurn, stream: str, after: int) -> AsyncGenerator[bytes, None]:

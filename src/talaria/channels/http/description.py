@@ -194,6 +194,41 @@ class ChunkError(msgspec.Struct, frozen=True):
     error: OpenAiError
 
 
+class MessageUsage(msgspec.Struct, frozen=True):
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: dict[str, int]
+
+
+class MessageObject(msgspec.Struct, frozen=True):
+    """A message. The types of `content` are `text`, `thinking`, `redacted_thinking` and `tool_use`."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: tuple[dict[str, Any], ...]
+    stop_reason: Literal["end_turn", "max_tokens", "tool_use", "refusal"]
+    stop_sequence: None
+    usage: MessageUsage
+
+
+class MessageEvent(msgspec.Struct, frozen=True):
+    """The data of an event. Its other members depend on `type`, as in Anthropic's API."""
+
+    type: Literal[
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+        "error",
+    ]
+
+
 class ResponseUsage(msgspec.Struct, frozen=True):
     input_tokens: int
     input_tokens_details: dict[str, int]

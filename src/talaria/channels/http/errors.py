@@ -1,14 +1,15 @@
 """Errors as callers get them: their statuses, the bodies of `/api`, and those that OpenAI's clients read.
 
-The body is `{"error": {"type", "message", "hint"}}`. Under `/v1` it has `code` and `param` too. OpenAI's
-clients show the message alone, so the hint is in it too. Callers of an API cannot type commands, so a hint
-for them names none.
+The body is `{"error": {"type", "message", "hint"}}`. Under `/v1` it has `code` and `param` too, and under
+`/v1/messages` it has Anthropic's form. Clients show the message alone, so the hint is in it too. Callers of
+an API cannot type commands, so a hint for them names none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET
@@ -85,6 +86,22 @@ _CODES: Mapping[str, str] = {
     "unauthorized": "invalid_api_key",
 }
 _RATE_LIMITED = 429
+# https://docs.anthropic.com/en/api/errors
+_ANTHROPIC_TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "not_found_error",
+    409: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    422: "invalid_request_error",
+    424: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 # LangChain and LiteLLM look for these words in the message, and not at the code.
 _TOO_LONG = " (context_length_exceeded: the input is longer than the model's context length)"
 # Paths that OpenAI's clients add to a base URL. Without /v1 they are unknown, and the caller is told so.
@@ -105,19 +122,16 @@ _WORDS: Mapping[Do, str] = {
 _encode = msgspec.json.Encoder().encode
 
 
-def error_response(error: Exception, *, is_openai: bool = False) -> Response:
-    """Return `{"error": {"type", "message", "hint"}}`, with `is_openai` the form that OpenAI's clients read.
-
-    An error that is not ours is 500 without its text.
-    """
+def error_response(error: Exception, path: str = "") -> Response:
+    """Return an error in the form that callers of this path read. An error that is not ours is 500, without
+    its text."""
     info = error.info() if isinstance(error, TalariaError) else _INTERNAL
     headers: RawHeaders = error.headers if isinstance(error, HttpError) else ()
     wait = error.retry_after if isinstance(error, Overloaded) else info.retry_after
     status = (error.status if isinstance(error, HttpError) else None) or status_of(info)
     if wait is not UNSET and status in (429, 503):
         headers = (*headers, (b"retry-after", b"%d" % math.ceil(min(max(wait, 1.0), _MOST_RETRY_AFTER))))
-    body = openai_error_body(info) if is_openai else error_body(info)
-    return Response(body + b"\n", status, headers)
+    return Response(_body_encoder(path)(info) + b"\n", status, headers)
 
 
 def status_of(error: ErrorInfo) -> int:
@@ -127,6 +141,12 @@ def status_of(error: ErrorInfo) -> int:
     if error.code == _QUOTA and error.type == "model_refused":
         return 429
     return STATUS.get(error.type, 500)
+
+
+def _body_encoder(path: str) -> Callable[[ErrorInfo], bytes]:
+    if is_anthropic_path(path):
+        return anthropic_error_body
+    return openai_error_body if is_openai_path(path) else error_body
 
 
 def error_body(error: ErrorInfo) -> bytes:
@@ -143,7 +163,7 @@ def nothing_at(request: Request) -> NotFound:
     elif request.path.startswith("/v1/v1/"):
         hint = "The path has /v1 twice: leave it out of the path, or out of the base URL."
     elif request.path.startswith("/v1/"):
-        hint = "Here are chat/completions, responses and models; embeddings, audio, images are not offered."
+        hint = "Here are chat/completions, responses, messages, models; no embeddings, audio or images."
     return NotFound(f"There is nothing at {request.path}.", hint)
 
 
@@ -203,3 +223,36 @@ class OpenAiError(msgspec.Struct, frozen=True):
 def openai_error_body(info: ErrorInfo) -> bytes:
     """Return `{"error": {…}}`, without a line end."""
     return _encode({"error": OpenAiError.of(info)})
+
+
+# -- errors of `/v1/messages` -------------------------------------------------------------------------------
+
+
+def is_anthropic_path(path: str) -> bool:
+    return path.startswith("/v1/messages")
+
+
+class AnthropicError(msgspec.Struct, frozen=True):
+    """The member `error` of a body, or of an event in a stream. `type` is one of Anthropic's words."""
+
+    type: str
+    message: str
+
+    @classmethod
+    def of(cls, info: ErrorInfo) -> AnthropicError:
+        told = OpenAiError.of(info)
+        # Claude Code compacts the conversation when it finds the first words.
+        message = (
+            f"prompt is too long: {told.message}" if told.code == _CODES["context_too_long"] else told.message
+        )
+        return cls(_ANTHROPIC_TYPES.get(status_of(info), "api_error"), message)
+
+
+class AnthropicErrorBody(msgspec.Struct, frozen=True):
+    error: AnthropicError
+    type: Literal["error"] = "error"
+
+
+def anthropic_error_body(info: ErrorInfo) -> bytes:
+    """Return `{"error": {…}, "type": "error"}`, without a line end."""
+    return _encode(AnthropicErrorBody(AnthropicError.of(info)))

@@ -29,7 +29,8 @@ from talaria.core.ids import OwnerId
 from talaria.core.turns import Sender
 
 _CLUSTER: Final = "/cluster/"
-_SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", b"cookie", LOGIN_HEADER)
+_SINGLE_HEADERS: Final = (b"host", b"origin", b"authorization", b"x-api-key", b"cookie", LOGIN_HEADER)
+_API_KEY: Final = b"x-api-key"  # the header in which clients of Anthropic's API send their key
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _OWN_PAGE: Final = frozenset({None, b"same-origin", b"none"})  # none: a person typed the address
@@ -98,6 +99,8 @@ class Guard:
             caller = await self._members.find(request, authorization)
         elif _is_bearer(authorization):
             caller = await self._find_token(authorization[7:].strip())
+        elif (key := request.headers.get(_API_KEY)) is not None:
+            caller = await self._find_token(key.strip())
         elif is_elsewhere:
             raise _unauthorized("A page of another origin needs a token; no cookie counts there.")
         else:

@@ -13,7 +13,8 @@ from msgspec import UNSET, UnsetType
 from talaria.access.callers import RouteAccess
 from talaria.channels.http.chat_completions import CompletionRequest
 from talaria.channels.http.description import Call, DescribedCall, Field
-from talaria.channels.http.errors import OpenAiError, is_openai_path
+from talaria.channels.http.errors import AnthropicErrorBody, OpenAiError, is_anthropic_path, is_openai_path
+from talaria.channels.http.messages_api import MessagesRequest
 from talaria.channels.http.responses_input import (
     CallerTool,
     CallItem,
@@ -28,6 +29,8 @@ from talaria.core.errors import ErrorInfo
 
 _JSON: Final = "application/json"
 _EVENTS: Final = "text/event-stream"
+_ANY: Final = "*/*"
+_OCTETS: Final = "application/octet-stream"
 _REF: Final = "#/components/schemas/{name}"
 _PART: Final = re.compile(r"{(\w+)}")
 _REASONS: Final[Mapping[int, str]] = {
@@ -93,6 +96,7 @@ def _bodies() -> dict[Any, Any]:
     )
     return {
         CompletionRequest: _without_raw(CompletionRequest, is_open=True),
+        MessagesRequest: _without_raw(MessagesRequest, is_open=True),
         ResponsesRequest: _without_raw(
             ResponsesRequest,
             input=str | _list_of(items) | None,
@@ -112,10 +116,21 @@ def make_openapi(calls: Iterable[DescribedCall], version: str) -> bytes:
         each._replace(call=each.call._replace(body=bodies.get(each.call.body, each.call.body)))
         for each in calls
     ]
-    kinds = [ErrorAnswer, OpenAiErrorAnswer, *(kind for call in calls for kind in _types(call.call))]
+    kinds = [
+        ErrorAnswer,
+        OpenAiErrorAnswer,
+        AnthropicErrorBody,
+        *(kind for call in calls for kind in _types(call.call)),
+    ]
     unique = list({id(kind): kind for kind in kinds}.values())
     schemas, components = msgspec.json.schema_components(unique, ref_template=_REF)
-    found = {id(kind): schema for kind, schema in zip(unique, schemas, strict=True)}
+    found = {id(kind): _simplified(schema) for kind, schema in zip(unique, schemas, strict=True)}
+    components = {name: _simplified(schema) for name, schema in components.items()}
+    sent = [
+        found[id(call.call.body)] for call in calls if call.call.body and not isinstance(call.call.body, str)
+    ]
+    for name in _reached(sent, components):
+        _move_defaults(components[name])
     paths: dict[str, dict[str, Any]] = {}
     for call in calls:
         paths.setdefault(call.path, {})[call.method.lower()] = _operation(call, found)
@@ -133,6 +148,59 @@ def make_openapi(calls: Iterable[DescribedCall], version: str) -> bytes:
             "components": {"schemas": dict(sorted(components.items())), "securitySchemes": _SECURITY_SCHEMES},
         }
     )
+
+
+_ENUM_TYPES: Final = {str: "string", int: "integer", bool: "boolean"}
+
+
+def _simplified(schema: Any) -> Any:
+    """Return a schema that generators of clients can read. Some know no tuples of different types, no arrays
+    without a type of their items, and no enumerations without a type."""
+    if isinstance(schema, list):
+        return [_simplified(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    schema = {name: _simplified(value) for name, value in schema.items()}
+    if schema.get("items") is False:
+        parts = [
+            part for n, part in enumerate(schema["prefixItems"]) if part not in schema["prefixItems"][:n]
+        ]
+        del schema["prefixItems"]
+        schema["items"] = parts[0] if len(parts) == 1 else {"anyOf": parts}
+    elif schema.get("type") == "array":
+        schema.setdefault("items", {})
+    if isinstance(words := schema.get("enum"), list):
+        kinds = {type(word) for word in words}
+        if kinds <= _ENUM_TYPES.keys() and len(kinds) == 1:
+            schema.setdefault("type", _ENUM_TYPES[kinds.pop()])
+        if schema.get("type") == "boolean":
+            del schema["enum"]
+    return schema
+
+
+def _reached(schemas: Iterable[Any], components: Mapping[str, Any]) -> set[str]:
+    """Return the names of the components that the schemas refer to, directly or not."""
+    reached, waiting = set[str](), list(schemas)
+    while waiting:
+        schema = waiting.pop()
+        if isinstance(schema, list):
+            waiting += schema
+        elif isinstance(schema, dict):
+            name = str(schema.get("$ref", "")).rpartition("/")[2]
+            if name and name not in reached:
+                reached.add(name)
+                waiting.append(components[name])
+            waiting += schema.values()
+    return reached
+
+
+def _move_defaults(schema: dict[str, Any]) -> None:
+    """Tell the defaults of a body's fields in words. Generators take a field with a default for one that is
+    always there, and then require it in requests."""
+    for field in schema.get("properties", {}).values():
+        if (default := field.pop("default", None)) not in (None, [], {}, ""):
+            text = f"{field.get('description', '').rstrip('.')}. " if field.get("description") else ""
+            field["description"] = f"{text}Default: `{msgspec.json.encode(default).decode()}`."
 
 
 _SECURITY_SCHEMES: Final = {
@@ -179,7 +247,9 @@ def _operation(described: DescribedCall, schemas: Mapping[int, Any]) -> dict[str
             links[name] = {"operationId": name, "parameters": {link.parameter: link.value}}
     for status, kinds in described.errors().items():
         words = ", ".join(f"`{kind}`" for kind in kinds)
-        body = OpenAiErrorAnswer if is_openai_path(path) else ErrorAnswer
+        body: type[msgspec.Struct] = ErrorAnswer
+        if is_openai_path(path):
+            body = AnthropicErrorBody if is_anthropic_path(path) else OpenAiErrorAnswer
         answers.setdefault(
             str(status),
             {
@@ -213,12 +283,14 @@ def _operation(described: DescribedCall, schemas: Mapping[int, Any]) -> dict[str
 def _answer(status: int, kind: Any, call: Call, schemas: Mapping[int, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if isinstance(kind, str):
-        content[kind] = {"schema": {}}
+        is_file = kind == _ANY
+        schema = {"type": "string", "format": "binary"} if is_file else {"type": "string"}
+        content |= {media: {"schema": schema} for media in ((_OCTETS, kind) if is_file else (kind,))}
     elif kind is not None:
         content[_JSON] = {"schema": schemas[id(kind)]}
     if call.events:
         content[_EVENTS] = {
-            "schema": _event_schema(call.events),
+            "schema": {"type": "string", "description": "Server-sent events; their data is JSON."},
             "x-events": {name: schemas[id(event)] for name, event in call.events.items()},
         }
     answer: dict[str, Any] = {"description": _REASONS[status]}
@@ -230,20 +302,6 @@ def _answer(status: int, kind: Any, call: Call, schemas: Mapping[int, Any]) -> d
     if content:
         answer["content"] = content
     return answer
-
-
-def _event_schema(events: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of each event, as later versions of OpenAPI have it."""
-    name: dict[str, Any] = {"type": "string"}
-    if "" not in events and not any("…" in event for event in events):
-        name["enum"] = list(events)
-    members = {"event": name, "id": {"type": "string"}, "data": {"type": "string"}}
-    return {
-        "type": "object",
-        "description": "Each of the server-sent events. The data is JSON.",
-        "required": ["data"],
-        "properties": members,
-    }
 
 
 def _parameter(field: Field, schemas: Mapping[int, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import os
+import re
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -44,6 +45,12 @@ _DEFAULT_LIMITS: Final = Limits()
 _GZIP: Final = 31  # for zlib: the window, and the header of gzip
 _HASHED: Final = 256 << 10  # bytes that take about a millisecond; more are hashed in a thread
 _UNKNOWN_FIELD: Final = "Object contains unknown field"
+# The complaints of msgspec that name a field, what a caller is told instead, and OpenAI's word for it.
+_NAMED_FIELD: Final = re.compile(r"(object contains unknown|object missing required) field `([^`]*)`")
+_FIELD_COMPLAINTS: Final = {
+    "object contains unknown": ("there is no such field", "unknown_parameter"),
+    "object missing required": ("it is missing", "missing_required_parameter"),
+}
 _numbers = itertools.count(int.from_bytes(os.urandom(7)))
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 _lenients: dict[Any, Any] = {}
@@ -460,10 +467,17 @@ def invalid_field(complaint: str, root: str = "", whole: str = "body") -> BadReq
     what has the fields."""
     what, _, place = complaint.partition(" - at `")
     field = root + place.rstrip("`").removeprefix("$").removeprefix("." if not root else "")
-    what = what[:1].lower() + what[1:]
+    what, code = (
+        what[:1].lower() + what[1:],
+        "invalid_type" if what.startswith("Expected") else "invalid_value",
+    )
+    if found := _NAMED_FIELD.fullmatch(what):
+        field = f"{field}.{found[2]}" if field else found[2]
+        what, code = _FIELD_COMPLAINTS[found[1]]
     return BadRequest(
         f"In the field `{field}`: {what}." if field else f"The {whole} does not fit: {what}.",
         "docs/http-api.md names the fields and their types.",
+        code=code,
         param=field,
     )
 

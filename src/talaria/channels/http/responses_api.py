@@ -114,6 +114,8 @@ class ResponseCall(ApiCall):
 
     def check_session(self, *, is_front_end: bool) -> tuple[str, ...]:
         ignored = super().check_session(is_front_end=is_front_end)
+        if self._body.instructions:
+            ignored = ("instructions", *ignored)
         if self._body.read_format() is not None:
             if not is_front_end:
                 raise refused(

@@ -154,6 +154,7 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
     context_management: list[Any] | None = None
     moderation: dict[str, Any] | None = None
     max_tool_calls: int | None = None
+    client_metadata: dict[str, Any] | None = None
 
     @property
     def is_stored(self) -> bool:
@@ -196,7 +197,9 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
                 if kind != "function":
                     raise BadRequest(
                         f"In the field `tools[{n}].type`: tools of the type {quoted(kind)} are not offered.",
-                        'Send tools of the type "function", or use those of a session: X-Talaria-Session.',
+                        "Send `X-Talaria-Tools: functions` to ignore such tools, or use those of a session: "
+                        "X-Talaria-Session.",
+                        param=f"tools[{n}].type",
                     )
                 tool = _decode_tool(raw)
             except msgspec.DecodeError as error:
@@ -228,7 +231,7 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
             reasoning=self.reasoning.effort if self.reasoning is not None else None,
             max_output=self.max_output_tokens,
             sampling=parameters.encode_parameters(rest),
-            streams_calls=bool(self.stream and self.tools),
+            streams_parts=bool(self.stream and self.tools),
         )
 
     @property

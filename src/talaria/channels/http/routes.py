@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -22,19 +22,31 @@ from talaria.channels.http.description import (
     ChunkError,
     DescriptionApi,
     Field,
+    MessageEvent,
+    MessageObject,
     ResponseEvent,
     ResponseObject,
 )
 from talaria.channels.http.file_api import FileApi
 from talaria.channels.http.guard import Guard, MemberCalls
 from talaria.channels.http.login_api import LoginApi, LoginBody, LoginCode, LoginSecret, share_logins
+from talaria.channels.http.messages_api import AnthropicApi, MessagesRequest, TokenCount
 from talaria.channels.http.part import SESSION_HEADER, HttpSettings
 from talaria.channels.http.request import RawHeaders, Request, invalid_field
 from talaria.channels.http.response import Response, StreamTiming, json_response
 from talaria.channels.http.responses_api import DeletedResponse, InputItemList, ResponseApi
 from talaria.channels.http.responses_input import ResponsesRequest
 from talaria.channels.http.routing import ApiRoute, Handler, HttpApp
-from talaria.channels.http.turn_api import FeedApi, FeedLagged, FeedReady, FeedTurn, MessageBody, TurnApi
+from talaria.channels.http.turn_api import (
+    FeedApi,
+    FeedLagged,
+    FeedReady,
+    FeedRecord,
+    FeedReset,
+    FeedTurn,
+    MessageBody,
+    TurnApi,
+)
 from talaria.channels.web.pages import PageFiles
 from talaria.core.events import EVENT_KINDS
 from talaria.core.turns import TurnState
@@ -45,6 +57,7 @@ from talaria.operations.operation import InputField, Link, Operation
 from talaria.operations.status import count_jobs
 from talaria.operations.table import OPERATIONS, Operations
 from talaria.operations.turns import AcceptedTurn, TurnView
+from talaria.turns.feed import RECORD_EVENTS
 from talaria.workspace.uploads import Upload
 
 # -- endpoints for probes and Prometheus: health, readiness and metrics -----------------------------------
@@ -203,14 +216,14 @@ _ANY: Final = "*/*"
 _Number = Annotated[int, Meta(ge=0, le=999_999_999_999_999)]
 _ITEM_PAGE: Final = (
     Field("limit", "How many of them, 20 if it is not given.", Annotated[int, Meta(ge=1, le=100)]),
-    Field("order", "`asc` or `desc`, which is the default."),
+    Field("order", "`asc` or `desc`, which is the default.", Literal["asc", "desc"]),
     Field("after", "The id of the last item of the page before."),
 )
 _SESSION: Final = (
     Field(SESSION_HEADER, "Lets the agent of this session answer, which keeps the history.", where="header"),
     Field(
         "X-Talaria-Tools",
-        "`ignore`: the caller's `tools` and what goes with them are ignored.",
+        "`ignore`: the caller's `tools` and what goes with them are ignored. `functions`: the others are.",
         where="header",
     ),
     Field("X-Talaria-Task", "The call is about the session's chat and no part of it.", where="header"),
@@ -243,10 +256,12 @@ _OF_RESPONSE: Final = (
     "POST /v1/responses/{id}/cancel",
     "DELETE /v1/responses/{id}",
 )
-_FEED_EVENTS: Final = {
+_FEED_EVENTS: Final[dict[str, type]] = {
     **{state.value: FeedTurn for state in TurnState},
+    **{str(what): FeedRecord for what in RECORD_EVENTS},
     "ready": FeedReady,
     "lagged": FeedLagged,
+    "reset": FeedReset,
 }
 
 
@@ -267,7 +282,7 @@ def create_app(
     calls = ApiCalls(gateway, settings, timing)
     routes: Table = {
         **_turn_routes(TurnApi(gateway, settings, timing), FeedApi(gateway, timing)),
-        **_openai_routes(ChatApi(calls), ResponseApi(calls), settings.session_header),
+        **_model_routes(ChatApi(calls), ResponseApi(calls), AnthropicApi(calls), settings.session_header),
         **_file_routes(FileApi(gateway, settings)),
         **operation_routes(operations, gateway, settings.max_body),
         **_login_routes(LoginApi(logins, gateway.store, share_logins(gateway, logins), gateway.home)),
@@ -313,8 +328,8 @@ def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
         errors=("not_found",),
     )
     feed_events = Call(
-        "The states of all turns that the caller may see, as they change. It begins with the turns that are "
-        "not over, and then `ready`.",
+        "The states of all turns that the caller may see, and changes of sessions, questions and jobs, as "
+        "they happen. It begins with the turns that are not over, and then `ready`.",
         fields=(_LAST_EVENT._replace(text="Turns that have ended since this event come first."),),
         events=_FEED_EVENTS,
     )
@@ -325,7 +340,9 @@ def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
     }
 
 
-def _openai_routes(chat: ChatApi, responses: ResponseApi, session_header: str) -> Table:
+def _model_routes(
+    chat: ChatApi, responses: ResponseApi, messages: AnthropicApi, session_header: str
+) -> Table:
     fields: tuple[Field, ...] = _SESSION
     if session_header != SESSION_HEADER:
         fields += (Field(session_header, "The id of a front end's chat: names its session.", where="header"),)
@@ -353,6 +370,19 @@ def _openai_routes(chat: ChatApi, responses: ResponseApi, session_header: str) -
         example='{"input": "hello"}',
         links=(Link(200, "$response.body#/id", "id", _OF_RESPONSE),),
     )
+    write = Call(
+        "A message as in Anthropic's API, whole or with `stream` as events. Without a session the messages "
+        "are the whole conversation.",
+        MessageObject,
+        body=MessagesRequest,
+        fields=fields,
+        events={"message_…, content_block_…": MessageEvent},
+        errors=_ANSWER_ERRORS,
+        passes_on=True,
+        told=_TOLD,
+        example='{"model": "main", "max_tokens": 1024, "messages": [{"role": "user", "content": "hello"}]}',
+    )
+    count = Call("About how many tokens the request has.", TokenCount, body=MessagesRequest)
     unknown = ("not_found",)
     show = Call("A stored response.", ResponseObject, errors=unknown)
     delete = Call("Delete a stored response.", DeletedResponse, errors=("not_found", "busy"))
@@ -365,6 +395,8 @@ def _openai_routes(chat: ChatApi, responses: ResponseApi, session_header: str) -
     return {
         "/v1/chat/completions": {"POST": ApiRoute(chat.complete, _CHAT, complete, "message.send")},
         "/v1/responses": {"POST": ApiRoute(responses.create, _CHAT, create, "message.send")},
+        "/v1/messages": {"POST": ApiRoute(messages.create, _CHAT, write, "message.send")},
+        "/v1/messages/count_tokens": {"POST": ApiRoute(messages.count_tokens, _CHAT, count)},
         "/v1/responses/{id}": {
             "GET": ApiRoute(responses.show, _ALL, show, "response.read"),
             "DELETE": ApiRoute(responses.delete, _CHAT, delete, "response.delete"),
@@ -442,9 +474,16 @@ def _operator_routes(operator: OperatorApi) -> Table:
 def _page_routes(pages: PageFiles, description: DescriptionApi) -> Table:
     index = Call("The web page.", "text/html", also={304: None})
     asset = Call("A file of the web page.", _ANY, also={304: None}, errors=("not_found",))
+    kept = Call(
+        "A file of this version of the web page, which browsers keep.",
+        _ANY,
+        also={304: None},
+        errors=("not_found",),
+    )
     openapi = Call("This description, as OpenAPI 3.1. `/assets/calls.html` shows it.", dict)
     return {
         "/": {"GET": ApiRoute(pages.index, _OPEN, index)},
         "/assets/{name}": {"GET": ApiRoute(pages.asset, _OPEN, asset)},
+        "/assets/{tree}/{name}": {"GET": ApiRoute(pages.kept_asset, _OPEN, kept)},
         "/openapi.json": {"GET": ApiRoute(description.openapi, _ALL, openapi)},
     }

@@ -22,6 +22,7 @@ from talaria.core.spending import Spent
 from talaria.core.tasks import wait_future
 from talaria.core.text import clean_line
 from talaria.core.turns import Inbound, Turn, TurnState
+from talaria.core.views import view_of
 from talaria.gateway import Gateway
 from talaria.operations.sessions import SessionLookup
 from talaria.operations.turns import (
@@ -30,7 +31,7 @@ from talaria.operations.turns import (
     TurnView,
     no_such_turn,
 )
-from talaria.turns.feed import TurnChange
+from talaria.turns.feed import Change, RecordChange, TurnChange
 from talaria.turns.live import LiveTurn
 from talaria.turns.slash import asks_model
 
@@ -261,6 +262,29 @@ class FeedLagged(msgspec.Struct, frozen=True):
     missed: int | None
 
 
+class FeedReset(msgspec.Struct, frozen=True):
+    """Changes of sessions, questions and jobs may be missing: read their lists again."""
+
+
+class FeedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A change of a session, question or job at the time `at`. `title` is that of a session; `decision` and
+    `by` tell how a question was decided, and by which sender."""
+
+    id: str
+    chat_key: ChatKey
+    channel: str
+    at: float
+    session_id: SessionId | None = None
+    turn_id: TurnId | None = None
+    title: str = ""
+    decision: str = ""
+    by: str = ""
+
+    @classmethod
+    def of(cls, change: RecordChange) -> Self:
+        return view_of(cls, change, channel=channel_of(change.chat_key))
+
+
 class FeedApi:
     def __init__(self, gateway: Gateway, timing: StreamTiming) -> None:
         self._gateway = gateway
@@ -268,7 +292,7 @@ class FeedApi:
 
     async def events(self, request: Request) -> EventStream | Response:
         """Begins with the turns that are not over. With `Last-Event-ID`, turns that have ended since that
-        event come first. Ends when the gateway has drained its turns."""
+        event come first, and changes of records, or `reset`. Ends when the gateway has drained its turns."""
         since = read_last_event(request) / 1000
         if request.method == "HEAD":
             return Response(b"", media_type=EVENT_STREAM)
@@ -285,7 +309,12 @@ class FeedApi:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the events. Raises `Overloaded` if too many clients listen."""
         gateway, live = self._gateway, self._gateway.turns.live
-        with live.feed.listen(sees, gateway.limits) as listener:
+        records = live.feed.records_since(since) if since else ()
+        with live.feed.listen(sees, gateway.limits, wants_records=True) as listener:
+            if records is None:
+                yield _feed_event(since, "reset", FeedReset())
+            for data in _pages(each for each in records or () if sees(each.chat_key)):
+                yield data
             if since:
                 async for data in self._ended_since(since, within):
                     yield data
@@ -328,7 +357,7 @@ class FeedApi:
         return TurnChange.of(turn, at, f"{last.provider}/{last.model}", history.record.spent)
 
 
-def _pages(changes: Iterable[TurnChange]) -> Iterable[bytes]:
+def _pages(changes: Iterable[Change]) -> Iterable[bytes]:
     """Yield the events in pieces of bounded size."""
     page: list[bytes] = []
     for change in changes:
@@ -340,7 +369,9 @@ def _pages(changes: Iterable[TurnChange]) -> Iterable[bytes]:
         yield b"".join(page)
 
 
-def _encode_change(change: TurnChange) -> bytes:
+def _encode_change(change: Change) -> bytes:
+    if isinstance(change, RecordChange):
+        return _feed_event(change.at, change.what, FeedRecord.of(change))
     return _feed_event(change.at, change.state.value, FeedTurn.of(change))
 
 

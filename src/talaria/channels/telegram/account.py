@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from talaria.access.authorizer import Authorized, Authorizer, Ingress
+from talaria.channels.platform_api import PlatformError
 from talaria.channels.telegram.bot_api import (
     DISPUTED,
     WANTED_UPDATES,
     BotApi,
-    BotApiError,
     BotApiRefused,
     Update,
     User,
     WebhookInfo,
 )
-from talaria.channels.telegram.parse import IncomingMessage, decode, parse
+from talaria.channels.telegram.parse import TelegramMessage, decode, parse
 from talaria.channels.telegram.part import TelegramSettings, find_token
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ConfigError, TalariaError
@@ -48,7 +48,7 @@ async def examine_bot(examination: Examination[TelegramSettings]) -> AsyncIterat
         is_token = refusal.is_about_token
         text = "Telegram does not accept the token." if is_token else refusal.user_text
         yield problem("telegram", text, "", _CONNECT if is_token else "")
-    except BotApiError as error:
+    except PlatformError as error:
         yield problem("telegram", error.user_text, "Check the network and api_url.")
     except TimeoutError:
         yield problem("telegram", f"{settings.api_url} does not answer.", "Check the network.")
@@ -153,7 +153,7 @@ class BotAccount:
     async def _admit(self, authorizer: Authorizer, update: Update) -> str | None:
         """Return the name of the person whom this update lets in."""
         message = parse(update, self._bot)
-        if not isinstance(message, IncomingMessage) or not message.text.startswith("/start "):
+        if not isinstance(message, TelegramMessage) or not message.text.startswith("/start "):
             return None
         text = await authorizer.greet(message.actor, message.text)
         if text is not None:

@@ -11,7 +11,6 @@ import hmac
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from enum import StrEnum
 from typing import Any, ClassVar, NoReturn
 from urllib.parse import urlsplit
 
@@ -19,13 +18,14 @@ import msgspec
 
 from talaria.access.approvals import NotEntitled
 from talaria.access.authorizer import Authorizer
+from talaria.channels.channel_loop import ChannelLoop, ChannelPhase
 from talaria.channels.http.part import HTTP
 from talaria.channels.links import own_hosts
+from talaria.channels.platform_api import PlatformRefused
 from talaria.channels.telegram.bot_api import (
     DISPUTED,
     WANTED_UPDATES,
     BotApi,
-    BotApiError,
     BotApiRefused,
     User,
     WebhookInfo,
@@ -34,15 +34,13 @@ from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.channels.telegram.parse import CHANNEL, decode, is_full
 from talaria.channels.telegram.part import TELEGRAM, TelegramSettings, find_token, webhook_secret
 from talaria.channels.telegram.updates import UpdateHandler
-from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
-from talaria.core.errors import Overloaded, StoreError, TalariaError
+from talaria.core.errors import TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.redaction import Secret
 from talaria.core.tasks import stop
 from talaria.gateway import Admission, Gateway
 from talaria.store.store import Store
-from talaria.turns.intake import Draining
 from talaria.turns.slash import SLASH_COMMANDS
 
 _log = logging.getLogger("talaria.telegram")
@@ -50,15 +48,7 @@ _log = logging.getLogger("talaria.telegram")
 WEBHOOK_PATH = "/hooks/telegram"
 POLL_SECONDS = 50
 _ALBUM_SECONDS = 0.5
-_RETRIES = Backoff(first=1.0, longest=60.0)
 _UNDISPUTED_SECONDS = 90.0  # longer than the longest pause, after which another gateway polls again
-
-
-class ChannelPhase(StrEnum):
-    STARTING = "starting"
-    READY = "ready"
-    WAITING = "waiting"  # after an error that may pass
-    STOPPED = "stopped"  # the gateway drains, or the operator must act
 
 
 class ChannelNotReady(TalariaError):
@@ -67,61 +57,40 @@ class ChannelNotReady(TalariaError):
     type = "draining"
 
 
-class TelegramChannel:
-    """`run` returns when the gateway drains or Telegram refuses the token; else it runs until cancelled."""
+class TelegramChannel(ChannelLoop):
+    name = CHANNEL
+    title = "Telegram"
 
     def __init__(
         self, api: BotApi, settings: TelegramSettings, handler: UpdateHandler, store: Store, clock: Clock
     ) -> None:
+        super().__init__(clock)
         self._api = api
         self._settings = settings
         self._handler = handler
         self._store = store
-        self._clock = clock
         self._bot: User | None = None
         self._offset = 0
-        self._failures = 0
-        self._phase = ChannelPhase.STARTING
-        self._reason = ""
 
-    @property
-    def status(self) -> str:
-        return f"{self._phase}: {self._reason}" if self._reason else str(self._phase)
+    async def serve(self) -> NoReturn:
+        self._bot = self._bot or await self._introduce()
+        await (self._listen() if self._settings.mode == "webhook" else self._poll(self._bot))
 
-    @property
-    def phase(self) -> ChannelPhase:
-        return self._phase
-
-    async def run(self) -> None:
-        while True:
-            try:
-                self._bot = self._bot or await self._introduce()
-                await (self._listen() if self._settings.mode == "webhook" else self._poll(self._bot))
-            except Draining:
-                self._enter(ChannelPhase.STOPPED, "the gateway shuts down")
-                return
-            except BotApiRefused as refusal:
-                if refusal.is_about_token:
-                    self._enter(ChannelPhase.STOPPED, "Telegram does not accept the token")
-                    _log.error("Telegram does not accept the token; `talaria connect telegram` sets another")
-                    return
-                await self._wait(_explain(refusal), refusal.retry_after or 0.0)
-            except Overloaded as error:
-                await self._wait(error.user_text, error.retry_after)
-            except (BotApiError, StoreError) as error:
-                await self._wait(error.user_text)
-            except Exception:
-                _log.exception("the Telegram channel failed and tries again in a moment")
-                await self._wait("an error, see the log")
+    def explain(self, refusal: PlatformRefused) -> str:
+        return _explain(refusal) if isinstance(refusal, BotApiRefused) else refusal.user_text
 
     async def take(self, body: bytes | bytearray) -> None:
         """Handle one update that Telegram sent to the webhook. Raises `StoreError`, `Draining`,
         `Overloaded` or `ChannelNotReady` if Telegram must send it again."""
-        if self._bot is None or self._phase is ChannelPhase.STOPPED:
+        if self._bot is None or self.phase is ChannelPhase.STOPPED:
             raise ChannelNotReady("The Telegram channel is not ready.", "Send it again in a moment.")
         update = decode(body)
         if update is not None:
             await self._handler.handle([update], self._bot)
+
+    @property
+    def _described(self) -> str:
+        return f"@{self._bot and self._bot.username}, by {self._settings.mode}"
 
     async def _introduce(self) -> User:
         bot = await self._api.call("getMe", User)
@@ -143,7 +112,7 @@ class TelegramChannel:
             secret_token=webhook_secret(self._api.token),
             allowed_updates=WANTED_UPDATES,
         )
-        self._enter(ChannelPhase.READY)
+        self.enter(ChannelPhase.READY, self._described)
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -155,12 +124,12 @@ class TelegramChannel:
             _log.warning("a webhook was set for this bot; it is removed, because mode is polling")
             await self._api.call("deleteWebhook", bool)
         seconds = 0  # the first call returns at once and shows that polling works
-        began = self._clock.elapsed()
+        began = self.clock.elapsed()
         while True:
             updates = await self._complete_album(await self._fetch(seconds))
-            is_disputed = self._reason == DISPUTED and self._clock.elapsed() - began < _UNDISPUTED_SECONDS
-            if self._phase is not ChannelPhase.READY and not is_disputed:
-                self._enter(ChannelPhase.READY)
+            is_disputed = self.reason == DISPUTED and self.clock.elapsed() - began < _UNDISPUTED_SECONDS
+            if self.phase is not ChannelPhase.READY and not is_disputed:
+                self.enter(ChannelPhase.READY, self._described)
             seconds = POLL_SECONDS
             if updates:
                 await self._handle_and_confirm(updates, bot)
@@ -181,7 +150,7 @@ class TelegramChannel:
         while updates and (last := decode(updates[-1])) and (message := last.message):
             if message.media_group_id is None and not is_full(message.text):
                 break
-            await self._clock.sleep(_ALBUM_SECONDS)
+            await self.clock.sleep(_ALBUM_SECONDS)
             more = await self._fetch(0)
             if len(more) <= len(updates):
                 break
@@ -196,21 +165,6 @@ class TelegramChannel:
             await self._store.set_cursor(_cursor_of(bot), str(offset))
             hit(Failpoint.ACKNOWLEDGED)
             self._offset = offset
-
-    # -- status ---------------------------------------------------------------------------------------------
-
-    def _enter(self, phase: ChannelPhase, reason: str = "") -> None:
-        if phase is ChannelPhase.READY:
-            self._failures = 0
-            _log.info("Telegram is ready: @%s, by %s", self._bot and self._bot.username, self._settings.mode)
-        self._phase, self._reason = phase, reason
-
-    async def _wait(self, reason: str, at_least: float = 0.0) -> None:
-        if (self._phase, self._reason) != (ChannelPhase.WAITING, reason):
-            _log.warning("Telegram waits: %s", reason)
-        self._enter(ChannelPhase.WAITING, reason)
-        self._failures += 1
-        await self._clock.sleep(max(_RETRIES.pause(self._failures), at_least))
 
 
 @asynccontextmanager
@@ -228,7 +182,7 @@ async def open_telegram(gateway: Gateway, settings: TelegramSettings) -> AsyncIt
         authorizer.change_allowed({CHANNEL: new.allowed})
 
     async with BotApi(settings.api_url, token) as api:
-        handler = UpdateHandler(api, authorizer, gateway, settings.groups)
+        handler = UpdateHandler(api, authorizer, gateway, settings.groups, settings.unknown)
         channel = TelegramChannel(api, settings, handler, gateway.store, gateway.clock)
         http = gateway.settings.of(HTTP)
         names = [http.host, *(host.rpartition(":")[0].strip("[]") for host in http.hosts)]

@@ -12,6 +12,16 @@ from zlib import crc32
 import msgspec
 
 from talaria.access.authorizer import Actor, ChatKind, Ingress
+from talaria.channels import incoming
+from talaria.channels.incoming import (
+    RemoteFile,
+    chat_key,
+    clean,
+    clean_name,
+    file_name,
+    preface_of,
+    speaker_of,
+)
 from talaria.channels.telegram.bot_api import (
     CallbackQuery,
     ChatInfo,
@@ -23,17 +33,14 @@ from talaria.channels.telegram.bot_api import (
 )
 from talaria.commands.command import parse_command
 from talaria.core.delivery import Button
-from talaria.core.ids import ChatAddress, ChatKey
-from talaria.core.text import CONTROLS, EMBEDDINGS, cut
+from talaria.core.ids import ChatKey
 
 CHANNEL = "telegram"
-MAX_QUOTE = 500
 _FULL_UNITS = 4000  # of UTF-16. A message may have 4096, and programs split a longer text near that.
 _MAX_NAME = 64  # of a mention, with its @
 _MAX_MEDIA_TYPE = 129  # two names of 64 characters; those of office documents have more than 64 together
 _KINDS = {"private": ChatKind.PRIVATE, "group": ChatKind.GROUP, "supergroup": ChatKind.GROUP}
 _COMMAND = re.compile(r"(/[A-Za-z][A-Za-z0-9_-]*)@([A-Za-z0-9_]{3,64})(?=\s|$)")
-_CONTROLS = re.compile(f"[{CONTROLS}{EMBEDDINGS}]")
 _FILES = {  # field of a message: the file's name and media type if Telegram names none
     "document": ("file", "application/octet-stream"),
     "voice": ("voice.ogg", "audio/ogg"),
@@ -68,37 +75,17 @@ class ChatTarget(msgspec.Struct, frozen=True):
         return params
 
 
-class Attachment(msgspec.Struct, frozen=True):
-    file_id: str
-    name: str
-    media_type: str
-    size: int | None
+class TelegramMessage(incoming.IncomingMessage, frozen=True, kw_only=True):
+    """The messages of an album share `album`."""
 
-
-class IncomingMessage(msgspec.Struct, frozen=True):
-    """A person wrote. The agent reads `preface` and `text`; a command has no preface. `key` identifies the
-    message for deduplication. The messages of an album share `album`. If the message `repeats_others`, it is
-    forwarded or quotes another person."""
-
-    actor: Actor
-    ingress: Ingress
     target: ChatTarget
-    key: str
-    text: str
-    preface: str = ""
-    files: tuple[Attachment, ...] = ()
-    message_id: int = 0
+    message_id: int
     album: str | None = None
-    repeats_others: bool = False
 
 
-class ButtonPress(msgspec.Struct, frozen=True):
-    """A person pressed a button, which is the same as writing `text`; None if its meaning is lost."""
-
-    actor: Actor
+class TelegramPress(incoming.ButtonPress, frozen=True, kw_only=True):
     target: ChatTarget
     query_id: str
-    text: str | None
 
 
 class ChatMigration(msgspec.Struct, frozen=True):
@@ -112,7 +99,7 @@ class IgnoredUpdate(msgspec.Struct, frozen=True):
     reason: str
 
 
-ParsedUpdate = IncomingMessage | ButtonPress | ChatMigration | IgnoredUpdate
+ParsedUpdate = TelegramMessage | TelegramPress | ChatMigration | IgnoredUpdate
 
 _decoder = msgspec.json.Decoder(Update)
 
@@ -125,30 +112,28 @@ def decode(data: bytes | bytearray | msgspec.Raw) -> Update | None:
         return None
 
 
-def chat_key(agent: str, target: ChatTarget, kind: ChatKind) -> ChatKey:
-    name = "dm" if kind is ChatKind.PRIVATE else "group"
-    thread = None if target.thread is None else str(target.thread)
-    return ChatAddress(agent, CHANNEL, name, str(target.chat), thread).key()
-
-
-def parse(update: Update, bot: User, groups: Literal["mention", "all", "off"] = "mention") -> ParsedUpdate:
+def parse(
+    update: Update, bot: User, groups: Literal["mention", "all", "off"] = "mention", agent: str = "main"
+) -> ParsedUpdate:
     if update.callback_query is not None:
-        return _parse_press(update.callback_query)
+        return _parse_press(update.callback_query, agent)
     message = update.message or update.edited_message
-    return _parse_message(message, bot, groups) if message is not None else IgnoredUpdate("of no use here")
+    if message is None:
+        return IgnoredUpdate("of no use here")
+    return _parse_message(message, bot, groups, agent)
 
 
 # -- messages ---------------------------------------------------------------------------------------------
 
 
-def _parse_message(message: Message, bot: User, groups: str) -> ParsedUpdate:
+def _parse_message(message: Message, bot: User, groups: str, agent: str) -> ParsedUpdate:
     if message.migrate_to_chat_id is not None:
         return ChatMigration(message.chat.id, message.migrate_to_chat_id)
     if message.migrate_from_chat_id is not None:
         return ChatMigration(message.migrate_from_chat_id, message.chat.id)
     files = _attachments(message)
     sticker = message.sticker.emoji if message.sticker else ""
-    said = _clean(message.text or message.caption or (f"[sticker {sticker}]" if sticker else ""))
+    said = clean(message.text or message.caption or (f"[sticker {sticker}]" if sticker else ""))
     if not said.strip() and not files:
         return IgnoredUpdate("nothing to read")
     actor = _actor(message.sender, message.chat, speaks_as_chat=message.sender_chat is not None)
@@ -167,18 +152,27 @@ def _parse_message(message: Message, bot: User, groups: str) -> ParsedUpdate:
         ingress = Ingress.COMMAND
     else:
         ingress = Ingress.FILE if files else Ingress.MESSAGE
-    return IncomingMessage(
-        actor,
-        ingress,
-        ChatTarget(message.chat.id, _thread(message), message.message_id if is_group else None),
-        _key(message, said),
-        text,
-        "" if is_command else _preface(message, actor),
-        files,
-        message.message_id,
-        None if is_edit else message.media_group_id,
-        not is_command and _repeats_others(message, bot),
+    target = ChatTarget(message.chat.id, _thread(message), message.message_id if is_group else None)
+    return TelegramMessage(
+        actor=actor,
+        ingress=ingress,
+        chat=chat_of(agent, target, actor.chat_kind),
+        address=target.address(),
+        key=_key(message, said),
+        text=text,
+        preface="" if is_command else _preface(message, actor),
+        files=files,
+        repeats_others=not is_command and _repeats_others(message, bot),
+        edits=f"m{message.message_id}" if is_edit else None,
+        target=target,
+        message_id=message.message_id,
+        album=None if is_edit else message.media_group_id,
     )
+
+
+def chat_of(agent: str, target: ChatTarget, kind: ChatKind) -> ChatKey:
+    thread = None if target.thread is None else str(target.thread)
+    return chat_key(agent, CHANNEL, kind, str(target.chat), thread)
 
 
 def _repeats_others(message: Message, bot: User) -> bool:
@@ -206,7 +200,7 @@ def _actor(sender: User | None, chat: ChatInfo | None, *, speaks_as_chat: bool =
         str(sender.id) if sender else "",
         _KINDS.get(chat.type, ChatKind.BROADCAST) if chat else ChatKind.BROADCAST,
         str(chat.id) if chat else "",
-        _clean_line(sender.name if sender else ""),
+        clean_name(sender.name if sender else ""),
         is_bot=sender.is_bot if sender else False,
         speaks_as_chat=speaks_as_chat,
     )
@@ -218,29 +212,20 @@ def _thread(message: Message) -> int | None:
 
 
 def _preface(message: Message, actor: Actor) -> str:
-    """Return what the agent is told about a message before its text."""
-    lines = []
-    if message.edit_date is not None:
-        lines.append("[This corrects an earlier message.]")
-    if message.forward_origin is not None:
-        lines.append("[Forwarded message]")
-    if quoted := _quoted(message):
-        lines.append(quoted)
-    if actor.chat_kind is ChatKind.GROUP and actor.name:
-        lines.append(f"{actor.name} says:")
-    return "\n".join(lines)
+    earlier = message.reply_to_message
+    return preface_of(
+        is_forwarded=message.forward_origin is not None,
+        author=clean_name(earlier.sender.name) if earlier is not None and earlier.sender else "",
+        quote=_quoted(message),
+        speaker=speaker_of(actor),
+    )
 
 
 def _quoted(message: Message) -> str:
     earlier = message.reply_to_message
     if earlier is None:
         return ""
-    text = _clean((message.quote.text if message.quote else "") or earlier.text or earlier.caption).strip()
-    if not text:
-        return ""
-    author = _clean_line(earlier.sender.name) if earlier.sender else ""
-    quote = "\n".join(f"> {line}" for line in cut(text, MAX_QUOTE).splitlines())
-    return f"[In reply to{f' {author}' if author else ''}:]\n{quote}"
+    return clean((message.quote.text if message.quote else "") or earlier.text or earlier.caption).strip()
 
 
 def _is_addressed(message: Message, bot: User) -> bool:
@@ -274,28 +259,20 @@ def _without_mention(text: str, bot: User) -> str:
 # -- files ------------------------------------------------------------------------------------------------
 
 
-def _attachments(message: Message) -> tuple[Attachment, ...]:
+def _attachments(message: Message) -> tuple[RemoteFile, ...]:
     found = []
     if message.photo:
         largest = sorted(message.photo, key=lambda size: size.file_size or 0)[-1]
         name = f"photo-{message.message_id}.jpg"
-        found.append(Attachment(largest.file_id, name, "image/jpeg", largest.file_size))
+        found.append(RemoteFile(largest.file_id, name, "image/jpeg", largest.file_size))
     for field, (usual_name, usual_type) in _FILES.items():
         file: TelegramFile | None = getattr(message, field)
         if file is None or (field == "document" and message.animation is not None):
             continue
-        name = _file_name(file.file_name or usual_name)
-        media_type = _clean_line(file.mime_type, _MAX_MEDIA_TYPE) or usual_type
-        found.append(Attachment(file.file_id, name, media_type, file.file_size))
+        name = file_name(file.file_name or usual_name)
+        media_type = clean_name(file.mime_type, _MAX_MEDIA_TYPE) or usual_type
+        found.append(RemoteFile(file.file_id, name, media_type, file.file_size))
     return tuple(found)
-
-
-def _file_name(name: str) -> str:
-    """Return a short printable name that is one part of a path."""
-    kept = re.sub(r"[^\w. ()+-]", "_", _clean_line(name, longest=None)).strip(". ")
-    stem, dot, ending = kept.rpartition(".")
-    short = f"{stem[:80]}{dot}{ending[:16]}" if stem else kept[:80]
-    return short or "file"
 
 
 # -- buttons ----------------------------------------------------------------------------------------------
@@ -317,25 +294,32 @@ def keyboard_params(buttons: tuple[Button, ...], width: int = 1) -> dict[str, Va
     return {"reply_markup": {"inline_keyboard": rows}} if rows else {}
 
 
-def _parse_press(query: CallbackQuery) -> ParsedUpdate:
+def _parse_press(query: CallbackQuery, agent: str) -> ParsedUpdate:
     """The actor is the person who pressed; the message is the bot's own."""
     message = query.message
-    if message is None:
-        return ButtonPress(_actor(query.sender, None), ChatTarget(query.sender.id), query.id, None)
-    target = ChatTarget(message.chat.id, _thread(message))
-    return ButtonPress(_actor(query.sender, message.chat), target, query.id, _button_text(query, message))
+    target = ChatTarget(message.chat.id, _thread(message)) if message else ChatTarget(query.sender.id)
+    actor = _actor(query.sender, message.chat if message else None)
+    return TelegramPress(
+        actor=actor,
+        chat=chat_of(agent, target, actor.chat_kind),
+        address=target.address(),
+        key=f"q{query.id}",
+        command=_button_text(query, message) if message else None,
+        target=target,
+        query_id=query.id,
+    )
 
 
 def _button_text(query: CallbackQuery, message: Message) -> str | None:
     data = query.data or ""
     if not data.startswith("#"):
-        return _clean(data) or None
+        return clean(data) or None
     rows = message.reply_markup.inline_keyboard if message.reply_markup else ()
     labels = [button.text for row in rows for button in row]
     number = data[1:]
     if not (number.isascii() and number.isdecimal() and len(number) < 4 and int(number) < len(labels)):
         return None
-    return _clean(labels[int(number)]) or None
+    return clean(labels[int(number)]) or None
 
 
 # -- text -------------------------------------------------------------------------------------------------
@@ -344,12 +328,3 @@ def _button_text(query: CallbackQuery, message: Message) -> str | None:
 def is_full(text: str) -> bool:
     """Return whether a text is so long that the next message may go on with it."""
     return len(text) * 2 >= _FULL_UNITS and len(text.encode("utf-16-le", "ignore")) // 2 >= _FULL_UNITS
-
-
-def _clean(text: str) -> str:
-    """Return the text without control characters and lone surrogates, which no store and no model accepts."""
-    return _CONTROLS.sub("", text).encode("utf-8", "ignore").decode()
-
-
-def _clean_line(text: str, longest: int | None = 64) -> str:
-    return " ".join(_clean(text).split())[:longest]

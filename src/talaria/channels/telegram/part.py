@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from talaria.access.settings import UserNumbers
-from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion
-from talaria.core.errors import ConfigError
+from talaria.access.settings import Unknown, UserNumbers
+from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion, find_secret
 from talaria.core.ids import ChatAddress
 from talaria.core.problems import Problem
 from talaria.core.redaction import ApiAddress
@@ -44,6 +43,7 @@ class TelegramSettings(msgspec.Struct, frozen=True):
     token: Annotated[str, Mark.SECRET] = ""
     allowed: Annotated[UserNumbers, Mark.LIVE] = ()
     api_url: Annotated[str, Check(web_address)] = API_URL
+    unknown: Unknown = "pair"
     progress: Literal["off", "brief", "full"] = "brief"
     groups: Literal["mention", "all", "off"] = "mention"
     mode: Literal["polling", "webhook"] = "polling"
@@ -63,23 +63,7 @@ class TelegramSettings(msgspec.Struct, frozen=True):
 
 def find_token(settings: TelegramSettings, home: Path, environ: Mapping[str, str]) -> str:
     """Return the bot's token. Raises `ConfigError` if the configured place has none."""
-    if settings.token:
-        return settings.token
-    again = "Set it, or run `talaria connect telegram`."
-    if settings.token_env and not settings.token_file:
-        token = environ.get(settings.token_env, "").strip()
-        if not token:
-            raise ConfigError(f"The variable {settings.token_env} for Telegram's token is not set.", again)
-        return token
-    path = home / settings.token_file
-    try:
-        token = environ.get(settings.token_env, "").strip() or path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text"
-        raise ConfigError(f"Telegram's token cannot be read from {path}: {reason}.", again) from None
-    if not token:
-        raise ConfigError(f"{path} is empty and should hold Telegram's token.", again)
-    return token
+    return find_secret(settings, TELEGRAM, "token", home, environ)
 
 
 def webhook_secret(token: str) -> str:
@@ -121,6 +105,7 @@ def _find_address(chat: ChatAddress) -> str | None:
 
 TELEGRAM: Final = Channel(
     name="telegram",
+    title="Telegram",
     table=("channels", "telegram"),
     settings=TelegramSettings,
     open=_open,

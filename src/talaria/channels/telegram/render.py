@@ -1,4 +1,4 @@
-"""Renders markdown as Telegram's HTML, and splits it into messages. Pure.
+"""Renders markdown as Telegram's HTML. Pure.
 
 The HTML is always well formed: a mark that is not closed stays a plain character. The markdown is split
 before it is rendered, so that a piece also fits when Telegram refuses its formatting and it is sent as plain
@@ -13,17 +13,15 @@ from html import escape, unescape
 from typing import NamedTuple, TypedDict
 
 from talaria.channels.links import WITH_SCHEME, find_addresses, is_outer
+from talaria.channels.pieces import FENCE, TABLE_ROW, find_closing, units
 
 MAX_CAPTION = 1024
 LIMIT = 4000  # of 4096: leaves room for a mark before the text and the cursor after it
 
-_FENCE = re.compile(r"\s{0,3}(`{3,16}|~{3,16})\s*([\w+#.-]{0,40})\s*$")
-_FENCE_LINE = re.compile(r"^[^\S\n]{0,3}(`{3,16}|~{3,16})[^\S\n]*([\w+#.-]{0,40})[^\S\n]*$", re.MULTILINE)
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.*)$")
 _BULLET = re.compile(r"(\s*)[-*+]\s+(.*)$")
 _QUOTE = re.compile(r"\s{0,3}>\s?(.*)$")
 _RULE = re.compile(r"\s{0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})$")
-_TABLE_ROW = re.compile(r"\s*\|.*\|\s*$")
 _TOKEN = re.compile(
     r"(?P<code>`[^`\n]+`)"
     r"|!?\[(?P<label>[^\[\]\n]{1,300})\]\((?P<url>(?:[A-Za-z][A-Za-z0-9+.-]{0,30}:|//)[^\s()<>]{1,1000})\)"
@@ -35,7 +33,6 @@ _EMPHASIS = re.compile("</?[bis]>")
 _NO_TEXT = re.compile("<code>[^<]*</code>|<a [^<]*</a>")
 _MAX_OPEN = 32
 _MAX_ENTITIES = 100  # Telegram ignores the marks of a message from there on
-_CLOSING_ROOM = 17  # for the line that closes a code block
 _TAGS = {"**": "b", "__": "b", "~~": "s", "*": "i", "_": "i"}
 
 
@@ -48,11 +45,6 @@ class CodeEntity(TypedDict):
     type: str
     offset: int
     length: int
-
-
-def units(text: str) -> int:
-    """Return the length in UTF-16 units, as Telegram counts it."""
-    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
 # -- rendering --------------------------------------------------------------------------------------------
@@ -89,15 +81,15 @@ def _render_blocks(lines: list[str], own: Hosts) -> Iterator[str]:
         if not line or line.isspace():
             yield line
             position += 1
-        elif fence := _FENCE.match(line):
-            end = _find_closing(lines, position + 1, fence[1])
+        elif fence := FENCE.match(line):
+            end = find_closing(lines, position + 1, fence[1])
             code = escape("\n".join(lines[position + 1 : end]), quote=False)
             if fence[2]:
                 code = f'<code class="language-{escape(fence[2])}">{code}</code>'
             yield f"<pre>{code}</pre>"
             position = end + 1
-        elif _TABLE_ROW.match(line):
-            end = _find_end(lines, position, _TABLE_ROW)
+        elif TABLE_ROW.match(line):
+            end = _find_end(lines, position, TABLE_ROW)
             yield f"<pre>{escape(chr(10).join(lines[position:end]), quote=False)}</pre>"
             position = end
         elif _QUOTE.match(line):
@@ -108,15 +100,6 @@ def _render_blocks(lines: list[str], own: Hosts) -> Iterator[str]:
         else:
             yield _render_line(line, own)
             position += 1
-
-
-def _find_closing(lines: list[str], start: int, fence: str) -> int:
-    """Return the line that closes a code block; the end of the text if none does."""
-    for position in range(start, len(lines)):
-        stripped = lines[position].strip()
-        if stripped.startswith(fence) and not stripped.strip(fence[0]):
-            return position
-    return len(lines)
 
 
 def _find_end(lines: list[str], start: int, pattern: re.Pattern[str]) -> int:
@@ -210,80 +193,3 @@ def _render_mark(mark: str, text: str, start: int, out: list[str], opened: list[
     if can_open and len(opened) < _MAX_OPEN:
         opened.append(_OpenMark(mark, len(out), end))
     out.append(mark)
-
-
-# -- splitting --------------------------------------------------------------------------------------------
-
-
-def split(markdown: str, limit: int = LIMIT) -> Iterator[str]:
-    """Yield pieces of at most `limit` units, cut between paragraphs, lines or words if possible. A code block
-    that is cut is closed in one piece and opened again in the next.
-
-    Each step looks at no more text than fits into one piece. A step over blank text yields an empty piece.
-    """
-    start, end = 0, len(markdown)
-    fence: _Fence | None = None
-    while start < end:
-        opening = f"{fence.marks}{fence.language}\n" if fence else ""
-        window = _fit(markdown, start, limit - units(opening) - _CLOSING_ROOM)
-        cut, fence = _find_cut(window, fence, is_last=start + len(window) >= end)
-        piece = (opening + window[:cut] if opening else window[:cut].lstrip("\n")).rstrip("\n")
-        start += cut
-        if start < end:
-            if fence:
-                piece += f"\n{fence.marks}"
-            if markdown[start] in "\n ":
-                start += 1
-        yield piece if piece.strip() else ""
-
-
-class _Fence(NamedTuple):
-    """The line that opens a code block."""
-
-    marks: str
-    language: str
-
-
-def _find_cut(window: str, fence: _Fence | None, *, is_last: bool) -> tuple[int, _Fence | None]:
-    """Return where to end a piece, and the code block that is open there."""
-    if is_last:
-        return len(window), None
-    cut = window.rfind("\n", len(window) // 4)
-    if cut < 0:
-        cut = window.rfind(" ", len(window) // 2)
-    cut = cut if cut > 0 else len(window)
-    behind = 0  # the end of the last fence: a piece is not cut before it, so no code block is cut in vain
-    for found in _FENCE_LINE.finditer(window, 0, cut):
-        if fence is None:
-            fence = _Fence(found[1], found[2])
-        elif not found[2] and found[1].startswith(fence.marks):
-            fence = None
-        else:
-            continue
-        behind = found.end()
-    if fence is None and (paragraph := window.rfind("\n\n", max(behind, len(window) // 2), cut)) > 0:
-        cut = paragraph
-    return cut, fence
-
-
-def _fit(text: str, start: int, limit: int) -> str:
-    """Return as much of the text from `start` on as fits into `limit` units."""
-    kept = text[start : start + limit]
-    if kept.isascii() or units(kept) <= limit:
-        return kept
-    data = kept.encode("utf-16-le", "surrogatepass")[: 2 * limit]
-    is_half = 0xD8 <= data[-1] < 0xDC
-    return data[: -2 if is_half else None].decode("utf-16-le", "surrogatepass")
-
-
-def shorten(text: str, limit: int) -> str:
-    return text if units(text) <= limit else _fit(text, 0, limit - 1) + "…"
-
-
-def tail(text: str, limit: int) -> str:
-    """Return the end of a text that is still being written."""
-    if units(text) <= limit:
-        return text
-    kept = text[-limit // 2 :]
-    _, newline, rest = kept.partition("\n")
-    return "…\n" + (rest if newline and rest else kept)

@@ -4,6 +4,7 @@
 |---------------|--------------------------------------|-------------------|---------------------|
 | `github`      | `X-Hub-Signature-256: sha256=HEX`    | the body          | `X-GitHub-Delivery` |
 | `hmac-sha256` | `X-Signature-256: sha256=HEX`        | the body          | `X-Event-Id`        |
+| `slack`       | `X-Slack-Signature: v0=HEX`          | time and body     | `event_id` in the body |
 | `standard`    | `webhook-signature: v1,BASE64 …`     | id, time and body | `webhook-id`        |
 | `stripe`      | `Stripe-Signature: t=SECONDS,v1=HEX` | time and body     | `id` in the body    |
 | `token`       | `Authorization: Bearer TOKEN`        | nothing           | `X-Event-Id`        |
@@ -67,6 +68,7 @@ _NAMES: Final[Mapping[str, tuple[bytes, ...]]] = {
     "github": (b"x-hub-signature-256",),
     "hmac-sha256": (b"x-signature-256",),
     "standard": (b"webhook-signature", b"webhook-id", b"webhook-timestamp"),
+    "slack": (b"x-slack-signature", b"x-slack-request-timestamp"),
     "stripe": (b"stripe-signature",),
     "token": (b"authorization",),
 }
@@ -82,6 +84,9 @@ def prove(signature: str, key: bytes, headers: Headers, body: bytes, now: float)
             _check_hex(key, headers[b"x-signature-256"], body)
         case "standard":
             return _prove_standard(key, headers, body, now)
+        case "slack":
+            _check_slack(key, headers, body, now)
+            return CallerProof()
         case "stripe":
             _check_stripe(key, headers[b"stripe-signature"], body, now)
             return CallerProof()
@@ -122,6 +127,14 @@ def _check_stripe(key: bytes, header: bytes, body: bytes, now: float) -> None:
     _check_time(times[0], now)
     expected = hmac.digest(key, b"%b.%b" % (times[0], body), "sha256").hex().encode()
     _check_any((value for name, _, value in parts if name == b"v1"), expected)
+
+
+def _check_slack(key: bytes, headers: Headers, body: bytes, now: float) -> None:
+    at = headers[b"x-slack-request-timestamp"].strip()
+    _check_time(at, now)
+    expected = b"v0=" + hmac.digest(key, b"v0:%b:%b" % (at, body), "sha256").hex().encode()
+    if not hmac.compare_digest(headers[b"x-slack-signature"].strip(), expected):
+        raise NotGenuine("another signature")
 
 
 def _check_any(given: Iterator[bytes], expected: bytes) -> None:

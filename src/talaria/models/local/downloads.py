@@ -17,6 +17,7 @@ from talaria.core.clock import Clock
 from talaria.core.errors import ModelRefused
 from talaria.core.events import ModelLoading
 from talaria.core.program import spoken_afar
+from talaria.core.tasks import sleep_until_woken
 from talaria.models.local.fetch import WeightsError, fetch
 from talaria.models.local.runtime import memory_limit, missing_requirement
 from talaria.models.local.weights import (
@@ -213,11 +214,7 @@ class WeightsDownloads:
         while self._is_pending and not self._is_leaving:
             if self.progress is not None:
                 tell(_loading_event(self.progress))
-            try:
-                async with asyncio.timeout(_TELL_SECONDS):
-                    await self._settled.wait()
-            except TimeoutError:
-                continue
+            await sleep_until_woken(self._clock, _TELL_SECONDS, self._settled)
         return not self._is_leaving
 
     def let_go(self) -> None:

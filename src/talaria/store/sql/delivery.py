@@ -95,14 +95,15 @@ def claim(tx: Transaction, row: OutboxRow, until: float) -> OutboxRow | None:
 def mark(tx: Transaction, order: DeliveryResult) -> bool:
     """Record the outcome of an attempt. Durable.
 
-    Returns False, having changed nothing, for an attempt before the last. Raises `IllegalMove`,
-    `NotFound`.
+    Returns False, having changed nothing, for an attempt before the last. Raises `NotFound`, and
+    `IllegalMove` also for a row that only `claim` may set to `SENDING`.
     """
     locks.reply(tx, order.row_id)
     row = _find(tx, order.row_id)
     if order.attempt != row.attempts:
         return False
-    if order.state not in OUTBOX_MOVES[row.state]:
+    is_claim = row.state is OutboxState.PENDING and order.state is OutboxState.SENDING
+    if is_claim or order.state not in OUTBOX_MOVES[row.state]:
         raise IllegalMove(f"reply {row.id}", row.state, order.state)
     sent_at = tx.now if order.state is OutboxState.SENT else None
     tx.execute(MARK, (order.state.value, order.due_at, order.platform_id, sent_at, order.error, order.row_id))
@@ -124,6 +125,12 @@ ORDER BY head, part LIMIT ?
 
 
 NEXT_DUE = f"SELECT min(due_at) FROM outbox WHERE channel = ? AND {UNSENT} AND due_at > ?"
+IS_OWED = f"SELECT 1 FROM outbox WHERE channel = ? AND address = ? AND {UNSENT} LIMIT 1"
+
+
+def is_owed(db: Connection, channel: str, address: str) -> bool:
+    """Return whether a reply to the address is not sent yet, whether its time has come or not."""
+    return db.execute(IS_OWED, (channel, address)).fetchone() is not None
 
 
 def due(
@@ -152,6 +159,7 @@ SET_CURSOR = """
 INSERT INTO cursors (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 CURSOR = "SELECT value FROM cursors WHERE name = ?"
+CURSORS = "SELECT name, value FROM cursors WHERE name >= ? AND name < ? ORDER BY name"
 KNOWS_CHAT = "SELECT 1 FROM chats WHERE chat_key = ?"
 MOVE_CHAT = (
     "UPDATE chats SET chat_key = ? WHERE chat_key = ?",
@@ -170,6 +178,12 @@ def set_cursor(tx: Transaction, name: str, value: str) -> None:
 def cursor(db: Connection, name: str) -> str | None:
     row = db.execute(CURSOR, (name,)).fetchone()
     return None if row is None else str(row[0])
+
+
+def cursors(db: Connection, prefix: str) -> list[tuple[str, str]]:
+    """Return the cursors whose names begin so, with their values."""
+    rows = db.execute(CURSORS, (prefix, f"{prefix}\x7f")).fetchall()
+    return [(str(name), str(value)) for name, value in rows]
 
 
 def move_chat(tx: Transaction, old: ChatKey, new: ChatKey) -> bool:

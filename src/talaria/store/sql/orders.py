@@ -15,6 +15,7 @@ from talaria.core.ledger import (
     SENT_TURN,
     Accept,
     Accepted,
+    Amend,
     Began,
     Begin,
     Commit,
@@ -192,6 +193,27 @@ def _find_known(tx: Transaction, order: Accept) -> Turn | None:
     if row[-1] != order.digest:
         raise rules.key_conflict(key)
     return known
+
+
+SET_INBOUND = "UPDATE turns SET inbound = ? WHERE id = ?"
+
+
+def amend(tx: Transaction, order: Amend) -> bool:
+    """Replace the message of a turn that has not begun; see `Amend`. Return whether this edit is made, now or
+    before. It is not made if the turn has begun, has joined another one or is a command."""
+    if tx.execute(FIND, (order.scope, order.name.key, tx.now)).fetchone() is not None:
+        return True
+    row = tx.execute(FIND_KEY, (order.scope, order.inbound.key)).fetchone()
+    if row is None or not order.may_replace:
+        return False
+    locks.session_of_turn(tx, turn_from(row[:-1]).id)
+    turn, _, _ = _find_turn(tx, turn_from(row[:-1]).id)
+    if turn.state is not TurnState.ACCEPTED or turn.merged_into is not None or turn.command:
+        return False
+    inbound = msgspec.structs.replace(turn.inbound, parts=order.inbound.parts)
+    tx.execute(SET_INBOUND, (encode(inbound), turn.id))
+    keep(tx, order.scope, (order.name,), turn.id)
+    return True
 
 
 def _insert_turn(tx: Transaction, turn: Turn, order: Accept, member: OwnerId) -> None:

@@ -12,6 +12,7 @@ from talaria.core.access import (
     ApprovePairing,
     CodesLocked,
     CreateInvitation,
+    CreateLinkCode,
     Paired,
     PairingLimits,
     PairingList,
@@ -20,6 +21,7 @@ from talaria.core.access import (
     PairingRequest,
     Person,
     RedeemInvitation,
+    RedeemLinkCode,
     RequestOpened,
     RequestOutcome,
     RequestPairing,
@@ -141,7 +143,7 @@ def approve(tx: Transaction, order: ApprovePairing) -> PairingOutcome:
     row = tx.execute(FIND_BY_CODE, (order.code, tx.now)).fetchone()
     if row is None:
         return _refuse(_count_try(tx, APPROVALS, ALL_PEOPLE, tries, order.limits), order.limits)
-    return _pair(tx, Person(*row), PairingOrigin.APPROVED)
+    return pair(tx, Person(*row), PairingOrigin.APPROVED)
 
 
 def invite(tx: Transaction, order: CreateInvitation) -> float:
@@ -162,7 +164,7 @@ def redeem(tx: Transaction, order: RedeemInvitation) -> PairingOutcome:
     if locked is not None:
         return locked
     if tx.execute(USE_INVITATION, (person.channel, order.code, tx.now)).rowcount:
-        return _pair(tx, person, PairingOrigin.INVITED)
+        return pair(tx, person, PairingOrigin.INVITED)
     if all_tries.are_forgotten(limits, tx.now):
         # No person of the channel is counted any more, so the rows of all can go.
         tx.execute(FORGET_TRIES, (gate,))
@@ -170,7 +172,57 @@ def redeem(tx: Transaction, order: RedeemInvitation) -> PairingOutcome:
     return _refuse(_count_try(tx, gate, person.user_id, own, limits), limits)
 
 
-def _pair(tx: Transaction, person: Person, origin: PairingOrigin) -> Paired:
+# -- identities of one person -----------------------------------------------------------------------------
+
+SET_LINK_CODE = """
+INSERT INTO link_codes (identity, code, expires_at) VALUES (?, ?, ?)
+ON CONFLICT (identity) DO UPDATE SET code = excluded.code, expires_at = excluded.expires_at
+"""
+USE_LINK_CODE = "DELETE FROM link_codes WHERE code = ? AND expires_at > ? RETURNING identity"
+DROP_LINK_CODES = "DELETE FROM link_codes WHERE expires_at <= ?"
+FIND_ROOT = "SELECT root FROM linked_identities WHERE identity = ?"
+SET_ROOT = """
+INSERT INTO linked_identities (identity, root, linked_at) VALUES (?, ?, ?)
+ON CONFLICT (identity) DO UPDATE SET root = excluded.root, linked_at = excluded.linked_at
+"""
+MOVE_ROOT = "UPDATE linked_identities SET root = ? WHERE root = ?"
+LINKS = "SELECT identity, root FROM linked_identities ORDER BY identity"
+_LINK_GATE = "link"
+
+
+def create_link(tx: Transaction, order: CreateLinkCode) -> None:
+    """Open a code; see `CreateLinkCode`. Durable."""
+    locks.names(tx, "codes", _LINK_GATE)
+    tx.execute(DROP_LINK_CODES, (tx.now,))
+    tx.execute(SET_LINK_CODE, (order.identity, order.code, tx.now + order.seconds))
+
+
+def redeem_link(tx: Transaction, order: RedeemLinkCode) -> str | WrongCode | CodesLocked:
+    """Join an identity to the one that created the code, which is then used up, and return that
+    one. Durable."""
+    locks.names(tx, "codes", _LINK_GATE)
+    tries = _find_tries(tx, _LINK_GATE, order.identity)
+    if (locked := tries.lock(order.limits.tries, order.limits, tx.now)) is not None:
+        return locked
+    row = tx.execute(USE_LINK_CODE, (order.code, tx.now)).fetchone()
+    if row is None:
+        return _refuse(_count_try(tx, _LINK_GATE, order.identity, tries, order.limits), order.limits)
+    creator = str(row[0])
+    found = tx.execute(FIND_ROOT, (creator,)).fetchone()
+    root = creator if found is None else str(found[0])
+    if root != order.identity:
+        tx.execute(MOVE_ROOT, (root, order.identity))
+        tx.execute(SET_ROOT, (order.identity, root, tx.now))
+    return creator
+
+
+def links(db: Connection) -> list[tuple[str, str]]:
+    """Return the joined identities, each with its root."""
+    return [(str(identity), str(root)) for identity, root in db.execute(LINKS).fetchall()]
+
+
+def pair(tx: Transaction, person: Person, origin: PairingOrigin) -> Paired:
+    """Pair a person, and drop their open request."""
     key = (person.channel, person.user_id)
     tx.execute(DROP_REQUEST, key)
     tx.execute(PAIR, (*key, person.name, tx.now, origin.value))

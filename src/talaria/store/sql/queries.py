@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from talaria.core.delivery import OutboxRow
 from talaria.core.entries import Entry, Note
 from talaria.core.files import SentItem, SentPage
 from talaria.core.ids import ChatKey, SessionId, SpecId, TurnId
@@ -21,11 +22,13 @@ from talaria.core.ledger import (
     StepUsage,
     TurnHistory,
     TurnRecord,
+    TurnSum,
 )
 from talaria.core.messages import TokenUsage, UserMessage
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
 from talaria.core.turns import Turn, TurnState
+from talaria.core.views import view_of
 from talaria.store.sql.executor import Connection
 from talaria.store.sql.questions import questions
 from talaria.store.sql.rows import (
@@ -70,6 +73,9 @@ WHERE chat_key >= ? AND chat_key < ? AND +ephemeral = 0 AND (updated_at, id) < (
 ORDER BY updated_at DESC, id DESC LIMIT ?
 """
 ENTRIES = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+ENTRIES_BEFORE = f"""
+SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq < ? ORDER BY seq DESC LIMIT ?
+"""
 # A deleted session has no log, also while a part of it is not purged yet.
 _ENTRIES_OF = f"""
 SELECT {prefixed("e", ENTRY_COLUMNS)} FROM sessions s JOIN entries e ON e.session_id = s.id WHERE s.id = ?
@@ -94,6 +100,11 @@ SPEC = "SELECT s.spec, p.system, p.tools FROM specs s JOIN prefixes p ON p.id = 
 # The rows of a deleted session are there until they are purged.
 HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.id = turns.session_id)"
 TURN = f"SELECT {TURN_COLUMNS} FROM turns WHERE id = ? AND forgotten = 0 AND {HAS_SESSION}"
+COMMANDS_BETWEEN = f"""
+SELECT {TURN_COLUMNS} FROM turns
+WHERE session_id = ? AND command <> '' AND forgotten = 0 AND accepted_at >= ? AND accepted_at <= ?
+ORDER BY position DESC LIMIT 100
+"""
 STEPS = f"SELECT {STEP_COLUMNS} FROM steps WHERE turn_id = ? ORDER BY n"
 REPLIES = f"SELECT {OUTBOX_COLUMNS} FROM outbox WHERE turn_id = ? ORDER BY head, part"
 OTHER_SESSIONS = f"""
@@ -134,11 +145,49 @@ def entries(db: Connection, session_id: SessionId, page: Page) -> EntryPage:
     limit = check_limit(page)
     rows = db.execute(ENTRIES, (session_id, parse_number_cursor(page.after), limit + 1)).fetchall()
     found = tuple(map(entry_from, rows[:limit]))
+    return EntryPage(
+        found, str(found[-1].seq) if len(rows) > limit else None, _files_of(db, session_id, found)
+    )
+
+
+def entries_before(db: Connection, session_id: SessionId, before: int, limit: int) -> EntryPage:
+    """Return the last entries of the session's log that come before the number `before`, in order. The page's
+    `next` is the `before` of the page with older ones."""
+    rows = db.execute(ENTRIES_BEFORE, (session_id, before, limit + 1)).fetchall()
+    found = tuple(map(entry_from, reversed(rows[:limit])))
+    return EntryPage(
+        found, str(found[0].seq) if len(rows) > limit else None, _files_of(db, session_id, found)
+    )
+
+
+def _files_of(db: Connection, session_id: SessionId, found: Sequence[Entry]) -> tuple[SentItem, ...]:
     turns = {entry.turn_id for entry in found}
-    files = [
-        item for row in db.execute(SENT_FILES, (session_id, 0)) if row[1] in turns for item in _sent(row)
-    ]
-    return EntryPage(found, str(found[-1].seq) if len(rows) > limit else None, tuple(files))
+    rows = db.execute(SENT_FILES, (session_id, 0))
+    return tuple(item for row in rows if row[1] in turns for item in _sent(row))
+
+
+def turn_sums(
+    db: Connection, session_id: SessionId, turn_ids: Sequence[TurnId], since: float, until: float
+) -> tuple[TurnSum, ...]:
+    """Return what people are shown of these turns, and of the session's commands that were sent from `since`
+    to `until`. Turns that are forgotten are left out."""
+    rows = [db.execute(TURN, (turn_id,)).fetchone() for turn_id in turn_ids]
+    rows += db.execute(COMMANDS_BETWEEN, (session_id, since, until)).fetchall()
+    turns = {turn.id: turn for turn in map(turn_from, filter(None, rows))}
+    return tuple(_turn_sum(db, turn) for turn in turns.values())
+
+
+def _turn_sum(db: Connection, turn: Turn) -> TurnSum:
+    spent, is_command = spent_by_turn(db, turn.id), bool(turn.command)
+    return view_of(
+        TurnSum,
+        turn,
+        sender=turn.inbound.sender.name,
+        cost_usd=spent.cost_usd if spent.calls else None,
+        questions=questions(db, turn.id),
+        said=turn.inbound.text if is_command else "",
+        reply=(turn.reply or "") if is_command else "",
+    )
 
 
 def sent_files(db: Connection, session_id: SessionId, page: Page) -> SentPage:
@@ -248,6 +297,19 @@ RECENT = f"""
 SELECT {TURN_COLUMNS} FROM turns WHERE forgotten = 0 AND chat_key >= ? AND chat_key < ? AND {HAS_SESSION}
 ORDER BY position DESC LIMIT ?
 """
+UNSETTLED_TURNS = f"""
+SELECT {TURN_COLUMNS} FROM turns
+WHERE state IN ({UNSETTLED}) AND forgotten = 0 AND chat_key >= ? AND chat_key < ? AND {HAS_SESSION}
+ORDER BY position LIMIT ?
+"""
+# Each has its own index. By the plain id, SQLite would read the whole table in its order.
+UNSENT_REPLIES = f"""
+SELECT {OUTBOX_COLUMNS} FROM outbox WHERE {UNSENT} AND chat_key >= ? AND chat_key < ? ORDER BY +id LIMIT ?
+"""
+FAILED_REPLIES = f"""
+SELECT {OUTBOX_COLUMNS} FROM outbox
+WHERE state = 'failed' AND written_at >= ? AND chat_key >= ? AND chat_key < ? ORDER BY +id LIMIT ?
+"""
 RECENT_OF_SESSION = f"""
 SELECT {TURN_COLUMNS} FROM turns WHERE forgotten = 0 AND session_id = ? ORDER BY position DESC LIMIT ?
 """
@@ -308,6 +370,20 @@ def _with_words(db: Connection, turn: Turn) -> Turn:
     if not isinstance(body, UserMessage):
         return turn
     return msgspec.structs.replace(turn, inbound=msgspec.structs.replace(turn.inbound, parts=body.parts))
+
+
+def unsettled(db: Connection, limit: int, within: str = "") -> list[Turn]:
+    """Return the turns that are not over, oldest first, of chats whose keys begin with `within`."""
+    turns = map(turn_from, db.execute(UNSETTLED_TURNS, (*key_bounds(within), limit)))
+    return [turn if turn.inbound.parts else _with_words(db, turn) for turn in turns]
+
+
+def owed_replies(db: Connection, failed_since: float, limit: int, within: str = "") -> list[OutboxRow]:
+    """Return the replies that are not sent, and those given up that were written since then, oldest first."""
+    bounds = key_bounds(within)
+    rows = db.execute(UNSENT_REPLIES, (*bounds, limit)).fetchall()
+    rows += db.execute(FAILED_REPLIES, (failed_since, *bounds, limit)).fetchall()
+    return sorted(map(outbox_from, rows), key=lambda row: row.id)[:limit]
 
 
 def recent_of_session(db: Connection, session_id: SessionId, limit: int) -> list[Turn]:

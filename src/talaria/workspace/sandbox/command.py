@@ -327,7 +327,7 @@ def _own_uid(folder: Path) -> int:
 
 _PROGRAMS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store")
 # Not the whole of /etc, which also has passwords, keys and names of this machine.
-_SETTINGS = (
+_ETC_FILES = (
     "alternatives", "ca-certificates", "crypto-policies", "fonts", "gai.conf", "gitconfig", "host.conf",
     "hosts", "inputrc", "java", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "locale.alias", "locale.conf",
     "localtime", "magic", "mailcap", "mime.types", "nsswitch.conf", "pki/ca-trust", "pki/tls/cert.pem",
@@ -347,6 +347,6 @@ PROC_FILES = (
 
 def system_paths(hidden: tuple[Path, ...]) -> Iterator[Path]:
     """Yield the paths that exist here, apart from those that contain one of the `hidden` folders."""
-    for path in (*map(Path, _PROGRAMS), *(Path("/etc", name) for name in _SETTINGS)):
+    for path in (*map(Path, _PROGRAMS), *(Path("/etc", name) for name in _ETC_FILES)):
         if path.exists() and not any(each.is_relative_to(path) for each in hidden):
             yield path

@@ -1,26 +1,37 @@
-"""Questions of a turn in a Telegram chat: messages with buttons, which are edited when they are decided."""
+"""Questions of a turn in a chat: messages with buttons, which are edited when they are decided."""
 
 from __future__ import annotations
 
 import logging
+import re
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from talaria.channels.telegram.bot_api import BotApi, BotApiError, BotApiRefused, PostedMessage, Value
-from talaria.channels.telegram.parse import ChatTarget, keyboard_params
 from talaria.commands.command import HOST_TITLE, decision_buttons, outcome_words
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
-from talaria.core.delivery import Button
+from talaria.core.delivery import (
+    Button,
+    DeliveryDelayed,
+    DeliveryError,
+    DeliveryUnknown,
+    OutgoingFile,
+    OutgoingMessage,
+)
 from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked, QuestionDecided
 from talaria.core.ids import QuestionId
 from talaria.core.questions import QuestionKind, Span
 from talaria.turns.delivery import ShownTurn
 
-_log = logging.getLogger("talaria.telegram")
+if TYPE_CHECKING:
+    from talaria.channels.live_message import ChatOutlet
 
-MAX_TEXT = 3500  # characters of a question in one message; Telegram takes 4096 units
+_log = logging.getLogger("talaria.channels")
+
+ROOM = 500  # characters of a message that shows a question: its title, and the outcome
 _RETRIES = Backoff(first=1.0, longest=60.0)
+_LONGEST_FENCE = 16  # backticks; the renderers read no longer one
 _CLOSED = "Not decided: it is no longer asked."
 _IN_FILE = "The whole text is in the file above; read it before you decide."
 
@@ -44,20 +55,20 @@ def title_of(event: QuestionAsked) -> str:
 
 
 class QuestionBoard:
-    """Shows the questions of one turn. A message that shows a question is sent once, also over a restart."""
+    """Shows the questions of one turn. A message that shows a question is sent once, also after a restart."""
 
-    def __init__(self, api: BotApi, clock: Clock, target: ChatTarget, view: ShownTurn) -> None:
-        self._api = api
+    def __init__(self, outlet: ChatOutlet, clock: Clock, address: str, view: ShownTurn) -> None:
+        self._outlet = outlet
         self._clock = clock
-        self._target = target
+        self._address = address
         self._view = view
         self._shown: dict[QuestionId, tuple[QuestionAsked, str]] = {}  # with the message's id
 
     async def take(self, event: Event) -> None:
-        """Show what an event of the turn changes. Tries until Telegram has taken or refused it."""
+        """Show what an event of the turn changes. Tries until the platform has taken or refused it."""
         try:
             await self._handle(event)
-        except BotApiError as error:
+        except DeliveryError as error:
             _log.warning("a question is not shown as it should be: %s", error.user_text)
 
     async def _handle(self, event: Event) -> None:
@@ -77,51 +88,43 @@ class QuestionBoard:
 
     async def _ask(self, event: QuestionAsked) -> str:
         """Send the question, whole, before its buttons."""
+        body, buttons, key = self._body(event), question_buttons(event), event.question_id
         for pause in _RETRIES.pauses():
             try:
-                if len(event.text) > MAX_TEXT:
-                    await self._send_file(event)
-                text = self._text(event)
-                sent = await self._api.call(
-                    "sendMessage",
-                    PostedMessage,
-                    text=text,
-                    entities=_code(text, event),
-                    **self._target.params(),
-                    **keyboard_params(question_buttons(event)),
-                )
+                if self._shown_text(event) is None:
+                    file = OutgoingFile(f"{event.name or 'question'}.txt", event.text.encode())
+                    await self._outlet.deliver(OutgoingMessage(self._address, "", f"{key}.file", file=file))
+                sent = await self._outlet.deliver(OutgoingMessage(self._address, body, key, buttons=buttons))
                 break
-            except BotApiRefused as refusal:
-                if refusal.code != 429:
-                    raise
-                await self._clock.sleep(refusal.retry_after or pause)
-            except BotApiError:
-                await self._clock.sleep(pause)
-        await self._view.question_shown(event.question_id, str(sent.message_id))
-        return str(sent.message_id)
-
-    async def _send_file(self, event: QuestionAsked) -> None:
-        name = f"{event.name or 'question'}.txt"
-        await self._api.upload(
-            "sendDocument", PostedMessage, "document", (name, event.text.encode()), **self._target.params()
-        )
+            except (DeliveryDelayed, DeliveryUnknown) as error:
+                wish = error.retry_after if isinstance(error, DeliveryDelayed) else None
+                await self._clock.sleep(wish or pause)
+        await self._view.question_shown(key, sent)
+        return sent
 
     async def _close(self, event: QuestionAsked, shown: str, told: str) -> None:
         """Let the message say the outcome. Its buttons go."""
-        text = f"{self._text(event)}\n\n{told}"
-        await self._api.edit(self._target.chat, shown, text=text, entities=_code(text, event))
+        body = f"{self._body(event)}\n\n{told}"
+        await self._outlet.deliver(OutgoingMessage(self._address, body, event.question_id, edits=shown))
 
-    def _text(self, event: QuestionAsked) -> str:
-        body = event.text if len(event.text) <= MAX_TEXT else f"{event.name}: {_IN_FILE}"
-        return f"{title_of(event)}\n\n{body}"
+    def _body(self, event: QuestionAsked) -> str:
+        return f"{title_of(event)}\n\n{self._shown_text(event) or f'{event.name}: {_IN_FILE}'}"
+
+    def _shown_text(self, event: QuestionAsked) -> str | None:
+        """Return the question as markdown; None if it must be sent as a file.
+
+        A call is shown letter by letter in a code block: no text of it is taken for a link or a mark.
+        """
+        if len(event.text) > self._outlet.longest - ROOM:
+            return None
+        return event.text if event.kind is QuestionKind.ANSWER else code_block(event.text)
 
 
-def _code(text: str, event: QuestionAsked) -> Value:
-    """Return the entity that shows a call letter by letter; no text of it is taken for a link or a mark."""
-    if event.kind is QuestionKind.ANSWER or event.text not in text:
-        return None
-    before = len(title_of(event)) + 2
-    return [{"type": "pre", "offset": before, "length": len(event.text.encode("utf-16-le")) // 2}]
+def code_block(text: str) -> str | None:
+    """Return markdown that shows the text letter by letter; None if no fence is longer than its backticks."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}" if len(fence) <= _LONGEST_FENCE else None
 
 
 class PressedDecision(msgspec.Struct, frozen=True):
