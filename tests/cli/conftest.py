@@ -14,8 +14,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from cli.fork_server import ForkedProcess, ForkServer, fork_server
 from cli.terminal import Terminal
+from support.forks import ForkedProcess, forks
 
 Talaria = Callable[..., subprocess.CompletedProcess[str]]
 Serve = Callable[..., ForkedProcess]
@@ -67,39 +67,29 @@ def home(tmp_path: Path, model_url: str) -> Path:
     return path
 
 
-def _environ() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("TALARIA_")}
-    path = f"{Path(sys.prefix) / 'bin'}:{kept['PATH']}"
-    return {**kept, "PATH": path, "TERM": "xterm-256color", "PYTHONWARNINGS": "error"}
-
-
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
     """Nothing of the developer's own settings; `talaria` is on the path, so that hints name it."""
-    return {**_environ(), "HOME": str(tmp_path)}
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[ForkServer]:
-    with fork_server(_environ()) as server:
-        yield server
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("TALARIA_")}
+    path = f"{Path(sys.prefix) / 'bin'}:{kept['PATH']}"
+    return {**kept, "PATH": path, "TERM": "xterm-256color", "PYTHONWARNINGS": "error", "HOME": str(tmp_path)}
 
 
 @pytest.fixture
-def talaria(home: Path, environ: dict[str, str], forks: ForkServer) -> Talaria:
+def talaria(home: Path, environ: dict[str, str]) -> Talaria:
     """Run a command on the home to its end."""
 
     def run(
         *arguments: str, stdin: str = "", env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         given = {"TALARIA_HOME": str(home), **environ, **(env or {})}
-        return forks.run(arguments, given, stdin, DEADLINE)
+        return forks().run(arguments, given, stdin, DEADLINE)
 
     return run
 
 
 @pytest.fixture
-def serve(home: Path, environ: dict[str, str], tmp_path: Path, forks: ForkServer) -> Iterator[Serve]:
+def serve(home: Path, environ: dict[str, str], tmp_path: Path) -> Iterator[Serve]:
     """Start gateways that print their banner and then run until the test ends. The banner's first line is in
     the file `title`, the rest on their stdout."""
     started: list[ForkedProcess] = []
@@ -107,7 +97,7 @@ def serve(home: Path, environ: dict[str, str], tmp_path: Path, forks: ForkServer
     def start(*options: str, env: dict[str, str] | None = None) -> ForkedProcess:
         given = {"TALARIA_HOME": str(home), **environ, **(env or {})}
         with (tmp_path / "serve.log").open("a") as log:
-            process = forks.start_with_pipe(["serve", *(options or ("--port", "0"))], given, log.fileno())
+            process = forks().start_with_pipe(["serve", *(options or ("--port", "0"))], given, log.fileno())
         started.append(process)
         assert process.stdout is not None
         title = process.stdout.readline()

@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult
 
 from cli.conftest import DEADLINE, Serve, Talaria
-from cli.fork_server import ForkServer
+from support.forks import forks
 from support.waiting import until
 from talaria.cli.home_gateway import find_running
 from talaria.config.home import Home
@@ -169,10 +169,10 @@ async def hanging(home: Path, state: str) -> list[str]:
 
 
 @pytest.fixture
-def url(home: Path, environ: dict[str, str], forks: ForkServer, tmp_path: Path) -> Iterator[str]:
+def url(home: Path, environ: dict[str, str], tmp_path: Path) -> Iterator[str]:
     with (tmp_path / "mcp.log").open("w") as log:
         given = {"TALARIA_HOME": str(home), **environ}
-        process = forks.start_with_pipe(["mcp", "serve", "--http", "0"], given, log.fileno())
+        process = forks().start_with_pipe(["mcp", "serve", "--http", "0"], given, log.fileno())
     assert process.stdout is not None
     with process.stdout:
         yield process.stdout.readline().split()[-1]

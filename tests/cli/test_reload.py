@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cli.conftest import Caller, Serve, Talaria
-from cli.fork_server import ForkedProcess
+from support.forks import ForkedProcess
 from support.prefixes import PrefixWatch
 from support.waiting import wait_until
 

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from cli.conftest import DEADLINE, Caller, Serve, Talaria
-from cli.fork_server import ForkedProcess
+from support.forks import ForkedProcess
 from support.waiting import wait_until
 from talaria.core.program import this_version
 from talaria.models.local.runtime import missing_requirement

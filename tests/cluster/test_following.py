@@ -19,6 +19,8 @@ from support.gateway import TOKEN, in_process
 from support.rig import inbound
 from support.waiting import until
 from talaria.access.credentials import Logins
+from talaria.channels.http.cluster_api import ClusterApi
+from talaria.channels.http.login_api import LOGIN_PATH, MemberLogin
 from talaria.channels.http.part import HTTP
 from talaria.channels.http.response import DEFAULT_TIMING
 from talaria.channels.http.routes import create_app
@@ -72,8 +74,11 @@ class Directory:
 class Stage:
     """A gateway that has turns, and the turns of another process that follows them."""
 
-    def __init__(self, gateway: Gateway, address: str, proxy: CuttingProxy, peers: PeerClient) -> None:
+    def __init__(
+        self, gateway: Gateway, address: str, proxy: CuttingProxy, peers: PeerClient, logins: Logins
+    ) -> None:
         self.gateway = gateway
+        self.logins = logins
         self.address = address
         self.there = gateway.turns.owner
         self.proxy = proxy
@@ -118,14 +123,16 @@ class Stage:
 
 
 @asynccontextmanager
-async def listen(gateway: Gateway, timing: PeerTiming) -> AsyncIterator[tuple[HttpServer, CuttingProxy]]:
+async def listen(
+    gateway: Gateway, timing: PeerTiming, logins: Logins
+) -> AsyncIterator[tuple[HttpServer, CuttingProxy]]:
     """Serve the API to other members, also through a proxy that loses connections."""
     settings = gateway.settings.of(HTTP)
     bound = bind(settings)
     proxy = CuttingProxy(bound.port)
     hosts = allowed_hosts(settings, bound) | {f"127.0.0.1:{proxy.port}"}
     member = replace(gateway, peers=PeerClient(SECRET, timing, now=gateway.store.clock.now))
-    app = create_app(member, settings, Logins(TOKEN, gateway.clock), hosts, DEFAULT_TIMING)
+    app = create_app(member, settings, logins, hosts, DEFAULT_TIMING)
     server = HttpServer(app, bound, gateway.limits)
     await server.start()
     try:
@@ -142,10 +149,10 @@ async def open_stage(
     async with (
         ModelServer() as model,
         in_process(tmp_path / "home", model) as api,
-        listen(api.gateway, timing) as (server, proxy),
+        listen(api.gateway, timing, logins := Logins(TOKEN, api.gateway.clock)) as (server, proxy),
     ):
         peers = PeerClient(SECRET, timing, most_streams, now=api.gateway.store.clock.now)
-        stage = Stage(api.gateway, server.address, proxy, peers)
+        stage = Stage(api.gateway, server.address, proxy, peers, logins)
         try:
             yield stage
         finally:
@@ -237,6 +244,15 @@ async def test_a_turn_that_is_not_taken_up_yet_is_waited_for(tmp_path: Path) -> 
         await reader.until(Delta("Now"))
         await stage.settle(there, "Now")
         assert await reader.end() == [Delta("Now"), Done("Now")]
+
+
+async def test_all_requests_for_a_turn_are_answered_when_it_is_taken_up(stage: Stage) -> None:
+    api = ClusterApi(stage.gateway, PeerTiming(take_up_seconds=10.0), stage.logins, 0)
+    turn = await stage.accept()
+    requests = [asyncio.create_task(api._find(turn.id)) for _ in range(2)]
+    await asyncio.sleep(0)
+    there = stage.take_up(turn)
+    assert await asyncio.gather(*requests) == [there, there]
 
 
 async def test_a_broken_connection_goes_on_where_it_was(stage: Stage) -> None:
@@ -397,6 +413,14 @@ async def test_only_the_cluster_token_opens_the_cluster(stage: Stage) -> None:
                     assert (token, role, answer.status) == (token, role, status)
                     assert SECRET.encode() not in (text := await answer.read())
                     assert status != 401 or b"cluster.token_env" in text, "the hint names the right token"
+
+
+async def test_a_member_of_an_older_version_gets_a_login_for_a_code(stage: Stage) -> None:
+    body = msgspec.json.encode({"code": stage.logins.new_code()})
+    there = stage.member(stage.address)
+    async with stage.peers.call(there, "POST", LOGIN_PATH, "operate", data=body) as answer:
+        login = msgspec.json.decode(await answer.read(), type=MemberLogin)
+    assert stage.logins.find(login.cookie, login.secret) is not None
 
 
 async def test_the_cluster_token_opens_nothing_else(stage: Stage) -> None:

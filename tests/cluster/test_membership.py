@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from threading import get_ident
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.test_leases import FromThread, run_beside
+from talaria.cluster.following import PeerClient
 from talaria.cluster.leases import LeaseKeeper
+from talaria.cluster.member_checks import ClusterToken
 from talaria.cluster.membership import Membership
+from talaria.cluster.overview import Overview
+from talaria.cluster.roles import Roles
 from talaria.core.cluster import Here, Member, MemberFigures, Wake
 from talaria.core.errors import StoreError
 from talaria.core.ids import OwnerId, PlaceId
@@ -75,6 +80,22 @@ async def test_a_member_that_left_stays_away() -> None:
     await case.watch()
     assert case.told == []
     assert not any(each.is_alive(case.clock.now()) for each in await case.store.cluster.members())
+
+
+async def test_a_member_that_drains_gives_its_roles_to_others_if_there_are_any() -> None:
+    case = Case()
+    roles = Roles(case.store.cluster, case.clock, ME, LEASE)
+    peers, token = PeerClient("", now=case.clock.now), ClusterToken("TALARIA_CLUSTER_TOKEN", is_set=False)
+    overview = Overview(case.member, roles, case.clock, token, measure=MemberFigures, peers=peers)
+    await case.member.join()
+    async with roles.seek("channel:test"):
+        await case.clock.settle()
+        await overview.drain(5.0)
+        assert roles.held == ("channel:test",)
+        other = replace(case.member.me, owner=OwnerId("own_other"), place=PlaceId("there"))
+        await case.store.cluster.join(other, LEASE)
+        await overview.drain(5.0)
+        assert not roles.held
 
 
 async def test_a_wake_up_reaches_those_who_asked_for_it() -> None:

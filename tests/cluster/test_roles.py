@@ -142,6 +142,19 @@ async def test_an_answer_that_comes_late_counts_from_its_request() -> None:
         assert len(world.holders) == 1
 
 
+async def test_work_does_not_begin_after_an_answer_that_comes_too_late() -> None:
+    world = TwoMembers()
+    delay = world.lines["a"].delay = asyncio.Event()
+    async with world.members["a"].seek(ROLE) as role:
+        work = asyncio.create_task(role.taken())
+        await world.clock.play(LEASE)
+        delay.set()
+        await world.clock.settle()
+        assert not work.done()
+        work.cancel()
+    await world.store.close()
+
+
 async def test_a_member_that_drains_gives_the_role_when_its_work_has_stopped() -> None:
     async with TwoMembers() as world:
         tenure = await world.roles["a"].taken()

@@ -24,7 +24,7 @@ from support.postgres_server import PostgresServer, postgres  # noqa: F401 - fix
 from support.waiting import until
 from talaria.core.cluster import Wake
 from talaria.core.errors import ToolError
-from talaria.core.ids import ChatAddress, OwnerId, PlaceId, TurnId, new_job_id
+from talaria.core.ids import ChatAddress, ChatKey, OwnerId, PlaceId, TurnId, new_job_id
 from talaria.core.jobs import (
     NOWHERE,
     AddJob,
@@ -80,6 +80,22 @@ def text_of(events: list[Sse]) -> str:
     for _, name, data in events:
         text = "" if name == "reset" else text + data["text"] if name == "delta" else text
     return text
+
+
+async def test_identities_that_link_joins_are_joined_at_the_other_gateway(pair: Pair) -> None:
+    here = ChatAddress("main", "telegram", "dm", "7").key()
+    there = ChatAddress("main", "discord", "dm", "9").key()
+
+    async def say(key: ChatKey, sender: str, text: str) -> str:
+        turns = pair.a.gateway.turns
+        live = await turns.submit(Inbound(key, Sender(sender), (Text(text),)))
+        return str((await turns.wait(live)).reply)
+
+    people = pair.b.gateway.people
+    assert people.of_chat(here) != people.of_chat(there)
+    code = (await say(here, "7", "/link")).split("is ")[1].split()[0]
+    assert "one person" in await say(there, "9", f"/link {code}")
+    await until(lambda: people.of_chat(here) == people.of_chat(there))
 
 
 async def test_every_kind_of_client_of_the_other_gateway_is_served(pair: Pair) -> None:
@@ -147,7 +163,7 @@ async def test_a_client_goes_on_at_another_gateway_and_has_each_text_once(pair: 
         assert answer.status == 204
 
 
-async def test_the_feed_tells_the_turns_of_all_gateways(pair: Pair) -> None:
+async def test_the_feed_tells_the_turns_and_records_of_all_gateways(pair: Pair) -> None:
     a, b, model, _ = pair
     before = await a.begin("one", "[[hang]]")
     await model.until(lambda: model.answering == 1)
@@ -166,6 +182,12 @@ async def test_the_feed_tells_the_turns_of_all_gateways(pair: Pair) -> None:
         await heard(before, "cancelled")
         after = (await a.say("one", "hello"))["id"]
         await heard(after, "done")
+        await a.say("three", "hello")
+        session = (await a.get("/api/sessions/three"))["id"]
+        await heard(session, "session.created")
+        async with a.client.patch(f"{a.url}/api/sessions/three", json={"title": "Talk"}) as renamed:
+            assert renamed.status == 200
+        await heard(session, "session.titled")
         assert len(a.gateway.turns.live.feed.listeners) == 1
         async with b.client.get(f"{b.url}/api/events"), a.client.get(f"{a.url}/api/events"):
             assert (await b.say("two", "hello"))["reply"] == "You said: hello"

@@ -168,6 +168,7 @@ def test_the_table_says_which_commands_pass_the_lane_and_which_ask_a_model() -> 
         "deny",
         "help",
         "jobs",
+        "link",
         "memory",
         "queue",
         "status",

@@ -129,6 +129,24 @@ class StoreDeliverySuite:
         assert tuple(await store.outbox.due("fake", 1)) == (first,)
         assert tuple(await store.outbox.due("other", 9)) == ()
 
+    async def test_reply_is_owed_to_its_address_until_it_is_sent_or_refused(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        assert not await store.outbox.is_owed("fake", "room")
+        for last in (OutboxState.SENT, OutboxState.FAILED):
+            row = await owed(store)
+            assert await store.outbox.is_owed("fake", "room"), "it was not tried"
+            assert not await store.outbox.is_owed("fake", "hall")
+            assert not await store.outbox.is_owed("other", "room")
+            await store.outbox.claim(row, clock.now() + 30)
+            assert await store.outbox.is_owed("fake", "room"), "it is being sent"
+            await store.outbox.mark(DeliveryResult(row.id, 1, OutboxState.PENDING, clock.now() + 60))
+            assert await store.outbox.is_owed("fake", "room"), "it is put off"
+            (row,) = await store.outbox.due("fake", 9, clock.now() + 60)
+            await store.outbox.claim(row, clock.now() + 90)
+            await store.outbox.mark(DeliveryResult(row.id, 2, last, platform_id="m1"))
+            assert not await store.outbox.is_owed("fake", "room")
+
     async def test_claimed_row_is_due_again_only_after_the_deadline(
         self, store: Store, clock: FakeClock
     ) -> None:
@@ -219,6 +237,12 @@ class StoreDeliverySuite:
         await store.outbox.claim(row, clock.now())
         with pytest.raises(IllegalMove):
             await store.outbox.split(row.id, ("a", "b"))
+
+    async def test_only_a_claim_begins_an_attempt(self, store: Store, clock: FakeClock) -> None:
+        row = await owed(store)
+        with pytest.raises(IllegalMove):
+            await store.outbox.mark(DeliveryResult(row.id, 0, OutboxState.SENDING, clock.now() + 30))
+        assert tuple(await store.outbox.due("fake", 9)) == (row,)
 
     async def test_old_mail_is_given_up(self, store: Store, clock: FakeClock) -> None:
         old = await owed(store)

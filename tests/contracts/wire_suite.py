@@ -115,7 +115,7 @@ def read_with(wire: Wire, *pieces: bytes) -> tuple[Completion, list[ModelDelta]]
 class WireSuite:
     wire: Wire
     own_thoughts: tuple[str, ...] = ()
-    tells_calls = True  # may be told as they come, and are told at the end otherwise
+    tells_parts = True  # may be told as they come, and are told at the end otherwise
 
     def events(self) -> list[bytes]:
         raise NotImplementedError
@@ -133,7 +133,7 @@ class WireSuite:
     @pytest.mark.parametrize("is_wished", [True, False])
     def test_calls_are_told_as_they_come_if_that_is_wished(self, is_wished: bool) -> None:
         answer = self.wire.decoder("m", ProviderErrors("acme", "m"))
-        answer.tells_calls = is_wished
+        answer.tells_parts = is_wished
         told: dict[int, list[str]] = {}
         for event in self.events():
             for delta in answer.feed(event):
@@ -144,7 +144,7 @@ class WireSuite:
         answer.end()
         calls = answer.completion().message.tool_calls
         whole = {n: [call.id, call.name, call.arguments] for n, call in enumerate(calls)}
-        assert told == (whole if is_wished and self.tells_calls else {})
+        assert told == (whole if is_wished and self.tells_parts else {})
 
     def test_the_prefix_keeps_the_order_of_tools_and_their_schemas_verbatim(self) -> None:
         prefix = self.wire.render_prefix("Be kind.", TOOLS)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from talaria.core.entries import (
+    MEMORY_TOOL,
     Entry,
     EntryBody,
     Hidden,
@@ -21,6 +22,7 @@ from talaria.core.entries import (
     advance,
     exchanges,
     hidden_seqs,
+    tells_of_memory,
 )
 from talaria.core.ids import SessionId, SpecId
 from talaria.core.messages import (
@@ -161,6 +163,12 @@ def test_a_model_sees_messages_and_nothing_else(body: EntryBody) -> None:
 
 def log(*bodies: EntryBody) -> list[Entry]:
     return [Entry(SessionId("ses_x"), seq, 0, 0.0, None, body) for seq, body in enumerate(bodies, 1)]
+
+
+def test_results_of_the_memory_tool_may_tell_of_a_change_of_memory() -> None:
+    memory, other = (ToolResult("c", name, "Saved.") for name in (MEMORY_TOOL, "shell"))
+    bodies = ToolResults((other, memory)), ToolResults((other,)), AssistantMessage("memory")
+    assert [tells_of_memory(entry) for entry in log(*bodies)] == [True, False, False]
 
 
 def test_exchanges_are_what_the_model_sees_of_a_log() -> None:

@@ -24,6 +24,7 @@ from talaria.core.events import (
     RefusalDelta,
     Reset,
     Retrying,
+    ThoughtEnded,
     ToolCallDelta,
     ToolFinished,
     ToolOutput,
@@ -36,7 +37,7 @@ from talaria.core.questions import QuestionKind, Span
 
 CONTRACT = {
     *("queued", "model.loading", "reasoning", "delta", "tool.started", "tool.output", "tool.finished"),
-    *("tool.delta", "approval.decided", "compacted"),  # additions
+    *("tool.delta", "reasoning.ended", "approval.decided", "compacted"),  # additions
     *("approval", "retry", "fallback", "usage", "reset", "done", "failed", "cancelled"),
 }
 
@@ -44,6 +45,7 @@ EVENTS: list[Event] = [
     Queued(2),
     Delta("a"),
     ReasoningDelta("b"),
+    ThoughtEnded("{}"),
     ToolCallDelta(0, "c", "read_file", "{"),
     ToolStarted("c", "read_file", "{}"),
     ToolOutput("c", "line"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from talaria.agent.redaction import DeltaRedactor, redact_message
+from talaria.core.events import ThoughtEnded
 from talaria.core.messages import (
     AssistantMessage,
     File,
@@ -68,6 +69,12 @@ def test_a_secret_in_the_pieces_of_an_answer_is_not_passed_on(size: int) -> None
         assert said == "The key is [secret KEY], yes"
     calls = passed(CallDelta(0, "c", "run", ""), *(CallDelta(0, "", "", piece) for piece in pieces))
     assert "".join(call.arguments for call in calls if isinstance(call, CallDelta)).count("[secret KEY]") == 1
+
+
+def test_the_end_of_a_thought_comes_after_its_text_and_never_with_a_secret() -> None:
+    ended = ThoughtEnded('{"thinking": "fine"}')
+    assert passed(ThoughtDelta(KEY[:3]), ended) == [ThoughtDelta(KEY[:3]), ended]
+    assert passed(ThoughtEnded(THOUGHT.raw)) == []
 
 
 def test_pieces_keep_their_order_and_kind() -> None:

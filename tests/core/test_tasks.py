@@ -6,7 +6,16 @@ import asyncio
 
 import pytest
 
-from talaria.core.tasks import Tasks, finish, finish_in_task, running, stop, wait_first, wait_future
+from talaria.core.tasks import (
+    Tasks,
+    call_from_thread,
+    finish,
+    finish_in_task,
+    running,
+    stop,
+    wait_first,
+    wait_future,
+)
 
 
 class Steadfast(asyncio.Future[str]):
@@ -133,6 +142,12 @@ async def test_work_in_a_task_ends_before_its_callers_cancellation() -> None:
     may_end.set()
     await asyncio.wait((caller,))
     assert caller.cancelled() and done == ["done"]
+
+
+def test_a_call_from_a_thread_to_a_closed_loop_is_dropped() -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    call_from_thread(loop, pytest.fail, "called")
 
 
 async def test_waiting_for_a_future_ends_when_it_is_done() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from channels.http.conftest import api, model  # noqa: F401 - fixtures
-from cli.conftest import environ, forks, home, model_url, serve, talaria  # noqa: F401 - fixtures
+from cli.conftest import environ, home, model_url, serve, talaria  # noqa: F401 - fixtures
 from golden.golden_files import Golden
 
 

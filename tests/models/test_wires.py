@@ -109,7 +109,7 @@ def _piece(index: int, call_id: str) -> bytes:
 @pytest.mark.parametrize(("wire", "begin"), [("openai-responses", _added), ("openai-chat", _piece)])
 def test_a_call_without_an_id_of_its_own_is_not_told(wire: str, begin: Callable[[int, str], bytes]) -> None:
     answer = WIRES[wire].decoder("m", ProviderErrors("acme", "m"))
-    answer.tells_calls = True
+    answer.tells_parts = True
     ids = ("a", "a", "", "x" * ((32 << 10) + 1), "y" * (32 << 10), "b")
     told = [delta for n, call_id in enumerate(ids) for delta in answer.feed(begin(n, call_id))]
     assert [(delta.index, delta.call_id) for delta in told if isinstance(delta, CallDelta)] == [

@@ -12,13 +12,13 @@ from typing import Literal
 
 import pytest
 
-from chaos.proxy_world import SESSION, ProxyWorld, open_world
 from support.waiting import until
 from talaria.net.addresses import Address
 from talaria.net.dialer import Dialer
 from talaria.net.host_rules import HostAnswer, HostRequest, NetworkGate, NetworkSettings
 from talaria.net.proxy import ProxyBounds
 from talaria.net.proxy_requests import HelloReader
+from trial.attacks.proxy_world import SESSION, ProxyWorld, open_world
 
 
 def hello(name: str | None) -> bytes:

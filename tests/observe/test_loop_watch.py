@@ -161,9 +161,12 @@ def test_too_much_memory_or_lag_puts_scheduled_turns_off_and_nothing_else() -> N
 
 
 async def test_a_stall_sheds_before_its_tick_came() -> None:
-    async with watching(loop_lag=STALL_SECONDS) as watch:
+    wedged: list[object] = []
+    more = {"on_wedged": wedged.append, "wedged_seconds": STALL_SECONDS}
+    async with watching(loop_lag=STALL_SECONDS, **more) as watch:
         await hold_the_loop(3 * STALL_SECONDS)
         assert watch.load.sheds_turns
+    assert len(wedged) == 1, "the loop is reported as wedged once"
 
 
 PAUSED = """

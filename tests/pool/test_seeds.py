@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from soak.interleavings import POOL_SHARE, count_outcomes
 from support.pool_world import explore
 from talaria.pool.policy import AgentState
 from talaria.pool.pool import Pool, Wanted, _Slot
+from trial.in_process.interleavings import POOL_SHARE, count_outcomes
 
 SEEDS = 200
 

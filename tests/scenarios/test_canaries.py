@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from support.gateway import running_gateway
 from talaria.cli.main import main
-from talaria.testing.gateway_process import GatewayProcess, running_gateway
+from talaria.testing.gateway_process import GatewayProcess
 
 CANARIES = (
     "canary-user-7f3a",

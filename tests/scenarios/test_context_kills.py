@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from support.gateway import running_gateway
 from talaria.core.failpoints import Failpoint
-from talaria.testing.gateway_process import running_gateway
 
 LONG = "word " * 300
 COUNT = 9

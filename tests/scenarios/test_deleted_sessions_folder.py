@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from support.gateway import running_gateway
 from support.waiting import until
-from talaria.testing.gateway_process import GatewayProcess, running_gateway
+from talaria.testing.gateway_process import GatewayProcess
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
 from talaria.workspace.sandbox.choice import prove
 from talaria.workspace.sandbox.command import Sandbox

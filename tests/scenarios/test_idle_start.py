@@ -14,7 +14,10 @@ from talaria.testing.model_server import ModelServer
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 async def test_the_http_client_is_loaded_with_the_first_model_call(tmp_path: Path) -> None:
-    async with ModelServer(record=False) as model, real_process(tmp_path, model, {}) as gateway:
+    async with (
+        ModelServer(record=False) as model,
+        real_process(tmp_path, model, {}, program=(sys.executable,)) as gateway,
+    ):
         async with asyncio.timeout(30):
             while not (await gateway.call("GET", "/api/status"))["ready"]:
                 await asyncio.sleep(0.02)

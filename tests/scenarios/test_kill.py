@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from talaria.testing.gateway_process import GatewayProcess, running_gateway
+from support.gateway import running_gateway
+from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 
 MESSAGES = 3

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from bench.processes import model_server
-from soak.virtual_gateway import open_virtual, say
 from support import mcp_server
 from support.prefixes import PrefixWatch
 from support.waiting import until
@@ -21,6 +20,7 @@ from talaria.mcp import pins
 from talaria.observe.health import GatewayPhase
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
+from trial.in_process.virtual_gateway import open_virtual, say
 
 PROGRAM = Path(mcp_server.__file__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from talaria.testing.gateway_process import running_gateway
+from support.gateway import running_gateway
 
 CHATS = 4
 CONFIG = """\

@@ -11,8 +11,9 @@ import aiohttp
 import pytest
 
 from scenarios.test_kill import check_kill
+from support.gateway import running_gateway
 from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
-from talaria.testing.gateway_process import GatewayProcess, running_gateway
+from talaria.testing.gateway_process import GatewayProcess
 
 
 async def test_what_was_accepted_is_answered_over_a_kill_and_a_crash_of_the_server(

@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from clients import installation
+from support.gateway import running_gateway
 from support.proved_sandbox import proved
-from talaria.testing.gateway_process import GatewayProcess, running_gateway
+from talaria.testing.gateway_process import GatewayProcess
 
 PACKAGES = "mcp-node", "mcp-python"
 DEADLINE = 60

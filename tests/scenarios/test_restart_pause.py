@@ -10,9 +10,9 @@ import aiohttp
 import msgspec
 import pytest
 
+from support.gateway import running_gateway
 from talaria.core.clock import SystemClock
 from talaria.store.sqlite.store import SqliteStore
-from talaria.testing.gateway_process import running_gateway
 
 MANY = 20  # starts; the pause after them is as long as it can be
 

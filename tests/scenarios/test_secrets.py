@@ -16,8 +16,9 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 
+from support.gateway import running_gateway
 from talaria.cli.main import main
-from talaria.testing.gateway_process import GatewayProcess, running_gateway
+from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.sandbox.choice import choose
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from support.gateway import running_gateway
 from support.waiting import until
-from talaria.testing.gateway_process import GatewayProcess, running_gateway
+from talaria.testing.gateway_process import GatewayProcess
 from talaria.workspace.network_holder import NetworkHolder, find_holder
 from talaria.workspace.sandbox.bubblewrap import BubblewrapSandbox
 from talaria.workspace.sandbox.choice import prove

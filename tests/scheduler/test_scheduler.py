@@ -223,16 +223,25 @@ async def test_a_run_that_has_not_begun_is_given_back_at_shutdown(world: Schedul
     assert world.runner.ran == [NINE]
 
 
-async def test_a_run_that_cannot_begin_fails_with_the_reason(world: SchedulerRig) -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ToolError("The chat is gone."), "The chat is gone."),
+        (RuntimeError("a bug"), "an error of the gateway, see its log"),
+    ],
+)
+async def test_a_run_that_cannot_begin_fails_with_the_reason(
+    world: SchedulerRig, error: Exception, reason: str
+) -> None:
     def refuse(claimed: ClaimedSlot) -> None:
-        raise ToolError("The chat is gone.")
+        raise error
 
     world.runner.before_accept = refuse
     job = await world.add()
     async with world.running():
         await world.clock.play(HOUR)
     (slot,) = (await world.store.jobs.slots(job.id, Page())).items
-    assert (slot.state, slot.reason) == ("failed", "The chat is gone.")
+    assert (slot.state, slot.reason) == ("failed", reason)
 
 
 async def test_work_that_can_wait_waits_while_the_loop_lags(world: SchedulerRig) -> None:

@@ -41,6 +41,8 @@ FIELDS: list[tuple[str, Value]] = [
     ("x: 2026-01-02", "2026-01-02"),
     ("x: yes", "yes"),
     ("x: " + "[" * 200, "[" * 200),
+    (f"x: ['{'[' * 99}']", ("[" * 99,)),
+    (f"x: ['{'[' * 100}']", f"['{'[' * 100}']"),
     ("x: !!python/object/apply:os.system [echo]", "!!python/object/apply:os.system [echo]"),
 ]
 

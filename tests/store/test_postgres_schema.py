@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from talaria.core.clock import SystemClock
 from talaria.core.cluster import Member
 from talaria.core.errors import ForeignDatabase, StoreError
 from talaria.core.ids import OwnerId, PlaceId
+from talaria.store.copying import copy_store
 from talaria.store.postgres import schema
 from talaria.store.postgres.checks import check_postgres, read_members
 from talaria.store.postgres.pipeline import numbered
@@ -154,6 +156,18 @@ def test_a_newer_database_is_left_alone(postgres_database: str) -> None:
         db.execute("UPDATE talaria_schema SET version = 9999, compatible_from = 9998")
         with pytest.raises(StoreError, match="newer Talaria"):
             read_version(db)
+
+
+async def test_a_newer_database_that_this_program_can_follow_is_used_but_not_copied(
+    postgres_database: str, tmp_path: Path
+) -> None:
+    latest = latest_version()
+    with psycopg.connect(postgres_database, autocommit=True) as db:
+        db.execute("UPDATE talaria_schema SET version = %s, compatible_from = %s", [latest + 1, latest])
+        migrate(db)
+        assert read_version(db) == latest + 1
+    with pytest.raises(StoreError, match="does not know"):
+        await copy_store(postgres_database, f"sqlite:///{tmp_path / 'a.db'}", tmp_path / "b.db", print)
 
 
 def test_an_upgrade_that_older_gateways_cannot_follow_waits_for_their_end(postgres_database: str) -> None:

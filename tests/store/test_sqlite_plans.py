@@ -27,6 +27,9 @@ SCANS = {
     "delivery.MOVE_CHAT[3]": {"outbox"},
     # Once a minute, over the index of what is unsent.
     "delivery.EXPIRE": {"outbox"},
+    # Over the indexes of what is unsent, and of what failed.
+    "queries.UNSENT_REPLIES": {"outbox"},
+    "queries.FAILED_REPLIES": {"outbox"},
     # Nearly always empty.
     "retention.FIND_DELETION": {"deletions"},
     "retention.FIND_REMOVALS": {"removals"},
@@ -47,6 +50,8 @@ SCANS = {
     "pairing.ALL_PAIRED": {"paired"},
     "pairing.ALL_REQUESTS": {"pairing_requests"},
     "pairing.DROP_EXPIRED": {"pairing_requests"},
+    "pairing.DROP_LINK_CODES": {"link_codes"},
+    "pairing.LINKS": {"linked_identities"},
     "retention.FIND_UNUSED_PREFIXES": {"prefixes"},
     "retention.FIND_UNUSED_SPECS": {"specs"},
 }

@@ -7,6 +7,7 @@ import pytest
 from talaria.access.approvals import AskReason
 from talaria.access.people import People
 from talaria.access.settings import PersonSettings
+from talaria.core.errors import BadRequest
 from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.ledger import ChatMessage, SentTurn
 from talaria.core.messages import ToolCall
@@ -26,7 +27,10 @@ class Sink:
     """Takes no message."""
 
     def read_chat(self, name: str) -> ChatAddress:
-        return ChatAddress.parse(ChatKey(name))
+        try:
+            return ChatAddress.parse(ChatKey(name))
+        except ValueError:
+            raise BadRequest(f"{name!r} names no chat.") from None
 
     async def find_chat(self, name: str) -> ChatKey:
         return ChatKey(name)
@@ -48,6 +52,7 @@ TOOL = SendMessageTool(Sink(), People({"anna": PersonSettings(("telegram:7", "sl
         (ANNA, OF_ANNA, HOME, True),
         (OWNER, HOME, ChatKey("agent:main:http:api:work"), False),
         (OWNER, HOME, OF_ANNA, True),
+        (ANNA, OF_ANNA, ChatKey("no chat"), False),  # the call fails when it is run
     ],
 )
 def test_only_a_chat_of_the_same_person_is_written_to_unasked(

@@ -451,6 +451,28 @@ async def test_a_turn_is_shown_below_the_reply_before_it(
         assert outlet.texts("room") == ["You said: one", "You said: a b c"]
 
 
+async def test_a_turn_is_shown_below_a_reply_that_is_tried_again_later(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    outlet = FakeOutlet(shows=True)
+    outlet.faults.append(OutletFault.DELAY)  # for 7 seconds
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        await attempted(store, await say(rig, "/title one"), 1)
+        message = msgspec.structs.replace(
+            inbound("[[chunks 3]][[chunk-delay 2]]a b c", "room"), address="room"
+        )
+        receipt = await rig.turns.submit(message)
+        for _ in range(3):
+            clock.advance(2)
+            await clock.settle(50)
+        assert outlet.texts("room") == []
+        while not receipt.settled.done():
+            clock.advance(2)
+            await clock.settle(50)
+        await settled(store, receipt.turn, clock=clock)
+        assert outlet.texts("room") == ["Title set: one", "You said: a b c"]
+
+
 async def test_channel_that_closes_shows_nothing_more_while_a_reply_is_being_sent(
     store: Store, tmp_path: Path, clock: FakeClock
 ) -> None:

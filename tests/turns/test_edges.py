@@ -57,9 +57,9 @@ def assert_well_formed(said: list[Message]) -> None:
 class Switch(Tool):
     """A tool that does what the test says when it runs."""
 
-    spec = ToolSpec("switch", "Does something.", '{"type":"object","properties":{}}')
-
-    def __init__(self, action: Any) -> None:
+    def __init__(self, action: Any, *, read_only: bool = False) -> None:
+        schema = '{"type":"object","properties":{}}'
+        self.spec = ToolSpec("switch", "Does something.", schema, read_only=read_only)
         self._action = action
         self.runs = 0
 
@@ -154,17 +154,21 @@ async def test_an_unreadable_store_fails_a_command_and_says_so(tmp_path: Path) -
         assert turn.error is not None and turn.error.type == "store"
 
 
-async def test_a_step_that_cannot_be_written_fails_the_turn_and_leaves_a_whole_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read_only", [False, True], ids=["one by one", "side by side"])
+async def test_a_step_that_cannot_be_written_fails_the_turn_and_leaves_a_whole_log(
+    tmp_path: Path, read_only: bool
+) -> None:
     store = FaultyStore()
     store.fails = lambda order: (
         isinstance(order, Commit) and order.end is None and any(step.result for step in order.steps)
     )
-    tool = Switch(lambda: None)
+    tool = Switch(lambda: None, read_only=read_only)
     async with start(store, tmp_path, tools=lambda tools: tools.with_tools([tool])) as rig:
         receipt = await rig.submit("[[call switch {}]]+[[call switch {}]]")
         turn = await soon(rig, receipt)
         store.fails = lambda order: False
         assert turn.state is TurnState.FAILED
+        assert turn.error is not None and "disk I/O error" in turn.error.message
         assert_well_formed(await messages(store, turn.session_id))
         record = await store.turn_record(turn.id)
         assert record is not None and all(step.state is StepState.ENDED for step in record.steps)

@@ -251,6 +251,8 @@ async def test_a_draining_gateway_refuses_what_is_new(store: Store, tmp_path: Pa
         await rig.turns.drain(1)
         with pytest.raises(Draining):
             await rig.submit("too late")
+        with pytest.raises(Draining):
+            await rig.turns.receive(inbound("too late, from a program"))
 
 
 async def test_renewing_leases_never_takes_a_turn_that_ends_for_a_lost_one(

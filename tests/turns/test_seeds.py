@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from soak.interleavings import TURN_OUTCOMES, TURN_SHARE, count_outcomes
 from support.turn_world import HEALTHY, SICK, Mix, explore
+from trial.in_process.interleavings import TURN_OUTCOMES, TURN_SHARE, count_outcomes
 
 SEEDS = 50
 

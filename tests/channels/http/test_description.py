@@ -174,3 +174,28 @@ async def test_a_status_that_is_not_described_is_found(tmp_path: Path, model: Mo
     with pytest.raises(AssertionError, match="418"):
         async with in_process(tmp_path, model) as api:
             api.gateway.metrics.request_answered("/api/turns", 418)
+
+
+async def test_generators_of_clients_can_read_every_schema(api: Api) -> None:
+    """openapi-python-client, openapi-typescript and hey-api made clients of it (docs/clients.md)."""
+    document = await api.get("/openapi.json")
+
+    def check(schema: Any, place: str) -> None:
+        if isinstance(schema, list):
+            for n, each in enumerate(schema):
+                check(each, f"{place}[{n}]")
+        elif isinstance(schema, dict):
+            if schema.get("type") == "array":
+                assert isinstance(schema.get("items"), dict), place
+                assert "prefixItems" not in schema, place
+            if isinstance(schema.get("enum"), list):
+                assert schema.get("type") in {"string", "integer"}, place
+            for name, value in schema.items():
+                check(value, f"{place}.{name}")
+
+    check(document["paths"], "paths")
+    check(document["components"], "components")
+    job = document["components"]["schemas"]["JobBody"]
+    assert "Default: `" in job["properties"]["chat"]["description"]
+    assert not any("default" in field for field in job["properties"].values())
+    assert not job["required"]

@@ -80,7 +80,7 @@ class Asked:
         ("/nothing", "docs/http-api.md lists what there is."),
         ("/chat/completions", "ends in /v1 here: set base_url to http://h:1/v1."),
         ("/v1/v1/models", "The path has /v1 twice"),
-        ("/v1/embeddings", "Here are chat/completions, responses and models"),
+        ("/v1/embeddings", "Here are chat/completions, responses, messages, models"),
     ],
 )
 def test_an_unknown_path_says_what_was_probably_meant(path: str, hint: str) -> None:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -42,6 +43,8 @@ async def open_feed(api: Api, headers: Mapping[str, str] = {}) -> AsyncIterator[
 async def until_final(events: AsyncIterator[Sse], turn_id: str) -> list[Sse]:
     told = []
     async for event in events:
+        if "state" not in event[2]:
+            continue
         told.append(event)
         if event[2]["id"] == turn_id and event[2]["state"] in ("done", "failed", "cancelled"):
             return told
@@ -104,13 +107,14 @@ async def test_a_listener_that_comes_back_is_told_what_ended_meanwhile(
 
 
 async def first_events(api: Api, last: int) -> list[Sse]:
-    """The events before `ready`."""
+    """The turns that are told before `ready`."""
     told = []
     async with open_feed(api, {"Last-Event-ID": str(last)}) as events:
         async for event in events:
             if event[1] == "ready":
                 break
-            told.append(event)
+            if event[1] != "reset":
+                told.append(event)
     return told
 
 
@@ -118,6 +122,7 @@ async def test_a_listener_that_was_away_for_too_long_is_told_so(api: Api) -> Non
     for n in range(0, 200, 25):
         await asyncio.gather(*(api.say(f"s{n + m}", "/help") for m in range(25)))
     async with open_feed(api, {"Last-Event-ID": "1"}) as events:
+        assert (await anext(events))[1:] == ("reset", {})
         _, name, data = await anext(events)
     assert (name, data) == ("lagged", {"missed": None})
 
@@ -206,3 +211,89 @@ async def test_a_lagging_client_is_told_how_many_changes_it_missed(
 
 def change_of(row: Turn, n: int) -> TurnChange:
     return msgspec.structs.replace(TurnChange.of(row, float(n)), id=TurnId(f"turn_{n}"))
+
+
+# -- changes of sessions, questions and jobs --------------------------------------------------------------
+
+ASK = '[[call ask_user {"question":"Which?","choices":["red","blue"]}]]'
+
+
+async def until(events: AsyncIterator[Sse], what: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the changes of records up to the first one named `what`."""
+    told = []
+    async for _, name, data in events:
+        if "." in name:
+            told.append((name, data))
+            if name == what:
+                return told
+    raise AssertionError("the stream ended early")
+
+
+async def test_a_session_a_question_and_its_decision_are_told(api: Api) -> None:
+    async with listen(api) as events:
+        turn = await api.begin("one", ASK)
+        created, asked = await until(events, "question.asked")
+        session = (await api.get("/api/sessions/one"))["id"]
+        assert (created[0], created[1]["id"], created[1]["channel"]) == ("session.created", session, "http")
+        question = (await api.get("/api/approvals"))["items"][0]["id"]
+        key = "agent:main:http:api:one"
+        assert asked[1]["id"] == question
+        assert (asked[1]["session_id"], asked[1]["turn_id"], asked[1]["chat_key"]) == (session, turn, key)
+        await api.post(f"/api/approvals/{question}", {"answer": "blue"})
+        [(_, decided)] = await until(events, "question.decided")
+        assert (decided["id"], decided["decision"], decided["by"]) == (question, "blue", "api")
+        assert (await until_over(api, turn))["state"] == "done"
+        await patch(api, "/api/sessions/one", {"title": "Colours"})
+        assert (await until(events, "session.titled"))[-1][1]["title"] == "Colours"
+        await api.post("/api/sessions/one/end")
+        assert (await until(events, "session.ended"))[-1][1]["id"] == session
+        await delete(api, f"/api/sessions/{session}")
+        assert (await until(events, "session.deleted"))[-1][1]["id"] == session
+
+
+async def test_jobs_are_told_to_those_who_see_their_chat(api: Api) -> None:
+    other = bearer(await add_token(api, "other", "chat"))
+    async with listen(api) as events, listen(api, other) as theirs:
+        job = (await api.post("/api/jobs", {"text": "stretch", "every": "1h"}, 201))["id"]
+        await patch(api, f"/api/jobs/{job}", {"state": "paused"})
+        await delete(api, f"/api/jobs/{job}")
+        told = await until(events, "job.removed")
+        assert [(name, data["id"]) for name, data in told] == [
+            ("job.saved", job),
+            ("job.saved", job),
+            ("job.removed", job),
+        ]
+        await api.say("own", "hello", headers=other)
+        assert [name for name, _ in await until(theirs, "session.created")] == ["session.created"]
+
+
+async def test_a_listener_that_comes_back_gets_the_changes_of_records_or_reads_its_lists_again(
+    api: Api,
+) -> None:
+    async with listen(api):  # somebody listens all the time, so changes are kept
+        async with listen(api) as events:
+            turn = await api.begin("one", ASK)
+            seen = (await until(events, "question.asked"))[-1][1]["at"]
+        await api.post(f"/api/turns/{turn}/cancel")
+        await patch(api, "/api/sessions/one", {"title": "Colours"})
+        async with open_feed(api, {"Last-Event-ID": str(int(seen * 1000) + 1)}) as events:
+            assert (await anext(events))[1] == "session.titled"
+    async with open_feed(api, {"Last-Event-ID": str(int(seen * 1000))}) as events:
+        assert (await anext(events))[1:] == ("reset", {})
+    assert api.gateway.turns.live.feed.records_since(seen) is None, "nothing is kept while nobody listens"
+
+
+async def patch(api: Api, path: str, body: dict[str, str]) -> None:
+    async with api.client.patch(api.url + path, json=body) as response:
+        assert response.status == 200, await response.text()
+
+
+async def delete(api: Api, path: str) -> None:
+    async with api.client.delete(api.url + path) as response:
+        assert response.status == 200, await response.text()
+
+
+async def until_over(api: Api, turn: str) -> dict[str, Any]:
+    await (await api.gateway.turns.find(TurnId(turn))).settled
+    found: dict[str, Any] = await api.get(f"/api/turns/{turn}")
+    return found

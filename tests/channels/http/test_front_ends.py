@@ -104,8 +104,52 @@ async def test_another_wish_about_tools_is_refused_in_three_parts(api: Api) -> N
     for path, body in ((CHATS, {"messages": [user("hi")]}), ("/v1/responses", {"input": "hi"})):
         error = (await api.post(path, body, 400, headers={"X-Talaria-Tools": "merge"}))["error"]
         assert "'merge'" in error["message"]
-        assert "only `ignore` is known" in error["message"]
-        assert error["hint"].startswith("Leave it out")
+        assert "`ignore`" in error["hint"]
+        assert "`functions`" in error["hint"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (CHATS, {"messages": [user("hi")]}),
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/messages", {"messages": [user("hi")], "max_tokens": 9}),
+    ],
+)
+async def test_only_tools_of_other_types_are_ignored_on_request(
+    api: Api, model: ModelServer, path: str, said: dict[str, Any]
+) -> None:
+    own = {"name": "weather", "description": "Tells it."}
+    tools = {
+        CHATS: [{"type": "function", "function": own}, {"type": "custom"}],
+        "/v1/responses": [{"type": "namespace"}, {"type": "function", **own}, {"type": "custom"}],
+        "/v1/messages": [{**own, "input_schema": {}}, {"type": "custom_1", "name": "x"}],
+    }
+    body, headers = {**said, "tools": tools[path]}, {"X-Talaria-Tools": "functions"}
+    async with api.client.post(api.url + path, json=body, headers=headers) as response:
+        assert response.status == 200, await response.text()
+        assert "tools.custom" in response.headers["X-Talaria-Ignored"]
+    sent = json.loads(model.bodies[-1])
+    assert [tool["function"]["name"] for tool in sent["tools"]] == ["weather"]
+    refused = await api.post(path, body, 400)
+    assert "`tools[" in refused["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "ignored"),
+    [
+        (CHATS, {"messages": [{"role": "developer", "content": "Be brief."}, user("hi")]}, "system"),
+        ("/v1/responses", {"input": "hi", "instructions": "Be brief."}, "instructions"),
+        ("/v1/messages", {"messages": [user("hi")], "system": "Be brief.", "max_tokens": 9}, "system"),
+    ],
+)
+async def test_a_session_ignores_a_system_prompt_and_says_so(
+    api: Api, model: ModelServer, path: str, said: dict[str, Any], ignored: str
+) -> None:
+    async with api.client.post(api.url + path, json=said, headers=SESSION) as response:
+        assert response.status == 200, await response.text()
+        assert response.headers["X-Talaria-Ignored"] == ignored
+    assert b"Be brief." not in model.bodies[-1]
 
 
 async def test_responses_know_the_same_headers(tmp_path: Path, model: ModelServer) -> None:

@@ -34,6 +34,8 @@ async def test_waiting_answers_with_the_very_turn_that_is_on_record(api: Api) ->
         recorded = await api.get(f"/api/turns/{turn['id']}")
         assert recorded.pop("story")[0]["kind"] == "accepted"
         assert recorded.pop("also") == []
+        called = [each["n"] for each in recorded.pop("model_calls")]
+        assert called == [step["n"] for step in turn["steps"] if step["kind"] == "model"]
         assert turn == recorded
 
 

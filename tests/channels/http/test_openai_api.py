@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from channels.http.test_response_events import ended
-from talaria.channels.http.api_calls import TurnAnswer
+from talaria.channels.http.api_calls import TurnAnswer, join_texts
 from talaria.channels.http.chat_completions import (
     CompletionChunks,
     CompletionHead,
     encode_completion,
     finish_reason,
-    join_texts,
 )
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import Delta, Event, FellBack, ReasoningDelta, ToolCallDelta, UsageReported

@@ -86,7 +86,7 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("POST", CHAT, chat(USER, max_tokens=10**30), 400, "`max_tokens`"),
     ("POST", CHAT, chat(USER, reasoning_effort="huge"), 400, "`reasoning_effort`"),
     ("POST", CHAT, chat({"role": "wizard", "content": "a"}), 400, "`messages[0].role`"),
-    ("POST", CHAT, chat({"role": "user"}), 400, "`messages[0]`"),
+    ("POST", CHAT, chat({"role": "user"}), 400, "`messages[0].content`"),
     (
         "POST",
         CHAT,
@@ -118,7 +118,7 @@ BAD_INPUT: list[tuple[str, str, dict[str, Any], int, str]] = [
         "`messages[3].tool_call_id`",
     ),
     ("POST", CHAT, chat(USER, tools=[TOOL, TOOL]), 400, "`tools[1].function.name`"),
-    ("POST", CHAT, chat(USER, tools=[{"type": "function"}]), 400, "`tools[0]`"),
+    ("POST", CHAT, chat(USER, tools=[{"type": "function"}]), 400, "`tools[0].function`"),
     (
         "POST",
         CHAT,

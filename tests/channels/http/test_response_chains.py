@@ -288,7 +288,6 @@ async def test_what_a_session_cannot_keep_is_refused_by_name(api: Api) -> None:
     headers = {"X-Talaria-Session": "s"}
     fields: list[dict[str, Any]] = [
         {"tools": [WEATHER]},
-        {"instructions": "x"},
         {"previous_response_id": "resp_1"},
         {"max_output_tokens": 5},
         {"text": {"format": {"type": "json_object"}}},

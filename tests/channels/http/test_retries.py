@@ -13,12 +13,12 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from chaos.retries import NodeProcess, NodeSdk, Question, Refused, has_node
 from support.gateway import TOKEN, Api, in_process, real_process
 from support.waiting import until
 from talaria.access.callers import HOME_CALLER
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.folder import chat_folder
+from trial.loads.retries import NodeProcess, NodeSdk, Question, Refused, has_node
 
 SESSION = {"X-Talaria-Session": "one"}
 FIRST_RETRY = {**SESSION, "x-stainless-retry-count": "1"}

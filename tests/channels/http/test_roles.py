@@ -41,10 +41,12 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("GET", "/api/search"): ALL,
     ("GET", "/api/events"): ALL,
     ("GET", "/api/approvals"): ALL,
+    ("GET", "/api/inbox"): ALL,
     ("POST", "/api/approvals/{id}"): {CHAT, OPERATE},
     ("GET", "/api/memory"): ALL,
     ("POST", "/api/memory/{page}"): {CHAT, OPERATE},
     ("GET", "/api/sessions"): ALL,
+    ("PATCH", "/api/sessions/{x}"): {CHAT, OPERATE},
     ("GET", "/api/sessions/{x}"): ALL,
     ("DELETE", "/api/sessions/{x}"): {CHAT, OPERATE},
     ("GET", "/api/sessions/{x}/entries"): ALL,
@@ -62,6 +64,8 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("POST", "/api/jobs/{id}/run"): {CHAT, OPERATE},
     ("GET", "/api/jobs/{id}/runs"): ALL,
     ("GET", "/v1/models"): ALL,
+    ("POST", "/v1/messages"): {CHAT, OPERATE},
+    ("POST", "/v1/messages/count_tokens"): {CHAT, OPERATE},
     ("GET", "/openapi.json"): ALL,
     ("GET", "/v1/models/{model}"): ALL,
     ("POST", "/api/login/codes"): {OPERATE},
@@ -83,7 +87,9 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("GET", "/readyz"): None,
     ("GET", "/"): None,
     ("GET", "/assets/{name}"): None,
+    ("GET", "/assets/{tree}/{name}"): None,
 }
+ANTHROPIC = {"authentication_error": "unauthorized", "permission_error": "forbidden"}
 HOME_ONLY = [("POST", "/api/login/codes")]
 NOT_BY_LOGIN = [*HOME_ONLY, ("POST", "/api/tokens")]
 BODIES = {("POST", "/api/tokens"): {"name": "ci", "role": "read"}}
@@ -127,6 +133,7 @@ async def credentials(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
         refused = {
             "none": {},
             "wrong": bearer("wrong"),
+            "wrong key": {"x-api-key": "wrong"},
             "unknown": bearer("talaria_" + "u" * 43),
             "revoked": bearer(revoked),
             "expired": bearer(expired),
@@ -163,7 +170,7 @@ async def test_every_route_by_every_credential(credentials: Credentials) -> None
                     is_endless = response.content_type == "text/event-stream"
                     text = "" if is_endless else await response.text()
                 role = credentials.roles.get(name)
-                kinds = re.findall(r'"(?:type|code)":"(\w+)"', text)
+                kinds = [ANTHROPIC.get(kind, kind) for kind in re.findall(r'"(?:type|code)":"(\w+)"', text)]
                 route = (method, pattern)
                 is_for_home = (role is OPERATE and name != "home" and route in HOME_ONLY) or (
                     name == "login" and route in NOT_BY_LOGIN

@@ -82,7 +82,7 @@ async def test_pages_hold_every_hit_once(api: Api) -> None:
 
 
 BAD_SEARCHES = [
-    ({}, "The query does not fit: object missing required field `q`"),
+    ({}, "In the field `q`: it is missing."),
     ({"q": "  "}, "The search query is empty"),
     ({"q": "x" * 1001}, "`q`: expected `str` of length <= 1000"),
     ({"q": "?!"}, "The query has no words"),

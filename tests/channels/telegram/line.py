@@ -77,6 +77,9 @@ class Recorder:
         self.inbounds.append(inbound)
         return await self._turns.submit(inbound)
 
+    async def amend(self, inbound: Inbound, edit_key: str) -> bool:
+        return await self._turns.amend(inbound, edit_key)
+
 
 @asynccontextmanager
 async def telegram(

@@ -18,12 +18,13 @@ from support.faulty_store import FaultyStore
 from support.waiting import until
 from talaria.access.callers import AuditLog
 from talaria.access.credentials import Logins, TokenChecker
+from talaria.channels.channel_loop import ChannelPhase
 from talaria.channels.http.guard import Guard
 from talaria.channels.http.part import HttpSettings
 from talaria.channels.http.routing import HttpApp
 from talaria.channels.http.server import HttpServer, bind
 from talaria.channels.telegram.bot_api import BotApi
-from talaria.channels.telegram.channel import WEBHOOK_PATH, ChannelPhase, TelegramWebhook
+from talaria.channels.telegram.channel import WEBHOOK_PATH, TelegramWebhook
 from talaria.channels.telegram.parse import CHANNEL
 from talaria.channels.telegram.part import webhook_secret
 from talaria.core.clock import SystemClock
@@ -81,7 +82,7 @@ async def long_poll(server: TelegramServer, count: int) -> None:
 async def test_two_pollers_try_ever_more_slowly_and_say_so_once(
     tmp_path: Path, server: TelegramServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "talaria.telegram")
+    caplog.set_level(logging.INFO, "talaria.channels")
     clock, expected = ChannelClock(), [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
     async with telegram(tmp_path, server, clock=clock) as line, BotApi(server.url, server.token) as other:
         for n, _ in enumerate(expected):

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from channels.telegram.line import Line, telegram, way_back
-from talaria.channels.telegram.outlet import REPEATED, TelegramOutlet
+from talaria.channels.live_message import REPEATED
+from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
-from talaria.testing.contracts import ChannelSuite, OutletSuite, SendTrouble
+from talaria.testing.contracts import ChannelSuite, ChatPlatformSuite, OutletSuite, SendTrouble
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
 
 _FAULTS = {
@@ -23,17 +24,34 @@ _FAULTS = {
 
 
 class TelegramTalk:
-    takes_nonce = False
+    person_id = "7"
+    drops_repeats = False
 
     def __init__(self, line: Line) -> None:
         self._line = line
+        self._group = line.server.platform.group(-100)
 
     def say(self, text: str) -> None:
-        self._line.ada.says(text)
+        self._said = self._line.ada.says(text)
         self._last = self._line.server.platform.queue[-1]
 
     def say_as_stranger(self, text: str) -> None:
         self._line.server.person(99).says(text)
+
+    def edit_last(self, text: str) -> None:
+        self._line.ada.edits(self._said, text)
+
+    def say_in_group(self, text: str, *, is_addressed: bool = True) -> None:
+        self._line.ada.says(f"@talaria_bot {text}" if is_addressed else text, self._group)
+
+    def say_in_group_as_stranger(self, text: str) -> None:
+        self._line.server.person(99).says(f"@talaria_bot {text}", self._group)
+
+    def shown_in_group(self) -> list[str]:
+        return self._group.replies
+
+    async def pass_time_until_shown_in_group(self, seen: int) -> None:
+        await self._line.pass_time(lambda: len(self._group.replies) >= seen and not self.unconfirmed())
 
     def repeat_last(self) -> None:
         self._line.server.platform.repeated.append(self._last)
@@ -59,6 +77,7 @@ class TelegramTalk:
 
 
 class TelegramWall:
+    drops_repeats = False
     address = "7::"
 
     def __init__(self, outlet: TelegramOutlet, server: TelegramServer) -> None:
@@ -83,7 +102,7 @@ class TestTelegramOutlet(OutletSuite):
             yield TelegramWall(outlet, self.server)
 
 
-class TestTelegram(ChannelSuite):
+class TestTelegram(ChannelSuite, ChatPlatformSuite):
     @pytest.fixture(autouse=True)
     async def platform(self, server: TelegramServer) -> None:
         self.server = server
@@ -91,4 +110,13 @@ class TestTelegram(ChannelSuite):
     @asynccontextmanager
     async def open(self, folder: Path, store: Store, clock: FakeClock) -> AsyncIterator[TelegramTalk]:
         async with telegram(folder, self.server, store=store, clock=clock, progress="off") as line:
+            yield TelegramTalk(line)
+
+    @asynccontextmanager
+    async def open_platform(
+        self, folder: Path, store: Store, clock: FakeClock, unknown: str = "pair"
+    ) -> AsyncIterator[TelegramTalk]:
+        async with telegram(
+            folder, self.server, store=store, clock=clock, progress="off", unknown=unknown
+        ) as line:
             yield TelegramTalk(line)

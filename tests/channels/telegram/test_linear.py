@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from support.complexity import assert_linear
+from talaria.channels.live_message import LiveText
+from talaria.channels.pieces import split
 from talaria.channels.telegram.bot_api import User
-from talaria.channels.telegram.outlet import LiveText
 from talaria.channels.telegram.parse import decode, parse
-from talaria.channels.telegram.render import split, to_html
+from talaria.channels.telegram.render import to_html
 from talaria.core.events import Delta, ToolOutput
 
 LIMIT = 4000
@@ -43,7 +44,8 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_splitting_is_linear(shape: str) -> None:
-    assert_linear(lambda size: SHAPES[shape] * (size // 4 // len(SHAPES[shape])), lambda text: [*split(text)])
+    unit = SHAPES[shape]
+    assert_linear(lambda size: unit * (size // 4 // len(unit)), lambda text: [*split(text, 4000)])
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from channels.telegram.line import way_back
-from talaria.channels.telegram.outlet import LiveText, TelegramOutlet
+from talaria.channels.live_message import LiveText
+from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.core.delivery import OutgoingMessage
 from talaria.core.events import (
     Delta,
@@ -39,6 +40,7 @@ class View(ShownTurn):
     shown_id: str | None = None
     is_ours: bool = True
     state: TurnState = TurnState.RUNNING
+    owed: int = 0  # earlier replies
     queue: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
 
     @property
@@ -53,6 +55,9 @@ class View(ShownTurn):
             yield event
             if isinstance(event, Done):
                 return
+
+    async def is_next(self) -> bool:
+        return self.owed == 0
 
     async def shown(self, platform_id: str) -> None:
         self.shown_id = platform_id
@@ -126,6 +131,18 @@ async def test_text_is_shown_as_it_comes_and_the_reply_takes_its_place(server: T
         post = OutgoingMessage("7::", "**one two** three", "n", edits=on.view.shown_id)
         assert await on.outlet.deliver(post) == on.view.shown_id
         assert on.shown == ["one two three"]
+
+
+async def test_nothing_is_shown_above_an_earlier_reply_that_is_not_sent_yet(server: TelegramServer) -> None:
+    async with stage(server, view=View(owed=1)) as on:
+        on.hear(Delta("one"))
+        for _ in range(50):
+            on.clock.advance(0.1)
+            await on.clock.settle()
+        assert on.shown == []
+        on.view.owed = 0
+        await on.pass_time(lambda: on.view.shown_id is not None)
+        assert on.shown == ["one ▌"]
 
 
 async def test_a_gateway_that_lost_the_channel_draws_over_nothing(server: TelegramServer) -> None:

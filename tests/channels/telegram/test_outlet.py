@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from channels.telegram.line import way_back
-from talaria.channels.telegram.outlet import REPEATED, TelegramOutlet
+from talaria.channels.live_message import REPEATED
+from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.core.delivery import (
     Button,
     DeliveryDelayed,

@@ -11,13 +11,13 @@ from support.telegram_fuzz import fuzz
 from talaria.access.authorizer import ChatKind, Ingress
 from talaria.channels.telegram.bot_api import User
 from talaria.channels.telegram.parse import (
-    ButtonPress,
     ChatMigration,
     ChatTarget,
     IgnoredUpdate,
-    IncomingMessage,
+    TelegramMessage,
+    TelegramPress,
     button_data,
-    chat_key,
+    chat_of,
     decode,
     parse,
 )
@@ -64,7 +64,7 @@ def test_in_a_group_only_what_is_addressed_is_heard(body: dict[str, Any], text: 
     if text is None:
         assert isinstance(parsed, IgnoredUpdate)
     else:
-        assert isinstance(parsed, IncomingMessage)
+        assert isinstance(parsed, TelegramMessage)
         assert parsed.text == text
         assert parsed.target == ChatTarget(-100, None, 5)
 
@@ -83,15 +83,15 @@ def test_in_a_group_only_what_is_addressed_is_heard(body: dict[str, Any], text: 
 )
 def test_each_way_in_is_named(kind: str, body: dict[str, Any], ingress: Ingress, key: str) -> None:
     parsed = read(kind, **body)
-    assert isinstance(parsed, IncomingMessage)
+    assert isinstance(parsed, TelegramMessage)
     assert (parsed.ingress, parsed.key) == (ingress, key)
     assert (parsed.actor.user_id, parsed.actor.name) == ("7", "Ada L.")
 
 
 def test_two_edits_within_one_second_are_two_messages() -> None:
     first, second = (read("edited_message", text=text, edit_date=9) for text in ("hello", "hello!"))
-    assert isinstance(first, IncomingMessage)
-    assert isinstance(second, IncomingMessage)
+    assert isinstance(first, TelegramMessage)
+    assert isinstance(second, TelegramMessage)
     assert first.key != second.key
     assert first == read("edited_message", text="hello", edit_date=9)
 
@@ -105,10 +105,10 @@ def test_what_says_nothing_is_ignored(body: dict[str, Any]) -> None:
 
 def test_who_speaks_as_a_chat_is_no_person() -> None:
     parsed = read(text="hello", sender_chat={"id": -1, "type": "channel"})
-    assert isinstance(parsed, IncomingMessage)
+    assert isinstance(parsed, TelegramMessage)
     assert parsed.actor.speaks_as_chat
     parsed = read(text="hello", chat={"id": -1, "type": "channel"})
-    assert isinstance(parsed, IncomingMessage)
+    assert isinstance(parsed, TelegramMessage)
     assert parsed.actor.chat_kind is ChatKind.BROADCAST
     assert isinstance(read("channel_post", text="hello", chat={"id": -1, "type": "channel"}), IgnoredUpdate)
 
@@ -141,7 +141,7 @@ def test_a_message_repeats_others_if_it_is_forwarded_or_quotes_another_person(
     body: dict[str, Any], repeats: bool
 ) -> None:
     parsed = read(**{"text": "hm", **body})
-    assert isinstance(parsed, IncomingMessage)
+    assert isinstance(parsed, TelegramMessage)
     assert parsed.repeats_others is repeats
 
 
@@ -153,8 +153,8 @@ def test_names_and_quotes_cannot_break_their_frame() -> None:
         "text": "x" * 900,
     }
     parsed = read(text="@talaria_bot hm", entities=mention(0), chat=GROUP, reply_to_message=quoted)
-    assert isinstance(parsed, IncomingMessage)
-    assert parsed.preface == f"[In reply to E ve:]\n> {'x' * 500}…\nAda L. says:"
+    assert isinstance(parsed, TelegramMessage)
+    assert parsed.preface == f"[In reply to E ve:]\n> {'x' * 500}…\nAda L. (7) says:"
 
 
 @pytest.mark.parametrize(
@@ -170,14 +170,14 @@ def test_names_and_quotes_cannot_break_their_frame() -> None:
 )
 def test_a_files_name_is_one_harmless_part(name: str, kept: str) -> None:
     parsed = read(document={"file_id": "f", "file_name": name})
-    assert isinstance(parsed, IncomingMessage)
+    assert isinstance(parsed, TelegramMessage)
     assert parsed.files[0].name == kept
 
 
 def test_the_media_type_of_an_office_document_is_kept_whole() -> None:
     word = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
     parsed = read(document={"file_id": "f", "mime_type": word})
-    assert isinstance(parsed, IncomingMessage)
+    assert isinstance(parsed, TelegramMessage)
     assert parsed.files[0].media_type == word
 
 
@@ -186,8 +186,8 @@ def test_a_pressed_button_is_its_command_by_whoever_pressed() -> None:
     update = decode(msgspec.json.encode({"update_id": 1, "callback_query": query}))
     assert update is not None
     parsed = parse(update, BOT)
-    assert isinstance(parsed, ButtonPress)
-    assert (parsed.actor.user_id, parsed.text, parsed.query_id) == ("9", "/stop", "q")
+    assert isinstance(parsed, TelegramPress)
+    assert (parsed.actor.user_id, parsed.command, parsed.query_id) == ("9", "/stop", "q")
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_buttons_carry_what_fits(command: str, data: str) -> None:
 def test_addresses_and_keys_are_read_back() -> None:
     for place in (ChatTarget(7), ChatTarget(-100, 5), ChatTarget(-100, None, 9), ChatTarget(-100, 5, 9)):
         assert ChatTarget.read(place.address()) == place
-    assert chat_key("main", ChatTarget(-100, 5, 9), ChatKind.GROUP) == "agent:main:telegram:group:-100:5"
-    assert chat_key("main", ChatTarget(7), ChatKind.PRIVATE) == "agent:main:telegram:dm:7"
+    assert chat_of("main", ChatTarget(-100, 5, 9), ChatKind.GROUP) == "agent:main:telegram:group:-100:5"
+    assert chat_of("main", ChatTarget(7), ChatKind.PRIVATE) == "agent:main:telegram:dm:7"
 
 
 async def test_fuzzed_updates_break_nothing_and_let_nobody_in() -> None:

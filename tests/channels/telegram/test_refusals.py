@@ -13,13 +13,15 @@ from channels.telegram.line import ADA, telegram, way_back
 from channels.telegram.test_live import View, stage
 from support.rig import start
 from talaria.access.authorizer import Authorizer, PairingAdmin
+from talaria.channels.live_message import CURSOR, LiveText
+from talaria.channels.pieces import tail
+from talaria.channels.platform_api import PlatformTooLarge, PlatformUnanswered
 from talaria.channels.telegram.account import BotAccount, open_bot
-from talaria.channels.telegram.bot_api import BotApi, BotApiRefused, BotApiTooLarge, BotApiUnanswered, User
+from talaria.channels.telegram.bot_api import BotApi, BotApiRefused, User
 from talaria.channels.telegram.channel import TelegramWebhook, _explain
-from talaria.channels.telegram.outlet import CURSOR, LiveText
 from talaria.channels.telegram.parse import CHANNEL, decode
 from talaria.channels.telegram.part import TelegramSettings, find_token
-from talaria.channels.telegram.render import tail, to_html
+from talaria.channels.telegram.render import to_html
 from talaria.channels.telegram.updates import UpdateHandler
 from talaria.core.clock import SystemClock
 from talaria.core.delivery import Button, DeliveryRefused, OutgoingFile, OutgoingMessage
@@ -294,9 +296,9 @@ async def test_a_download_has_a_limit_and_a_status(server: TelegramServer) -> No
     path = server.platform.keep(b"12345", "a.bin")
     async with BotApi(server.url, server.token) as api:
         assert await api.download(path, 5) == b"12345"
-        with pytest.raises(BotApiTooLarge):
+        with pytest.raises(PlatformTooLarge):
             await api.download(path, 4)
-        with pytest.raises(BotApiUnanswered, match="404"):
+        with pytest.raises(PlatformUnanswered, match="404"):
             await api.download("none", 5)
 
 
@@ -358,6 +360,6 @@ async def test_a_redirect_is_not_followed_since_the_address_holds_the_token() ->
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as listener:
         port = listener.sockets[0].getsockname()[1]
         async with BotApi(f"http://127.0.0.1:{port}", "1:secret") as api:
-            with pytest.raises(BotApiUnanswered, match="is not one of the Bot API"):
+            with pytest.raises(PlatformUnanswered, match="is not one of the Bot API"):
                 await api.call("getMe", User)
     assert [line.split()[1] for line in asked] == [b"/bot1:secret/getMe"]

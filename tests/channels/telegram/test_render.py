@@ -6,15 +6,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from talaria.channels.telegram import render
-from talaria.channels.telegram.render import shorten, tail, to_html, units
+from talaria.channels import pieces
+from talaria.channels.pieces import shorten, tail, units
+from talaria.channels.telegram.render import to_html
 from talaria.testing.telegram_text import parse, utf16_length
 
 LIMIT = 4000
 
 
 def split(markdown: str, limit: int = LIMIT) -> tuple[str, ...]:
-    return tuple(piece for piece in render.split(markdown, limit) if piece)
+    return tuple(piece for piece in pieces.split(markdown, limit) if piece)
 
 
 @pytest.mark.parametrize(

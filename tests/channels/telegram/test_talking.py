@@ -9,6 +9,8 @@ import pytest
 
 from channels.telegram.line import Line, telegram
 from support.pictures import jpeg
+from talaria.access.people import People, place_of
+from talaria.core.access import OWNER
 from talaria.core.ledger import Page
 from talaria.core.messages import File, Image, Text
 from talaria.core.shown import ShownLog
@@ -114,6 +116,19 @@ async def test_replies_bring_what_they_quote(tmp_path: Path, server: TelegramSer
 # -- groups -------------------------------------------------------------------------------------------------
 
 
+async def test_personal_memory_is_used_in_private_chats_only(tmp_path: Path, server: TelegramServer) -> None:
+    group = server.platform.group(-100)
+    async with telegram(tmp_path, server) as line:
+        line.ada.says("one")
+        line.ada.says("hey @Talaria_Bot, two", group)
+        await line.answers(1)
+        await line.answers(1, group)
+        keys = [inbound.chat_key for inbound in line.inbounds]
+    owned = People({}, {"telegram": (7,)})
+    places = {(place.person, place.chat) for place in (place_of(owned, key) for key in keys)}
+    assert places == {(OWNER, ""), (None, "telegram:group:-100")}
+
+
 async def test_a_group_is_answered_only_when_it_speaks_to_the_bot(
     tmp_path: Path, server: TelegramServer
 ) -> None:
@@ -124,7 +139,7 @@ async def test_a_group_is_answered_only_when_it_speaks_to_the_bot(
         line.ada.says("/status@other_bot", group)
         line.ada.says("hey @Talaria_Bot, hello", group)
         (answer,) = await line.answers(1, group)
-        assert answer == "You said: Ada says:\nhey hello"
+        assert answer == "You said: Ada (7) says:\nhey hello"
         mine = next(shown for shown in group.messages.values() if shown.by_bot)
         assert mine.reply_to == 4
         line.ada.says("go on", group, reply_to_message=mine.raw)

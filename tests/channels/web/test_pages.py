@@ -13,18 +13,20 @@ import pytest
 from yarl import URL
 
 from support.gateway import Api, in_process
-from talaria.channels.web.pages import INDEX, MEDIA_TYPES
+from talaria.channels.web.pages import INDEX, MEDIA_TYPES, Assets
 from talaria.core.program import program_name
 from talaria.testing.model_server import ModelServer
 
 ASSETS = files("talaria.channels.web") / "assets"
-NAMES = sorted(MEDIA_TYPES)
+NAMES = sorted(path.name for path in ASSETS.iterdir())
+VENDORED = "preact.js"
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",
+    "Vary": "accept-encoding",
 }
+PLAIN = {"Accept-Encoding": "identity"}
 
 
 @pytest.fixture
@@ -42,10 +44,17 @@ async def stranger() -> AsyncIterator[aiohttp.ClientSession]:
 
 def as_served(name: str) -> bytes:
     body = (ASSETS / name).read_bytes()
-    if name != INDEX:
+    if not name.endswith(".html"):
         return body
-    program = program_name().encode()
-    return body.replace(b'="talaria"', b'="%b"' % program).replace(b"<code>talaria", b"<code>" + program)
+    program, assets = program_name().encode(), Assets()
+    body = body.replace(b'="talaria"', b'="%b"' % program).replace(b"<code>talaria", b"<code>" + program)
+    body = re.sub(rb'"/assets/(?!\w+\.html)', f'"/assets/{assets.tree}/'.encode(), body)
+    if name == INDEX:
+        links = (
+            f'<link rel="modulepreload" href="/assets/{assets.tree}/{each}">\n  ' for each in assets.modules
+        )
+        body = body.replace(b"<script ", "".join(links).encode() + b"<script ", 1)
+    return body
 
 
 def address(api: Api, name: str) -> str:
@@ -61,7 +70,8 @@ async def test_every_file_is_served_to_strangers_with_every_header(
             body = await response.read()
         assert response.status == 200, name
         assert body == as_served(name)
-        assert response.headers["Content-Type"] == MEDIA_TYPES[name].decode()
+        assert response.headers["Content-Type"] == MEDIA_TYPES[Path(name).suffix].decode()
+        assert response.headers["Cache-Control"] == "no-cache"
         assert response.headers["ETag"] == f'"{hashlib.sha256(body).hexdigest()}"'
         assert {key: response.headers[key] for key in HEADERS} == HEADERS
         assert response.headers["Content-Security-Policy"] == policy(f"{api.url.partition('//')[2]}/assets/")
@@ -129,7 +139,7 @@ async def test_a_file_can_only_be_got(
 
 
 async def test_head_tells_the_same_without_the_body(api: Api, stranger: aiohttp.ClientSession) -> None:
-    async with stranger.head(address(api, INDEX)) as response:
+    async with stranger.head(address(api, INDEX), headers=PLAIN) as response:
         assert (response.status, await response.read()) == (200, b"")
         assert response.headers["Content-Length"] == str(len(as_served(INDEX)))
 
@@ -146,26 +156,78 @@ async def test_a_clone_without_a_link_is_told_its_own_commands(
     assert str(Path(__file__).parents[3]) not in text
 
 
-def test_every_file_of_the_folder_is_served_and_named_by_another() -> None:
+async def test_files_of_a_version_are_compressed_and_kept_and_others_are_not_found(
+    api: Api, stranger: aiohttp.ClientSession
+) -> None:
+    tree = Assets().tree
+    async with stranger.get(f"{api.url}/assets/{tree}/app.js") as response:
+        assert response.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+        assert response.headers["Content-Encoding"] == "gzip"
+        assert int(response.headers["Content-Length"]) < len(as_served("app.js"))
+        assert await response.read() == as_served("app.js")
+    async with stranger.get(f"{api.url}/assets/{tree}/app.js", headers=PLAIN) as response:
+        assert "Content-Encoding" not in response.headers
+        assert await response.read() == as_served("app.js")
+    for path in ("0000000000000000/app.js", f"{tree}/index.html", f"{tree}/none.js"):
+        async with stranger.get(f"{api.url}/assets/{path}") as response:
+            assert response.status == 404
+
+
+async def test_the_page_names_every_module_of_its_version(api: Api, stranger: aiohttp.ClientSession) -> None:
+    async with stranger.get(f"{api.url}/") as response:
+        html = await response.text()
+    for address in re.findall(r'(?:src|href)="(/assets/[^"]*)"', html):
+        async with stranger.get(api.url + address) as response:
+            assert response.status == 200, address
+    named = set(re.findall(r'"modulepreload" href="/assets/\w{16}/([\w.]+)"', html))
+    assert named == _imported("app.js", set())
+
+
+def _imported(name: str, known: set[str]) -> set[str]:
+    """The module with all modules that it imports before it runs."""
+    if name not in known:
+        known.add(name)
+        for other in re.findall(
+            r'^(?:import|export) (?:.* from )?"\./([\w.]+)";', (ASSETS / name).read_text(), re.MULTILINE
+        ):
+            _imported(other, known)
+    return known
+
+
+def test_every_file_of_the_folder_is_named_by_another() -> None:
     """A forgotten module would be a page that does not start."""
-    assert {path.name for path in ASSETS.iterdir()} == set(MEDIA_TYPES)
     text = {name: (ASSETS / name).read_text() for name in NAMES}
     named = {
         name
         for source in text.values()
-        for name in re.findall(r'(?:/assets/|(?:from|import) "\./)([\w.]+)"', source)
+        for name in re.findall(r'(?:/assets/|from "\./|import "\./|import\("\./)([\w.]+)"', source)
     }
-    assert named == set(MEDIA_TYPES) - {INDEX}
+    assert named == set(NAMES) - {INDEX, "preact.txt"}
+
+
+def test_the_vendored_bundle_is_the_recorded_one() -> None:
+    readme = (files("talaria.channels.web") / "vendor" / "README.md").read_text()
+    recorded = re.search("sha256: `([0-9a-f]{64})`", readme)
+    assert recorded is not None
+    assert hashlib.sha256((ASSETS / VENDORED).read_bytes()).hexdigest() == recorded[1]
+
+
+def test_the_page_is_small() -> None:
+    """The bytes that a browser loads before the page can be used."""
+    assets = Assets()
+    sent = (INDEX, "style.css", *assets.modules)
+    assert sum(len(assets.by_name[name].compressed) for name in sent) <= 75_000
 
 
 def test_the_page_has_no_script_or_style_of_its_own_and_fetches_nothing_elsewhere() -> None:
     """The policy would stop them; a page that needs the policy broken would not work."""
     html = (ASSETS / INDEX).read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", html)
-    for name in NAMES:
+    for name in (name for name in NAMES if name not in (VENDORED, "preact.txt")):
         source = (ASSETS / name).read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"(?:src|href|url|import|fetch)\b[\s=(:]*[\"'`]?(?:https?:)?//", source), name
-    scripts = "".join((ASSETS / name).read_text() for name in NAMES if name.endswith(".js"))
+    own = (name for name in NAMES if name.endswith(".js") and name != VENDORED)
+    scripts = "".join((ASSETS / name).read_text() for name in own)
     assert not re.search(r"\w+HTML\b|document\.write|\beval\b|Function\(", scripts)
 
 

@@ -12,6 +12,7 @@ import pytest
 from contracts.arrivals_suite import ArrivalsSuite, Coming
 from support.waiting import until
 from talaria.cli.serve import show_progress
+from talaria.core.events import ModelLoading
 from talaria.models.local.downloads import WeightsDownloads, default_weights, may_fetch
 from talaria.models.local.runtime import has_avx2, missing_requirement
 from talaria.models.local.weights import DEFAULT_MODEL, Weights, WeightsCache, find_weights
@@ -61,6 +62,16 @@ async def test_what_is_wanted_later_takes_the_place_of_what_is_on_its_way(tmp_pa
     running.cancel()
     await asyncio.wait((running,))
     assert running.cancelled()
+
+
+async def test_a_turn_that_waits_gets_the_progress_every_two_seconds(tmp_path: Path) -> None:
+    clock, told = FakeClock(), list[ModelLoading]()
+    downloads = WeightsDownloads(WeightsCache(tmp_path), {}, clock, find_weights(DEFAULT_MODEL))
+    waiting = asyncio.create_task(downloads.arrival(told.append))
+    await clock.play(5.0)
+    assert (len(told), waiting.done()) == (3, False)
+    downloads.let_go()
+    assert not await waiting
 
 
 async def test_what_nobody_wants_any_more_is_not_fetched(tmp_path: Path) -> None:

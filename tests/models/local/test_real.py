@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import msgspec
 import pytest
 
@@ -37,6 +38,19 @@ pytestmark = [
 ]
 
 
+async def test_the_real_runtime_takes_our_parameters_loads_the_weights_and_answers() -> None:
+    process = ModelProcess(SystemClock())
+    url, key = await process.start(SMALLEST, CACHE.path(find_weights(SMALLEST)), lambda: None)
+    body = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 2}
+    headers = {"Authorization": f"Bearer {key}"}
+    async with aiohttp.request("POST", f"{url}/chat/completions", json=body, headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        said = await answer.json()
+    await process.stop()
+    assert said["choices"][0]["message"]["content"].strip()
+    assert said["usage"]["completion_tokens"] == 2
+
+
 @pytest.fixture
 async def endpoint() -> AsyncIterator[LocalEndpoint]:
     clock = SystemClock()
@@ -47,6 +61,7 @@ async def endpoint() -> AsyncIterator[LocalEndpoint]:
     assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.long
 async def test_it_answers_in_words_counts_them_and_says_what_does_not_fit(endpoint: LocalEndpoint) -> None:
     heard: list[ModelDelta] = []
     prefix = endpoint.wire.render_prefix("Answer in one short sentence.", ())

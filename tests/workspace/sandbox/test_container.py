@@ -29,9 +29,9 @@ print(json.dumps(found))
 """
 _ATTACK = """\
 import asyncio, json
-from chaos.escapes import family_names
-from chaos.sandbox import SandboxRun, Setting
-from soak.report import Progress
+from trial.attacks.escapes import family_names
+from trial.attacks.sandbox import SandboxRun, Setting
+from trial.report import Progress
 run = SandboxRun(len(family_names()), Progress(is_quiet=True), settings=(Setting("landlock", is_root=False),))
 figures = asyncio.run(run.run())
 missed = [each.name for each in figures if not each.is_reached]

@@ -1,0 +1,82 @@
+"""`/link`: identities on two platforms become one person."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from support.gateway import without_http
+from talaria.access.authorizer import hash_code, new_code
+from talaria.access.people import People
+from talaria.access.settings import PersonSettings
+from talaria.core.access import OWNER, CodesLocked, CreateLinkCode, PairingLimits, RedeemLinkCode, WrongCode
+from talaria.core.ids import ChatAddress, ChatKey
+from talaria.core.messages import Text
+from talaria.core.turns import Inbound, Sender
+from talaria.gateway import Gateway
+from talaria.store.in_memory import MemoryStore
+from talaria.testing.clock import FakeClock
+from talaria.testing.model_server import ModelServer
+
+HERE = ChatAddress("main", "telegram", "dm", "7").key()
+THERE = ChatAddress("main", "discord", "dm", "9").key()
+GROUP = ChatAddress("main", "discord", "group", "5").key()
+
+
+async def say(gateway: Gateway, text: str, key: ChatKey = HERE, sender: str = "7") -> str:
+    live = await gateway.turns.submit(Inbound(key, Sender(sender), (Text(text),)))
+    return str((await gateway.turns.wait(live)).reply)
+
+
+async def test_a_code_joins_two_identities_also_after_a_restart(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    async with ModelServer() as model:
+        async with without_http(home, model) as gateway:
+            people = gateway.people
+            assert people.of_chat(HERE) != people.of_chat(THERE)
+            assert "private" in await say(gateway, "/link", GROUP, "9")
+            found = re.search(r"[0-9A-Z]{4}-[0-9A-Z]{4}-[0-9A-Z]{4}", await say(gateway, "/link"))
+            assert found is not None
+            assert "not a code" in await say(gateway, "/link nonsense", THERE, "9")
+            assert "one person" in await say(gateway, f"/link {found[0]}", THERE, "9")
+            assert people.of_chat(HERE) == people.of_chat(THERE)
+            assert people.reach(THERE).includes(HERE) and people.reach(HERE).includes(THERE)
+            assert not people.reach(GROUP).includes(HERE)
+            assert "wrong" in await say(gateway, f"/link {found[0]}", THERE, "9"), "a code works once"
+        async with without_http(home, model) as gateway:
+            assert gateway.people.of_chat(HERE) == gateway.people.of_chat(THERE)
+
+
+async def test_codes_expire_and_guesses_are_counted() -> None:
+    clock = FakeClock()
+    pairings = MemoryStore(clock).pairings
+    code, limits = hash_code(new_code()), PairingLimits()
+    await pairings.create_link(CreateLinkCode("telegram:7", code, 600))
+    clock.advance(601)
+    for _ in range(limits.tries):
+        assert isinstance(await pairings.redeem_link(RedeemLinkCode("discord:9", code, limits)), WrongCode)
+    await pairings.create_link(CreateLinkCode("telegram:7", code, 600))
+    assert isinstance(await pairings.redeem_link(RedeemLinkCode("discord:9", code, limits)), CodesLocked)
+    assert await pairings.redeem_link(RedeemLinkCode("signal:a", code, limits)) == "telegram:7"
+    assert await pairings.links() == [("signal:a", "telegram:7")]
+
+
+async def test_chains_have_one_root() -> None:
+    pairings = MemoryStore(FakeClock()).pairings
+    for creator, other in (("a:1", "b:1"), ("b:1", "c:1"), ("d:1", "a:1")):
+        code = hash_code(new_code())
+        await pairings.create_link(CreateLinkCode(creator, code, 600))
+        await pairings.redeem_link(RedeemLinkCode(other, code, PairingLimits()))
+    people = People()
+    people.join(dict(await pairings.links()))
+    assert len({people.of_identity(each, "1") for each in "abcd"}) == 1
+
+
+def test_the_settings_win() -> None:
+    named = {"me": PersonSettings(("telegram:7",)), "you": PersonSettings(("discord:9",))}
+    people = People(named)
+    people.join({"discord:9": "telegram:7", "signal:a": "telegram:7"})
+    assert people.of_identity("discord", "9") == "you"
+    assert people.of_identity("signal", "a") == "me"
+    people.change({}, {"telegram": (7,)})
+    assert people.of_identity("discord", "9") == people.of_identity("signal", "a") == OWNER
