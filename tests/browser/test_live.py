@@ -18,9 +18,11 @@ ASK = '[[call ask_user {"question":"Which colour?","choices":["red","blue"]}]][[
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def quiet(visit: Visit) -> AsyncIterator[Visitor]:
-    """A visitor of a gateway of its own, where nothing else waits."""
+    """A visitor of a separate gateway with nothing waiting, and with its lists read: what follows is news."""
     async with running_gateway() as (gateway, _):
-        yield await visit(gateway)
+        visitor = await visit(gateway)
+        await visitor.at_rest()
+        yield visitor
 
 
 async def post(gateway: GatewayProcess, name: str, text: str) -> str:

@@ -3,14 +3,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-const { NOTHING, applyChange, markOf, needsCount, sectionsOf, withInbox, withRecent, withSession, withSessions } = await import(`${process.env.ASSETS}/store.js`);
+const { NOTHING, applyChange, markOf, needsCount, sectionsOf, withInbox, withRecent, withSession, withSessions, withoutSession } = await import(`${process.env.ASSETS}/store.js`);
 
 const DAY = 86_400;
 const now = new Date(2026, 10, 18, 12).getTime();
 const session = (id, ago = 0) => ({ id, name: id, chat_key: `agent:main:http:api:${id}`, updated_at: now / 1000 - ago, ended_at: null });
 const turn = (id, state, of, more = {}) => ({ id, state, session_id: of, channel: "http", chat_key: "agent:main:http:api:x", accepted_at: 1, text: "hi", ...more });
 const question = (id, of, turn_id) => ({ id, session_id: of, turn_id, kind: "approval" });
-const start = withSessions(NOTHING, [session("a"), session("b", 2 * DAY)], false);
+const start = withSessions(NOTHING, [], [session("a"), session("b", 2 * DAY)], false);
 const tell = (store, name, data) => applyChange(store, name, data)[0];
 
 test("a running turn marks its session and its end has the session read", () => {
@@ -20,6 +20,15 @@ test("a running turn marks its session and its end has the session read", () => 
   assert.deepEqual(reads.sessions, ["a"]);
   assert.equal(markOf(over, session("a"), true), "failed");
   assert.equal(markOf(over, session("a"), false), "", "a failure that was seen is no news");
+});
+
+test("what changes while the list is read is not overwritten by the older answer", () => {
+  const answer = start.sessions.concat(session("deleted"));
+  const known = { ...start, sessions: answer };
+  let meanwhile = withSession(known, "b", { title: "New title" });
+  meanwhile = withSession(withoutSession(meanwhile, "deleted"), "c", session("c", 5));
+  const { sessions } = withSessions(meanwhile, answer, answer, false);
+  assert.deepEqual(sessions.map(({ id, title }) => [id, title]), [["a", undefined], ["c", undefined], ["b", "New title"]]);
 });
 
 test("a turn of an unknown session has it read", () => {
@@ -37,7 +46,7 @@ test("a question marks its chat until it is decided or its turn is over", () => 
 });
 
 test("sections are by need and by day", () => {
-  let store = withSessions(NOTHING, [session("a"), session("b", DAY), session("c", 3 * DAY), session("d", 30 * DAY), session("e", 40 * DAY)], false);
+  let store = withSessions(NOTHING, [], [session("a"), session("b", DAY), session("c", 3 * DAY), session("d", 30 * DAY), session("e", 40 * DAY)], false);
   store = tell(store, "running", turn("t", "running", "e"));
   const sections = sectionsOf(store, new Set(), now).map(({ name, sessions }) => [name, sessions.map(({ id }) => id).join()]);
   assert.deepEqual(sections, [["Running", "e"], ["Today", "a"], ["Yesterday", "b"], ["Last 7 days", "c"], ["Older", "d"]]);

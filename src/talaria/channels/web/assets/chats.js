@@ -75,6 +75,7 @@ export async function readLists() {
 }
 
 async function readChats() {
+  const before = store.peek().sessions;
   const found = [];
   let next = "";
   do {
@@ -84,7 +85,7 @@ async function readChats() {
     next = part.next;
   } while (next && found.length < shown);
   seen.begin(found);
-  store.value = withSessions(store.peek(), found, Boolean(next));
+  store.value = withSessions(store.peek(), before, found, Boolean(next));
 }
 
 /** Looks up the first words of chats without a title, once for each. A chat that cannot be read is skipped. */

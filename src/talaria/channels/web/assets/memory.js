@@ -15,11 +15,12 @@ let shown = []; // the pages as they were read, each with the field that edits i
 export async function showMemory() {
   showProblem($("memory-error"), null);
   isWarned = false;
+  shown = [];
+  $("memory-pages").replaceChildren(); // what was read last time is not edited again
   $("memory").showModal();
   try {
     draw(await call("GET", "/api/memory"));
   } catch (error) {
-    $("memory-pages").replaceChildren();
     showProblem($("memory-error"), error);
   }
 }

@@ -71,7 +71,14 @@ export function withoutSession(store, id) {
   return { ...store, sessions: store.sessions.filter((session) => session.id !== id), questions: store.questions.filter(({ session_id: of }) => of !== id) };
 }
 
-export function withSessions(store, sessions, more) {
+/** Takes over the sessions that were read. `before` are those of the store when the reading began: a session that changed
+ * since then, appeared or was deleted is newer in the store than in the answer. */
+export function withSessions(store, before, read, more) {
+  const former = new Map(before.map((session) => [session.id, session]));
+  const current = new Map(store.sessions.map((session) => [session.id, session]));
+  const isChanged = (id) => current.get(id) !== former.get(id);
+  const changed = store.sessions.filter(({ id }) => isChanged(id));
+  const sessions = [...read.filter(({ id }) => !isChanged(id)), ...changed].sort((one, other) => other.updated_at - one.updated_at);
   return { ...store, sessions, more };
 }
 
