@@ -33,6 +33,7 @@ from trial.in_process.slots import run_seasons
 from trial.in_process.telegram import flood
 from trial.loads.chat_platform import SHARED, ChatPlatform, curves
 from trial.loads.cut_calls import CutCalls
+from trial.loads.delegates import DelegateTrees
 from trial.loads.disk import DELETED, FAULTS, FROZEN, DiskRun
 from trial.loads.http import HttpChats
 from trial.loads.jobs import REMINDERS, Jobs
@@ -57,6 +58,7 @@ LOADS: dict[str, tuple[str, Callable[[], Load]]] = {
     "discord": ("the same people on Discord", lambda: ChatPlatform(platform="discord")),
     "slack": ("the same people on Slack, by Socket Mode", lambda: ChatPlatform(platform="slack")),
     "http": ("people over HTTP at every gateway, messages that kill it, and strangers", HttpChats),
+    "delegates": ("people over HTTP whose messages hand tasks to trees of delegates", DelegateTrees),
     "jobs": ("jobs that come due: with checks, failing, silent", Jobs),
     "reminders": ("reminders that come due", lambda: Jobs(REMINDERS)),
     "shells": ("commands and background processes that wake their chats", Shells),

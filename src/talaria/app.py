@@ -87,6 +87,7 @@ from talaria.tools.tool_search import USAGE_FILE, ToolUsage
 from talaria.tools.workers import ToolWorkers
 from talaria.turns.agents import Agents
 from talaria.turns.crashes import RestartGuard, keep_leases
+from talaria.turns.delegates import open_delegates
 from talaria.turns.delivery import Delivery
 from talaria.turns.feed import OtherFeeds, note_job
 from talaria.turns.followed import FollowedTurns
@@ -695,6 +696,11 @@ async def _open_turns(
             feeds=feeds,
         )
         loops = {
+            "delegates": (
+                await enter(
+                    open_delegates(turns, store, sender, clock, lambda: start.live.settings.delegates)
+                )
+            ).run,
             "delivery": delivery.run,
             "sending": sender.run,
             "deadlines": turns.watch,

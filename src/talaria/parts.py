@@ -19,6 +19,7 @@ from talaria.store.part import POSTGRES, SQLITE
 from talaria.tools.builtin import (
     ASK,
     COMMAND_VARIABLES,
+    DELEGATE,
     FILES,
     JOBS,
     NETWORK,
@@ -45,6 +46,7 @@ PARTS: tuple[GatewayPart[Any], ...] = (
     RECALL,
     TODO,
     ASK,
+    DELEGATE,
     MEMORY,
     JOBS,
     MCP,

@@ -10,8 +10,9 @@ import pytest
 from talaria.access.budgets import Budgets, TurnBudget
 from talaria.access.settings import BudgetSettings
 from talaria.core.clock import SystemClock
+from talaria.core.delegates import TreeCap
 from talaria.core.errors import OverBudget
-from talaria.core.ids import ChatKey, Fence, SessionId, TurnId
+from talaria.core.ids import ChatKey, Fence, SessionId, TurnId, delegates_within
 from talaria.core.ledger import SideCharge, UsageWrite
 from talaria.core.messages import AssistantMessage, Reasoning, TokenUsage, ToolCall
 from talaria.core.specs import Completion
@@ -315,9 +316,10 @@ async def test_a_run_reserves_under_its_own_cap_and_names_the_key_that_stops_it(
     store = Recorder()
     await make(store, BudgetSettings()).of(RUN).reserve(call())
     (order,) = store.orders
-    assert order.caps == (Cap(Scope.RUN, from_usd(0.5)),)
-    assert order.run_spent == from_usd(0.1)
-    store = Recorder(Overrun(order.caps[0], CapUsage(from_usd(0.5), 0)))
+    ((cap, within),) = order.trees
+    assert cap == TreeCap(RUN.id, RUN.id, from_usd(0.5), from_usd(0.1))
+    assert within == delegates_within(RUN.chat_key, RUN.id)
+    store = Recorder(Overrun(Cap(Scope.RUN, cap.limit), CapUsage(from_usd(0.5), 0)))
     with pytest.raises(OverBudget, match=r"one run of a job is \$0\.50.*budgets\.per_job_run_usd"):
         await make(store, BudgetSettings()).of(RUN).reserve(call())
 

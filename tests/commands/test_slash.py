@@ -164,6 +164,7 @@ def test_no_name_means_two_things() -> None:
 
 def test_the_table_says_which_commands_pass_the_lane_and_which_ask_a_model() -> None:
     passing = {
+        "agents",
         "approve",
         "deny",
         "help",

@@ -10,7 +10,8 @@ import asyncio
 import msgspec
 import pytest
 
-from contracts.store_orders import LEASE, ME, RIVAL, START, accepting, begun, ending, record_of
+from contracts.store_orders import CHAT, LEASE, ME, RIVAL, START, accepting, begun, ending, record_of
+from talaria.core.delegates import TreeCap
 from talaria.core.errors import NotFound, StaleFence
 from talaria.core.ids import Fence, SessionId
 from talaria.core.ledger import Accepted, Began, Begin, Commit, SideCharge, TurnEnd, UsageWrite
@@ -196,9 +197,9 @@ class SpendSuite:
     async def test_the_cap_of_a_run_counts_its_turn_and_its_earlier_tries(self, store: Store) -> None:
         other, mine = await paying(store), Paying(*await begun(store, accepting(ephemeral=True)))
         await store.reserve(other.reserve(1_000))
-        cap = Cap(Scope.RUN, 50)
+        cap, tree = Cap(Scope.RUN, 50), TreeCap(mine.turn_id, mine.turn_id, 50, 15)
         await store.commit(mine.pay(20))
-        order = msgspec.structs.replace(mine.reserve(10, cap, n=2), run_spent=15)
+        order = msgspec.structs.replace(mine.reserve(10, n=2), trees=((tree, tree.within(CHAT)),))
         assert await store.reserve(order) is None
         refused = await store.reserve(msgspec.structs.replace(order, amount=6, n=3))
         assert refused == Overrun(cap, CapUsage(35, 10))

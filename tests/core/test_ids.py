@@ -15,6 +15,7 @@ from talaria.core.ids import (
     new_owner_id,
     new_session_id,
     new_turn_id,
+    runs_within,
 )
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -108,4 +109,4 @@ def test_the_chat_of_a_job_names_the_chat_that_asked() -> None:
     assert asking_chat(asked_in) == asked_in
     assert ChatAddress.parse(chat).chat == "job_1"
     assert chat.startswith(jobs_within("main", JobId("job_1")))
-    assert chat.startswith(jobs_within("main"))
+    assert chat.startswith(runs_within("main"))

@@ -49,9 +49,10 @@ def running() -> Iterator[Log]:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     root, ours = logging.getLogger(), logging.getLogger("talaria")
-    before = (list(root.handlers), root.level, ours.level, threading.active_count())
+    before, threads = (list(root.handlers), root.level, ours.level), set(threading.enumerate())
     yield
-    assert (list(root.handlers), root.level, ours.level, threading.active_count()) == before
+    assert (list(root.handlers), root.level, ours.level) == before
+    assert set(threading.enumerate()) <= threads  # those of earlier tests may end meanwhile
     assert not logging.getLogger("uvicorn.access").disabled
 
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from talaria.core.ids import Fence, SessionId, TurnId
+from talaria.core.delegates import TreeCap
+from talaria.core.ids import ChatKey, Fence, SessionId, TurnId
 from talaria.core.ledger import Page
 from talaria.core.spending import Cap, Reserve, Scope, SpendingQuery
 from talaria.store.sql import queries, spending
@@ -39,8 +40,12 @@ INSERT INTO spending SELECT 'test:' || i, 5, 1, 1, 0, 1, 0, 0, 1, 0, 0 FROM numb
 UNION ALL SELECT '*', 5, 1, 1, 0, 1, 0, 0, 1, 0, 0
 """
 LEASE = "UPDATE sessions SET lease_fence = 1, lease_expires = 9e9 WHERE id = 'ses_3'"
-CAPS = tuple(Cap(scope, 100) for scope in Scope)
-RESERVE = Reserve(SessionId("ses_3"), Fence(1), TurnId("turn_3"), 1, "test:3", 5, 0.0, CAPS)
+CAPS = tuple(Cap(scope, 100) for scope in Scope if scope is not Scope.RUN)
+TREE = TreeCap(TurnId("turn_3"), TurnId("turn_3"), 100)
+RESERVE = Reserve(
+    *(SessionId("ses_3"), Fence(1), TurnId("turn_3"), 1, "test:3", 5, 0.0, CAPS),
+    trees=((TREE, TREE.within(ChatKey("agent:main:test:dm:one"))),),
+)
 
 LISTINGS: dict[str, Callable[[Connection], object]] = {
     "/api/status and /metrics": queries.counts,

@@ -47,6 +47,9 @@ SCANS = {
     "spending.TAKE_OF_OTHERS": {"reservations"},
     "spending.TAKE_OF_OWNER": {"reservations"},
     "spending.SUM_MONEY": {"reservations", "r", "s"},  # r and s: their one row each
+    "spending.SPENT_BY_TREE": {"CONSTANT"},  # the one row of the sum
+    "spending.RESERVED_BY_TREE": {"CONSTANT"},
+    "spending.USED_BY_TREE": {"CONSTANT"},
     "pairing.ALL_PAIRED": {"paired"},
     "pairing.ALL_REQUESTS": {"pairing_requests"},
     "pairing.DROP_EXPIRED": {"pairing_requests"},

@@ -41,9 +41,14 @@ ALWAYS = {
     "a reservation belongs to a turn that has not ended": f"""
         SELECT r.turn_id, r.n, t.state FROM reservations r JOIN turns t ON t.id = r.turn_id
         WHERE t.state IN {_FINAL}""",
-    "what a session has spent is the sum of its calls": """
-        SELECT s.id, s.spent, sum(u.cost) FROM sessions s JOIN turns t ON t.session_id = s.id
+    "what a session has spent is the sum of its calls, with those of its delegates": """
+        SELECT s.id, s.spent, sum(u.cost) FROM sessions s
+        JOIN turns t ON coalesce(json_extract(t.inbound, '$.run.descent.account'), t.session_id) = s.id
         JOIN usage u ON u.turn_id = t.id GROUP BY s.id, s.spent HAVING s.spent < sum(u.cost)""",
+    "a delegate belongs to a turn, and has ended if its turn has": f"""
+        SELECT d.id, t.state, c.state FROM delegates d LEFT JOIN turns t ON t.id = d.turn_id
+        LEFT JOIN turns c ON json_extract(c.inbound, '$.run.descent.delegate') = d.id
+        WHERE t.id IS NULL OR (c.state IN {_FINAL} AND d.ended_at IS NULL)""",
     "a message of the outbox belongs to a turn": """
         SELECT o.id FROM outbox o LEFT JOIN turns t ON t.id = o.turn_id WHERE t.id IS NULL""",
     "a slot has ended if and only if its state is final": """

@@ -34,7 +34,7 @@ from talaria.tools.function import parameters
 from talaria.tools.tool import Tool, ToolContext, ToolSource
 from talaria.tools.toolset import Family
 
-WINDOW = 12_000
+WINDOW = 12_300  # the prefix, the tools and some messages
 ABILITIES = {"scripted/*": Abilities(context=WINDOW, tools=True)}
 LONG = "word " * 600  # about 750 tokens
 

@@ -54,7 +54,7 @@ class Said:
 class HttpChats(Load):
     """People in `chats` chats, some of whose messages kill the gateway, and others with a wrong token."""
 
-    points = (*OF_TURNS, Failpoint.ACCEPTED)
+    points: tuple[Failpoint, ...] = (*OF_TURNS, Failpoint.ACCEPTED)
 
     def __init__(self, chats: int = 12, poisons: int = 1) -> None:
         self._poisons = poisons
@@ -62,6 +62,20 @@ class HttpChats(Load):
         self.said: dict[str, list[Said]] = {f"chat{number}": [] for number in range(chats)}
         self.stops_again = 0
         self.let_in: list[str] = []
+
+    def text_of(self, said: Said) -> str:
+        """Return the text of a message, with marks for the scripted model."""
+        match said.kind:
+            case None:
+                return f"{_POISON} {said.name}"
+            case MessageKind.TOOL:
+                return f'[[call leave_mark {{"name": "{said.name}"}}]][[reply did {said.name}]]'
+            case MessageKind.SLOW:
+                return f"[[chunks 6]][[chunk-delay 0.1]][[reply {said.name} took its time]]"
+            case MessageKind.STOP:
+                return f"{said.name} [[hang]]"
+            case _:
+                return said.name
 
     # -- talking --------------------------------------------------------------------------------------------
 
@@ -96,7 +110,7 @@ class HttpChats(Load):
 
     async def _stop(self, world: World, said: Said) -> None:
         """Stop a turn that hangs. A person says it again when nothing happens."""
-        await self._until(world, said, ("running", *_ENDED))
+        await self._until(world, said, ("running", "waiting", *_ENDED))
         for number in itertools.count():
             path = f"/api/sessions/{said.chat}/messages"
             await world.call("POST", path, {"text": "/stop"}, f"{said.name}stop{number}")
@@ -117,7 +131,7 @@ class HttpChats(Load):
 
     async def _send(self, world: World, said: Said) -> None:
         path = f"/api/sessions/{said.chat}/messages"
-        answer = await world.call("POST", path, {"text": _text(said)}, said.name)
+        answer = await world.call("POST", path, {"text": self.text_of(said)}, said.name)
         said.turn_id = answer["turn_id"] if answer is not None else ""
 
     async def _intrude(self, world: World) -> None:
@@ -142,6 +156,10 @@ class HttpChats(Load):
 
     # -- the check ------------------------------------------------------------------------------------------
 
+    def results_below(self, world: World) -> dict[str, list[str]]:
+        """Return results of tools in the delegates of messages, by the turns of these."""
+        return {}
+
     async def judge(self, world: World) -> list[Figure]:
         columns = ("id", "state", "reply", "error", "attempts", "session_id")
         rows = world.query(f"SELECT {', '.join(columns)} FROM turns")
@@ -150,7 +168,7 @@ class HttpChats(Load):
         for session_id, turn_id, kind, body in world.query(_ENTRIES):
             entries.setdefault(session_id, []).append((turn_id, kind, body))
         effects = Counter(world.effects.read_text().splitlines())
-        record = _Judgement(turns, entries, effects)
+        record = _Judgement(turns, entries, effects, self.results_below(world))
         for said in self.said.values():
             for one in said:
                 record.judge_message(one)
@@ -179,7 +197,14 @@ class HttpChats(Load):
 class _Judgement:
     """The findings about all messages. `broken` are the sessions that show one."""
 
-    def __init__(self, turns: dict[str, dict[str, Any]], entries: Entries, effects: Counter[str]) -> None:
+    def __init__(
+        self,
+        turns: dict[str, dict[str, Any]],
+        entries: Entries,
+        effects: Counter[str],
+        below: dict[str, list[str]],
+    ) -> None:
+        self._below = below
         self._turns = turns
         self._entries = entries
         self._effects = effects
@@ -230,7 +255,8 @@ class _Judgement:
             self.duplicated.append(f"{told} {finals}")
         if said.kind is MessageKind.TOOL and not self._effects[said.name]:
             self.unknown += 1
-            if not any(_UNKNOWN in body for kind, body in mine if kind == "tool_results"):
+            results = [body for kind, body in mine if kind == "tool_results"]
+            if not any(_UNKNOWN in body for body in (*results, *self._below.get(said.turn_id, ()))):
                 self.lost.append(f"{told}: no effect, and the model was not told")
 
     def judge_order(self, said: list[Said]) -> None:
@@ -255,17 +281,3 @@ class _Judgement:
             if twice:
                 self.out_of_order.append(f"{session_id} continues {twice}")
                 self.broken.add(session_id)
-
-
-def _text(said: Said) -> str:
-    match said.kind:
-        case None:
-            return f"{_POISON} {said.name}"
-        case MessageKind.TOOL:
-            return f'[[call leave_mark {{"name": "{said.name}"}}]][[reply did {said.name}]]'
-        case MessageKind.SLOW:
-            return f"[[chunks 6]][[chunk-delay 0.1]][[reply {said.name} took its time]]"
-        case MessageKind.STOP:
-            return f"{said.name} [[hang]]"
-        case _:
-            return said.name

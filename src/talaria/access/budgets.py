@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, tzinfo
 
 import msgspec
+from msgspec import UNSET
 
 from talaria.access.settings import BudgetSettings
 from talaria.core.clock import Clock
+from talaria.core.delegates import TreeCap
 from talaria.core.errors import OverBudget
-from talaria.core.ids import SessionId, asking_chat, channel_of
+from talaria.core.ids import DelegateId, SessionId, TurnId, asking_chat, channel_of
 from talaria.core.ledger import UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.problems import Action, Do
@@ -51,6 +53,7 @@ BYTES_PER_TOKEN = 2
 THINKING_TOKENS = 24_000
 _SCHEDULED_TENTHS = 9  # of a daily cap, for turns that no person waits for
 _DAILY = (Scope.DAY, Scope.USER)
+_OWN_SESSION = SessionId("")
 _SHORTEST_ANSWER = 256  # tokens; with fewer, a run is stopped rather than cut short
 
 
@@ -144,7 +147,7 @@ class TurnBudget(msgspec.Struct, eq=False):
         """
         self._attempt += 1
         self._planned = call
-        self._is_reserved = bool(self._budgets.caps or run_caps(self._turn))
+        self._is_reserved = bool(self._budgets.caps or tree_caps(self._turn))
         if self._is_reserved:
             await self._reserve(call)
 
@@ -168,14 +171,16 @@ class TurnBudget(msgspec.Struct, eq=False):
             user_of(turn),
             amount,
             since,
-            (*run_caps(turn), *self._caps()),
+            self._caps(),
             self._attempt,
             call.provider,
             call.model,
             _input(call),
             output,
-            0 if (run := turn.inbound.order) is None else run.spent,
             call.owner,
+            tuple((cap, cap.within(turn.chat_key)) for cap in tree_caps(turn)),
+            account_of(turn),
+            tree_of(turn),
         )
         overrun = await budgets.store.reserve(order)
         if overrun is not None:
@@ -234,11 +239,12 @@ class TurnBudget(msgspec.Struct, eq=False):
         return self._budgets.price(call.provider, call.model)
 
     def _spend(self, tokens: TokenUsage, amount: int | None, *, is_estimate: bool = False) -> UsageWrite:
-        call, user = self._call, user_of(self._turn)
+        call, user, turn = self._call, user_of(self._turn), self._turn
+        account = _OWN_SESSION if turn.inbound.run is UNSET else account_of(turn)
         if amount is not None:
             self._budgets.metrics.money_spent(call.provider, call.model, amount)
         return UsageWrite(
-            call.n, call.provider, call.model, tokens, amount, user, self._attempt, is_estimate=is_estimate
+            *(call.n, call.provider, call.model, tokens, amount, user, self._attempt, is_estimate, account)
         )
 
     def _caps(self) -> tuple[Cap, ...]:
@@ -274,9 +280,36 @@ _WHAT = {
 
 
 def run_caps(turn: Turn) -> tuple[Cap, ...]:
-    """Return the cap of a job's run; none for other turns."""
+    """Return the caps of a job's run or of a delegate, with those above it; none for other turns."""
+    return tuple(Cap(Scope.RUN, cap.limit) for cap in tree_caps(turn))
+
+
+def tree_caps(turn: Turn) -> tuple[TreeCap, ...]:
+    """Return the caps that limit the turn together with all delegates below it, and those of turns above."""
+    if (order := turn.inbound.order) is None:
+        return ()
+    above = () if order.descent is None else order.descent.caps
+    if not order.cap:
+        return above
+    return (TreeCap(turn.id, holder_of(turn), order.cap, order.spent), *above)
+
+
+def holder_of(turn: Turn) -> TurnId | DelegateId:
+    """Return how the ids of the turn's delegates begin."""
     order = turn.inbound.order
-    return (Cap(Scope.RUN, order.cap),) if order is not None and order.cap else ()
+    return turn.id if order is None or order.descent is None else order.descent.delegate
+
+
+def account_of(turn: Turn) -> SessionId:
+    """Return the session that a delegate is charged to, that of the turn above all; empty for its own."""
+    order = turn.inbound.order
+    return _OWN_SESSION if order is None or order.descent is None else order.descent.account
+
+
+def tree_of(turn: Turn) -> str:
+    """Return the name of the tree that a delegate belongs to; empty for other turns."""
+    order = turn.inbound.order
+    return "" if order is None or order.descent is None else order.descent.root
 
 
 def _input(call: PlannedCall) -> int:

@@ -10,6 +10,7 @@ import msgspec
 
 from talaria.access.budgets import TurnBudget
 from talaria.core.clock import Clock
+from talaria.core.delegates import Delegate
 from talaria.core.entries import Note
 from talaria.core.events import Event
 from talaria.core.ids import TurnId
@@ -33,13 +34,21 @@ class TurnTools(Protocol):
         """Return what to ask a person before the call may run; None if it may run unasked."""
         ...
 
+    async def hand_out(self, call: ToolCall, n: int, earlier: int) -> Sequence[Delegate] | ToolResult:
+        """Return the delegates for which the call, step `n`, has to wait, or its result if it hands out none.
+        The turn has handed out `earlier` tasks before."""
+        ...
+
     def slot(self) -> AbstractAsyncContextManager[None]:
         """Hold a slot for one call inside the block. Entering waits while too many calls run."""
         ...
 
-    async def run(self, call: ToolCall, question: Question | None = None) -> ToolResult:
+    async def run(
+        self, call: ToolCall, question: Question | None = None, delegates: Sequence[Delegate] = ()
+    ) -> ToolResult:
         """Run a call to its result; a failure is a result too. `question` is the one that was put about the
-        call, if one was, with its decision. Raises nothing but `CancelledError`."""
+        call, if one was, with its decision. `delegates` are those that it has waited for. Raises nothing but
+        `CancelledError`."""
         ...
 
     async def record_write(self) -> None:

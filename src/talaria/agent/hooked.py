@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 
 from talaria.agent.calling import Caller
 from talaria.agent.context import TurnContext, TurnTools
+from talaria.core.delegates import Delegate
 from talaria.core.errors import ModelError
 from talaria.core.hooks import HookRefusal, Hooks
 from talaria.core.messages import ToolCall, ToolOutcome, ToolResult
@@ -53,16 +55,28 @@ class HookedTools:
     def slot(self) -> AbstractAsyncContextManager[None]:
         return self.tools.slot()
 
-    async def run(self, call: ToolCall, question: Question | None = None) -> ToolResult:
+    async def hand_out(self, call: ToolCall, n: int, earlier: int) -> Sequence[Delegate] | ToolResult:
+        if (refused := await self._refusal(call)) is not None:
+            return refused
+        return await self.tools.hand_out(call, n, earlier)
+
+    async def run(
+        self, call: ToolCall, question: Question | None = None, delegates: Sequence[Delegate] = ()
+    ) -> ToolResult:
+        # Hooks were asked about a call that has delegates before these began.
+        result = None if delegates else await self._refusal(call)
+        if result is None:
+            result = await self.tools.run(call, question, delegates)
+        self.hooks.after_tool(self.turn, call, result)
+        return result
+
+    async def _refusal(self, call: ToolCall) -> ToolResult | None:
         try:
             await self.hooks.before_tool(self.turn, call)
         except HookRefusal as refusal:
             text = f"Error: {refusal.info().sentence()} The call was not run."
-            result = ToolResult(call.id, call.name, text, ToolOutcome.ERROR)
-        else:
-            result = await self.tools.run(call, question)
-        self.hooks.after_tool(self.turn, call, result)
-        return result
+            return ToolResult(call.id, call.name, text, ToolOutcome.ERROR)
+        return None
 
     async def record_write(self) -> None:
         await self.tools.record_write()
@@ -70,6 +84,7 @@ class HookedTools:
 
 def hook_tools(context: TurnContext, hooks: Hooks, turn: Turn) -> TurnContext:
     """Return the context with hooks around its tools, if it has any."""
-    return (
-        context if context.tools is None else replace(context, tools=HookedTools(context.tools, hooks, turn))
-    )
+    if context.tools is None:
+        return context
+    tools: TurnTools = HookedTools(context.tools, hooks, turn)
+    return replace(context, tools=tools)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from talaria.agent.warm import WarmAgent
+from talaria.core.delegates import Delegate
 from talaria.core.entries import Entry, EntryBody, Revision
 from talaria.core.errors import SteerWaiting, StoreError
 from talaria.core.events import PREVIEW_CHARS
@@ -36,13 +37,13 @@ class Journal(msgspec.Struct, eq=False):
 
     `unanswered` are the calls of the last assistant message that have no results entry yet, those of
     `tool_call` as the calls that they are about; their steps stand behind the model step in the order of the
-    calls. `spent` is what the turn's model calls used.
-    `questions` are those of earlier attempts, by step. `asked` is set once the turn is parked, `end` once it
-    is settled; nothing can be committed after either. `taken` are turns whose messages joined this one. A
-    commit that fails changes none of these. The next commit, whatever it is for, also records the attempts at
-    model calls that did not end (`owe`, `drop`). `_before_release` is called before a commit that gives the
-    lease back. What it returns is called if that commit was refused because the turn is not over.
-    """
+    calls. `spent` is what the turn's model calls used. `questions` are those of earlier attempts, by step,
+    and `delegates` those of the turn in the order in which they were handed out. `asked` or `awaited` is set
+    once the turn is parked, `end` once it is settled; nothing can be committed after any of them. `taken` are
+    turns whose messages joined this one. A commit that fails changes none of these. The next commit, whatever
+    it is for, also records the attempts at model calls that did not end (`owe`, `drop`). `_before_release` is
+    called before a commit that gives the lease back. What it returns is called if that commit was refused
+    because the turn is not over."""
 
     _store: Store
     session_id: SessionId
@@ -58,7 +59,9 @@ class Journal(msgspec.Struct, eq=False):
     unanswered: tuple[ToolCall, ...] = ()
     spent: Spent = msgspec.field(default_factory=Spent)
     questions: dict[int, Question] = {}
+    delegates: tuple[Delegate, ...] = ()
     asked: tuple[Question, ...] = ()
+    awaited: tuple[Delegate, ...] = ()
     end: TurnEnd | None = None
     ended_at: float = 0.0  # as the turn's row has it
     taken: set[TurnId] = set()
@@ -87,6 +90,7 @@ class Journal(msgspec.Struct, eq=False):
         """Take up what earlier attempts at this turn committed. `entries` are those of the turn."""
         self.spent += record.spent
         self.questions = {question.n: question for question in record.questions}
+        self.delegates = record.delegates
         for step in record.steps:
             self._note_step(step)
         for entry in entries:
@@ -135,6 +139,7 @@ class Journal(msgspec.Struct, eq=False):
         specs: Sequence[PinnedSpec] = (),
         steers: Sequence[TurnId] = (),
         ask: Sequence[Question] = (),
+        delegates: Sequence[Delegate] = (),
         shortened: Sequence[tuple[int, ToolResult]] = (),
     ) -> Revision:
         """Commit one transaction and return the session's revision after it.
@@ -153,8 +158,9 @@ class Journal(msgspec.Struct, eq=False):
             steers=tuple(steers),
             ask=tuple(ask),
             shortened=tuple(shortened),
+            delegates=tuple(delegates),
         )
-        if (end is None and not ask) or self._before_release is None:
+        if (end is None and not ask and not delegates) or self._before_release is None:
             return await finish(self._carry_out(order))
         take_back = self._before_release()
         try:
@@ -214,7 +220,7 @@ class Journal(msgspec.Struct, eq=False):
         for body in order.entries:
             self._note_entry(body)
         self.taken.update(order.steers)
-        self.asked = order.ask
+        self.asked, self.awaited = order.ask, order.delegates
         if order.end is not None:
             self.end, self.ended_at = order.end, committed.at
             if not self._is_kept:

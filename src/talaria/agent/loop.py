@@ -6,6 +6,7 @@ The loop starts from what the log says, so a resumed turn goes on where it stopp
   entry is appended.
 - If a pending call needs a person's decision first, no call is settled. All open questions are committed at
   once and the loop returns: the turn is parked. The next run finds the decisions in the journal.
+- Calls that hand tasks to delegates come last. The turn is parked until all delegates have an outcome.
 - Otherwise the model is asked. No request is built while a call lacks a result.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 from talaria.agent.calling import Caller
 from talaria.agent.context import Steer, TurnContext, TurnTools
 from talaria.agent.journal import Journal
+from talaria.core.delegates import Delegate
 from talaria.core.errors import EmptyAnswer, LimitReached, SteerWaiting
 from talaria.core.events import (
     PREVIEW_CHARS,
@@ -39,7 +41,7 @@ from talaria.core.messages import (
 )
 from talaria.core.questions import Question
 from talaria.core.specs import Completion
-from talaria.core.tools import inner_call
+from talaria.core.tools import DELEGATE, inner_call
 from talaria.core.turns import StepKind, StepState, TurnState
 
 UNKNOWN_OUTCOME = (
@@ -71,7 +73,10 @@ class Loop:
                 if questions := await self._find_questions(self._context.tools):
                     await self._park(questions)
                     return None
-                await self._settle(self._context.tools)
+                if awaited := await self._settle(self._context.tools):
+                    await self._journal.commit(delegates=awaited)
+                    hit(Failpoint.PARKED)
+                    return None
             await self._take_steers()
             if self._context.notes is not None and (notes := await self._context.notes.waiting()):
                 await self._journal.commit(notes)
@@ -188,9 +193,10 @@ class Loop:
 
     # -- tools ----------------------------------------------------------------------------------------------
 
-    async def _settle(self, tools: TurnTools) -> None:
-        """Give every call its result. Neighbouring calls of read-only tools run concurrently, as far as the
-        limits let them; a step is `started` only when its call has a slot."""
+    async def _settle(self, tools: TurnTools) -> Sequence[Delegate]:
+        """Give every call its result, or return the delegates that have to end first. Neighbouring calls of
+        read-only tools run concurrently, as far as the limits let them; a step is `started` only when its
+        call has a slot."""
 
         def only_reads(item: tuple[int, ToolCall]) -> bool:
             spec = tools.spec(item[1].name)
@@ -198,6 +204,9 @@ class Loop:
 
         results: list[ToolResult] = []
         calls = list(self._journal.numbered(self._journal.unanswered))
+        for _, call in calls:
+            if call.name == DELEGATE:
+                return await self._settle_around(tools, calls)
         for is_parallel, members in itertools.groupby(calls, only_reads):
             group = list(members)
             if is_parallel and len(group) > 1:
@@ -208,12 +217,50 @@ class Loop:
                 results.append(await self._settle_one(tools, n, call, earlier))
         if self._journal.unanswered:
             await self._journal.commit_results(results)
+        return ()
+
+    async def _settle_around(
+        self, tools: TurnTools, calls: Sequence[tuple[int, ToolCall]]
+    ) -> Sequence[Delegate]:
+        """Settle the calls of a message that hands out tasks: first the other calls, one by one, so that
+        their effects are there when the delegates begin."""
+        results = {n: await self._settle_one(tools, n, call) for n, call in calls if call.name != DELEGATE}
+        handed, now = [(n, call) for n, call in calls if call.name == DELEGATE], self._context.clock.now()
+        known, awaited, refused = list(self._journal.delegates), [], {}
+        for n, call in handed:
+            own = [each for each in known if each.n == n]
+            question = self._journal.questions.get(n)
+            is_refused = question is not None and (question.is_denied() or question.is_expired(now))
+            if not own and not is_refused and self._journal.steps[n].state is StepState.PENDING:
+                found = await tools.hand_out(call, n, len(known))
+                if isinstance(found, ToolResult):
+                    refused[n] = found
+                else:
+                    own = list(found)
+                    known += own
+                    self._context.emit(ToolStarted(call.id, call.name, call.arguments))
+            awaited += [each for each in own if each.is_open(now)]
+        if awaited:
+            return awaited
+        for n, call in handed:
+            own = [each for each in known if each.n == n]
+            results[n] = await self._settle_one(tools, n, call, delegates=own, refused=refused.get(n))
+        await self._journal.commit_results([results[n] for n, _ in calls])
+        return ()
 
     async def _settle_one(
-        self, tools: TurnTools, n: int, call: ToolCall, earlier: Sequence[ToolResult] | None = None
+        self,
+        tools: TurnTools,
+        n: int,
+        call: ToolCall,
+        earlier: Sequence[ToolResult] | None = None,
+        *,
+        delegates: Sequence[Delegate] = (),
+        refused: ToolResult | None = None,
     ) -> ToolResult:
         """Run a call and commit its result. `earlier` is given with the last call: the results of the calls
-        before it, with which its own goes to the log in the same commit."""
+        before it, with which its own goes to the log in the same commit. `delegates` have ended; `refused` is
+        why there are none."""
         step = self._journal.steps[n]
         if step.result is not None:
             return step.result
@@ -225,13 +272,16 @@ class Loop:
             result = ToolResult(call.id, call.name, NOT_DECIDED, ToolOutcome.ERROR)
         elif question is not None and question.is_denied():
             result = ToolResult(call.id, call.name, REFUSED, ToolOutcome.ERROR)
+        elif refused is not None:
+            result = refused
         else:
             async with tools.slot():
                 if step.state is StepState.PENDING:
                     await self._journal.commit((), (_tool_step(n, call, StepState.STARTED),))
-                self._context.emit(ToolStarted(call.id, call.name, call.arguments))
+                if not delegates:  # it began with them
+                    self._context.emit(ToolStarted(call.id, call.name, call.arguments))
                 hit(Failpoint.STARTED)
-                result = await tools.run(call, question)
+                result = await tools.run(call, question, delegates)
                 hit(Failpoint.RAN)
         ended = _tool_step(n, call, StepState.ENDED, result)
         if earlier is None:

@@ -28,7 +28,7 @@ from talaria.net.host_rules import NetworkSettings
 from talaria.observe.logs import LogSettings
 from talaria.pool.policy import PoolSettings
 from talaria.store.settings import StoreSettings
-from talaria.tools.settings import ToolSettings
+from talaria.tools.settings import DelegateSettings, ToolSettings
 from talaria.turns.settings import DeliverySettings, RetentionSettings, SessionSettings, ShutdownSettings
 
 
@@ -48,6 +48,7 @@ class Settings(msgspec.Struct, frozen=True):
     pool: Annotated[PoolSettings, Mark.LIVE] = PoolSettings()
     sessions: SessionSettings = SessionSettings()
     tools: ToolSettings = ToolSettings()
+    delegates: Annotated[DelegateSettings, Mark.LIVE] = DelegateSettings()
     context: ContextSettings = ContextSettings()
     network: NetworkSettings = NetworkSettings()
     store: StoreSettings = StoreSettings()

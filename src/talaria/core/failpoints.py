@@ -25,6 +25,7 @@ class Failpoint(StrEnum):
     STARTED = "tool.started"  # the step is committed as started, and the tool has not run
     RAN = "tool.ran"  # the tool has run, and its result is not committed
     PARKED = "turn.parked"  # the questions are committed, and nobody was told
+    HANDED_OUT = "delegate.accepted"  # the turn of a delegate is durable, and nobody was told
     ENDING = "turn.ending"  # the final answer is here, and not committed
     ENDED = "turn.ended"  # the reply is in the outbox, and nobody was told
     SHOWN = "live.sent"  # the live message is out, and its id is not stored

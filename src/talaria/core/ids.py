@@ -19,13 +19,14 @@ OwnerId = NewType("OwnerId", str)
 PlaceId = NewType("PlaceId", str)
 QuestionId = NewType("QuestionId", str)
 JobId = NewType("JobId", str)
+DelegateId = NewType("DelegateId", str)
 Fence = NewType("Fence", int)
 
 SESSION_PREFIX = "ses_"
 TURN_PREFIX = "turn_"
 JOB_PREFIX = "job_"
 EPHEMERAL = "ephemeral"  # the kind of chat that a stateless call has
-JOBS_CHANNEL = "jobs"  # the channel of the chats in which jobs run
+JOBS_CHANNEL = "jobs"  # the channel of the chats in which jobs and delegates run
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
@@ -128,13 +129,35 @@ def job_chat(agent: str, job_id: JobId, asked_in: ChatKey) -> ChatKey:
     return ChatAddress(agent, JOBS_CHANNEL, "run", job_id, asked_in).key()
 
 
-def jobs_within(agent: str, job_id: JobId | None = None) -> str:
-    """Return how the keys of the chats of all jobs begin, or of one."""
-    first = f"agent:{_quote(agent)}:{JOBS_CHANNEL}:run:"
-    return first if job_id is None else f"{first}{_quote(job_id)}:"
+def jobs_within(agent: str, job_id: JobId) -> str:
+    """Return how the keys of the chats of a job begin."""
+    return f"{runs_within(agent)}run:{_quote(job_id)}:"
+
+
+def runs_within(agent: str) -> str:
+    """Return how the keys of the chats begin in which turns run that no person wrote: jobs and delegates."""
+    return f"agent:{_quote(agent)}:{JOBS_CHANNEL}:"
+
+
+def delegate_chat(agent: str, delegate_id: DelegateId, asked_in: ChatKey) -> ChatKey:
+    """Return the chat of a delegate. Its key names the chat of the person whose turn handed the task out."""
+    return ChatAddress(agent, JOBS_CHANNEL, "delegate", delegate_id, asked_in).key()
+
+
+def all_delegates(agent: str) -> str:
+    """Return how the keys of the chats of all delegates begin."""
+    return f"{runs_within(agent)}delegate:"
+
+
+def delegates_within(chat_key: ChatKey, holder: TurnId | DelegateId) -> str:
+    """Return how the keys of the chats of all delegates below a turn or a delegate begin. `chat_key` is that
+    of any chat of their agent."""
+    agent = chat_key.split(":", 2)[1]
+    return f"agent:{agent}:{JOBS_CHANNEL}:delegate:{_quote(holder)}."
 
 
 def asking_chat(key: ChatKey) -> ChatKey:
-    """Return the chat that asked for the job that runs in this chat; for every other chat the chat itself."""
+    """Return the chat that asked for the job or the delegate that runs in this chat; for every other chat the
+    chat itself."""
     parts = key.split(":", 5)
     return ChatKey(unquote(parts[5])) if len(parts) == 6 and parts[2] == JOBS_CHANNEL else key

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from talaria.core.cluster import AbsentPlace, Here
+from talaria.core.delegates import Delegate
 from talaria.core.delivery import Button, OutboxRow
 from talaria.core.entries import Announcement, Entry, EntryBody, Hidden, Revision
 from talaria.core.errors import ErrorInfo, TalariaError
@@ -297,7 +298,8 @@ class UsageWrite(msgspec.Struct, frozen=True):
     """The usage of one model call, an attempt at step `n`, which replaces the attempt's reservation.
 
     `cost` is in nanodollars, None if the price is unknown; `user` is the person on whose account it is. With
-    `is_estimate` the provider did not report the usage.
+    `is_estimate` the provider did not report the usage. `account` is the session to which it is charged, if
+    that is not the turn's own.
     """
 
     n: int
@@ -308,6 +310,7 @@ class UsageWrite(msgspec.Struct, frozen=True):
     user: str = ""
     attempt: int = 1
     is_estimate: bool = False
+    account: SessionId = SessionId("")
 
 
 class SideCharge(msgspec.Struct, frozen=True):
@@ -367,7 +370,8 @@ class Commit(msgspec.Struct, frozen=True):
 
     With `ask` the turn becomes `waiting`: the questions are written, the lease is given back, and the commit
     is durable. Reservations are spent as with `end`. The questions replace those that the turn left undecided
-    before. `ask` and `end` exclude each other.
+    before. `ask` and `end` exclude each other. `delegates` park the turn in the same way, until each of them
+    has an outcome; one that is there already stays as it is.
 
     Raises `StaleFence` when the fence is not that of the session's lease, `IllegalMove` for a move that the
     tables of turns and steps do not have or a question about a step that is not `pending`, `NotFound`, and
@@ -387,6 +391,7 @@ class Commit(msgspec.Struct, frozen=True):
     ask: tuple[Question, ...] = ()
     unsent: tuple[tuple[int, int], ...] = ()
     shortened: tuple[tuple[int, ToolResult], ...] = ()
+    delegates: tuple[Delegate, ...] = ()
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -457,13 +462,15 @@ class EntryPage(msgspec.Struct, frozen=True):
 
 
 class TurnRecord(msgspec.Struct, frozen=True):
-    """A turn with its steps, what was sent of its reply, what its model calls used, and its questions."""
+    """A turn with its steps, what was sent of its reply, what its model calls used, its questions, and the
+    delegates that it has handed tasks to."""
 
     turn: Turn
     steps: tuple[Step, ...]
     replies: tuple[OutboxRow, ...] = ()
     spent: Spent = Spent()
     questions: tuple[Question, ...] = ()
+    delegates: tuple[Delegate, ...] = ()
 
 
 class AskedQuestion(msgspec.Struct, frozen=True):

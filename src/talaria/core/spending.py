@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterable
 from datetime import datetime, time, timedelta, tzinfo
 from enum import StrEnum
 
 import msgspec
 
+from talaria.core.delegates import TreeCap
 from talaria.core.ids import Fence, OwnerId, SessionId, TurnId
 from talaria.core.messages import TokenUsage
 
@@ -102,7 +104,7 @@ def day_of(now: float, zone: tzinfo | None) -> tuple[float, float]:
 
 class Scope(StrEnum):
     """Whose spending a cap limits: everyone's in a day, a user's in a day, a session's in its life, or that
-    of one run of a job with all its tries.
+    of one run of a job, or of one delegate, with all its tries and all delegates below it.
 
     Days begin at midnight in the agent's time zone.
     """
@@ -142,7 +144,9 @@ class Reserve(msgspec.Struct, frozen=True):
     `fence` is that of the session's lease; without one, `owner` is the process that makes the call. A second
     order for the same attempt adds to the first. `user` is the person whom the turn is for, `since` is when
     the day began. `provider`, `model` and the tokens `input` and `output` are recorded if the attempt has to
-    be charged as if it had cost `amount`. Earlier tries of the run have spent `run_spent`.
+    be charged as if it had cost `amount`. `trees` are the caps of the turn itself and of those above it, each
+    with the keys of the chats below it. `account` is the session whose cap applies and that is charged;
+    `tree` names the tree of a delegate, whose turns spend from it at the same time.
     """
 
     session_id: SessionId
@@ -158,8 +162,10 @@ class Reserve(msgspec.Struct, frozen=True):
     model: str = ""
     input: int = 0
     output: int = 0
-    run_spent: int = 0
     owner: OwnerId = OwnerId("")
+    trees: tuple[tuple[TreeCap, str], ...] = ()
+    account: SessionId = SessionId("")
+    tree: str = ""
 
 
 class CapUsage(msgspec.Struct, frozen=True):
@@ -176,10 +182,9 @@ class Overrun(msgspec.Struct, frozen=True):
     usage: CapUsage
 
 
-def find_overrun(order: Reserve, usage: dict[Scope, CapUsage]) -> Overrun | None:
+def find_overrun(order: Reserve, usages: Iterable[tuple[Cap, CapUsage]]) -> Overrun | None:
     """Return the first cap that the order would break."""
-    for cap in order.caps:
-        used = usage[cap.scope]
+    for cap, used in usages:
         if used.spent + used.reserved + order.amount > cap.limit:
             return Overrun(cap, used)
     return None

@@ -13,6 +13,7 @@ from talaria.core.ids import ChatKey, SessionId
 from talaria.core.messages import ToolCall
 from talaria.core.turns import Sender
 
+DELEGATE = "delegate"  # hands tasks to child sessions, and waits for their results
 SEND_FILE = "send_file"  # its calls that went well are files of the reply
 SKILL_TOOL = "skill"  # reads skills; a session without it is not told of them
 TOOL_SEARCH, TOOL_CALL = "tool_search", "tool_call"  # the way to tools that a session is not shown

@@ -27,6 +27,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from talaria.core.delegates import Descent
 from talaria.core.errors import ErrorInfo, IllegalMove
 from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, JobId, SessionId, TurnId
@@ -130,8 +131,9 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     `tools` are the only ones that it may call, None for those of its session. It may cost `cap` nanodollars,
     of which earlier tries have spent `spent`; 0 is no cap. It may run for `deadline` seconds, 0 being the
     usual time limit. Its reply is sent to `reply_to`, and it is shown nowhere before. If the run is `quiet`,
-    the reply `NO_REPLY` is not sent. Turns with an order give way to those without. Its message is
-    `untrusted` if it came from outside.
+    the reply `NO_REPLY` is not sent. Turns with an order give way to those without, unless they are
+    `is_urgent`, as delegates of a person's turn are. Its message is `untrusted` if it came from outside.
+    `descent` is the place of a delegate in its tree.
 
     `asked_in` is the chat that asked for the job, which is told of failures. `job_id` and `job_name` are
     those of the job, `plan` is the digest of its plan. A run that `may_ask` puts its questions to the person
@@ -150,6 +152,8 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     may_ask: bool = False
     untrusted: bool = False
     quiet: bool = True
+    is_urgent: bool = False
+    descent: Descent | None = None
 
 
 class Inbound(msgspec.Struct, frozen=True):
@@ -185,7 +189,7 @@ class Inbound(msgspec.Struct, frozen=True):
     @property
     def gives_way(self) -> bool:
         """Whether the turn is scheduled: at every queue, turns that people wait for go before it."""
-        return self.run is not UNSET
+        return self.run is not UNSET and not self.run.is_urgent
 
     @property
     def tools(self) -> tuple[str, ...] | None:

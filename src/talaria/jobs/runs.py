@@ -34,7 +34,6 @@ from talaria.core.jobs import (
 )
 from talaria.core.ledger import Binding, ChatMessage
 from talaria.core.messages import Part, Text
-from talaria.core.questions import Question, QuestionKind
 from talaria.core.redaction import SecretRegistry
 from talaria.core.shells import ShellCommand
 from talaria.core.tasks import Tasks, sleep_until_woken
@@ -44,7 +43,6 @@ from talaria.jobs.schedules import agent_zone, zone_of
 from talaria.turns.intake import Draining
 from talaria.turns.live import LiveTurn
 from talaria.turns.notes import describe_process
-from talaria.turns.states import LiveState
 from talaria.workspace.workspaces import ChatWorkspaces
 
 if TYPE_CHECKING:
@@ -182,7 +180,7 @@ def plan_digest(plan: JobPlan) -> str:
 
 
 class JobRuns:
-    """Starts the runs of slots, and puts the questions of runs to the people who asked for the jobs."""
+    """Starts the runs of slots, and does what follows their ends."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -193,7 +191,6 @@ class JobRuns:
         self._agent = gateway.settings.agent.name
         self._tasks = Tasks()
         self._turns.live.observe(self._watch)
-        self._turns.hosts.tell_owner = self._put_question
         for live in self._turns.live:
             self._watch(live)
 
@@ -360,9 +357,6 @@ class JobRuns:
         order = live.turn.inbound.order
         if order is None:
             return
-        live.on_park = self._put_questions
-        if live.state is LiveState.PARKED:
-            self._put_questions(live)
         live.settled.add_done_callback(lambda _: self._spawn(self._conclude(live.turn)))
 
     async def _conclude(self, turn: Turn) -> None:
@@ -392,36 +386,6 @@ class JobRuns:
             await self._turns.end(session_id)
         except (LeaseHeld, NotFound) as error:
             _log.info("session %s goes on: %s", session_id, error.user_text)
-
-    # -- questions ------------------------------------------------------------------------------------------
-
-    def _put_questions(self, live: LiveTurn) -> None:
-        for question in live.questions.values():
-            if question.decision is None:
-                self._put_question(live.turn, question)
-
-    def _put_question(self, turn: Turn, question: Question) -> None:
-        """Put a question to the person who asked for the job. The key keeps a restart from asking twice."""
-        order = turn.inbound.order
-        if order is None or order.asked_in is None:
-            return
-        text = (
-            f"The job {clean_line(order.job_name, _NAME)} asks:\n\n```\n{question.text}\n```\n\n"
-            f"`/approve {question.id}` lets it, also in later runs until the job is edited. "
-            f"`/deny {question.id}` refuses it."
-        )
-        if question.kind is QuestionKind.HOST:
-            text += " This run goes on without it."
-        sender = Sender(f"job:{order.job_id}", order.job_name)
-        place = order.asked_in
-        message = ChatMessage(place.chat_key, text, sender, key=question.id, place=place)
-        self._spawn(self._send(message))
-
-    async def _send(self, message: ChatMessage) -> None:
-        try:
-            await self._sender.send(message)
-        except TalariaError as error:
-            _log.warning("a question of %s could not be put: %s", message.sender.id, error.user_text)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.start(work, "after a run").add_done_callback(self._note_failure)

@@ -32,6 +32,7 @@ from talaria.store.sql import (
     binding,
     branches,
     cluster,
+    delegates,
     delivery,
     imports,
     jobs,
@@ -146,6 +147,7 @@ class Store(SqlPort):
     ask = writes(asked.ask, is_durable=True)
     decide = writes(asked.decide, is_durable=True)
     show_question = writes(asked.show_question)
+    settle_delegate = writes(delegates.settle, is_durable=True)
     reserve = writes(spending.reserve)
     charge = writes(spending.charge)
     hold = writes(leases.hold)
@@ -164,9 +166,9 @@ class Store(SqlPort):
     _prune_ephemeral = writes(retention.prune_ephemeral)
 
     async def commit(self, order: Commit) -> Committed:
-        """Append entries and move the turn's steps; see `Commit`. Durable when it ends a turn or asks a
-        person."""
-        is_durable = order.end is not None or bool(order.ask)
+        """Append entries and move the turn's steps; see `Commit`. Durable when it ends a turn or
+        parks it."""
+        is_durable = order.end is not None or bool(order.ask) or bool(order.delegates)
         return await self._executor.write(lambda tx: orders.commit(tx, order), is_durable=is_durable)
 
     async def prune_ephemeral(self, older_than: float) -> int:
@@ -203,6 +205,9 @@ class Store(SqlPort):
     turn_record = reads(queries.turn_record)
     questions = reads(asked.questions)
     find_question = reads(asked.find_question)
+    find_delegate = reads(delegates.find)
+    turns_within = reads(delegates.turns_within)
+    unused_sessions = reads(delegates.unused_sessions)
     is_granted = reads(asked.is_granted)
     is_granted_to_job = reads(asked.is_granted_to_job)
     has_job_asked = reads(asked.has_job_asked)

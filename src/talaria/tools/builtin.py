@@ -14,7 +14,7 @@ from talaria.tools.checks import (
     check_web,
 )
 from talaria.tools.part import ToolScope, family
-from talaria.tools.settings import SearchSettings, ToolSettings
+from talaria.tools.settings import DelegateSettings, SearchSettings, ToolSettings
 
 if TYPE_CHECKING:
     from talaria.tools.tool import BuiltinSource
@@ -55,6 +55,13 @@ def _ask(scope: ToolScope, settings: ToolSettings) -> BuiltinSource:
     return Family("ask", (AskUser(),))
 
 
+def _delegate(scope: ToolScope, settings: DelegateSettings) -> BuiltinSource:
+    from talaria.tools.delegate import DelegateTool  # noqa: PLC0415
+    from talaria.tools.toolset import Family  # noqa: PLC0415
+
+    return Family("delegate", (DelegateTool(lambda: scope.current(DELEGATE)),))
+
+
 def _jobs(scope: ToolScope, settings: JobSettings) -> BuiltinSource:
     from talaria.tools.jobs import JobsTool, SendMessageTool  # noqa: PLC0415
     from talaria.tools.toolset import Family  # noqa: PLC0415
@@ -87,6 +94,7 @@ TERMINAL: Final = family("terminal", "tools", ToolSettings, _terminal)
 RECALL: Final = family("recall", "tools", ToolSettings, _recall)
 TODO: Final = family("todo", "tools", ToolSettings, _todo)
 ASK: Final = family("ask", "tools", ToolSettings, _ask)
+DELEGATE: Final = family("delegate", "delegates", DelegateSettings, _delegate)
 JOBS: Final = family("jobs", "jobs", JobSettings, _jobs)
 WEB: Final = family("web", "search", SearchSettings, _web, check_web, is_required=True)
 # It has no tools of its own: tools that run commands use it.

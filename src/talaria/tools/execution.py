@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from talaria.access.egress import MAX_LINKS
 from talaria.commands.command import ExtraCommand
 from talaria.core.clock import Clock, SystemClock
+from talaria.core.delegates import Delegate, next_id
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
 from talaria.core.files import result_name
@@ -31,6 +32,7 @@ from talaria.core.turns import Inbound, Turn
 from talaria.core.units import format_size
 from talaria.observe.metrics import Metrics, ServerReading
 from talaria.tools.approvals import CallGate
+from talaria.tools.delegate import DelegateTool, holder_of
 from talaria.tools.function import SHORT_ARGUMENTS, Arguments, parse_arguments
 from talaria.tools.settings import ToolSettings
 from talaria.tools.tool import AskModel, CallScope, SessionTrust, Tool, ToolContext, ToolSource, no_model
@@ -241,6 +243,7 @@ class ToolRunner:
             count=self._metrics.tool_called,
             checkpoints=self.checkpoints,
             ask_model=ask_model,
+            model=f"{spec.provider}/{spec.model}",
         )
 
     def _bind(self, spec: AgentSpec, only: tuple[str, ...] | None) -> SessionTools:
@@ -253,15 +256,19 @@ class ToolRunner:
         return known
 
 
+def _error(call: ToolCall, error: ToolError) -> ToolResult:
+    return ToolResult(call.id, call.name, f"Error: {error.info().sentence()}", ToolOutcome.ERROR)
+
+
 class BoundTools(msgspec.Struct, frozen=True):
     """The tools of a session, bound to one turn of it. Implements `TurnTools`.
 
     A call of a tool that is not in `tools` is an error result. `emit` takes the events of the turn. `secrets`
     are taken out of results and output. `count` is told the name ("unknown" for a tool that is not in
     `tools`) and the outcome of each call. `gate` decides which calls need a person's word. `checkpoints`
-    copies files around each call that may write them. `changed` names tools that the session could find once
-    and may not use as they are now. `usage` counts calls by the origins of their tools.
-    """
+    copies files around each call that may write them. `model` is the session's (provider/name). `changed`
+    names tools that the session could find once and may not use as they are now. `usage` counts calls by the
+    origins of their tools."""
 
     tools: ToolSet
     session_id: SessionId
@@ -276,6 +283,7 @@ class BoundTools(msgspec.Struct, frozen=True):
     count: Callable[[str, ToolOutcome], None]
     checkpoints: FolderCheckpoints | None = None
     ask_model: AskModel = no_model
+    model: str = ""
     changed: frozenset[str] = frozenset()
     usage: ToolUsage | None = None
 
@@ -299,7 +307,34 @@ class BoundTools(msgspec.Struct, frozen=True):
             _log.exception("tool %s cannot say what to ask", call.name, extra=self._ids(call))
             return None  # running the call fails for the same reason
 
-    async def run(self, call: ToolCall, question: Question | None = None) -> ToolResult:
+    async def hand_out(self, call: ToolCall, n: int, earlier: int) -> Sequence[Delegate] | ToolResult:
+        """Return the delegates for which the call has to wait, or why there are none; see `TurnTools`."""
+        tool = self.tools.get(call.name)
+        try:
+            if not isinstance(tool, DelegateTool):
+                raise self._unknown(call.name)
+            arguments = parse_arguments(tool, call.arguments)
+            ordered = tool.plan(arguments, self.inbound, self.tools, earlier)
+        except ToolError as error:
+            self.count(call.name, ToolOutcome.ERROR)
+            return _error(call, error)
+        is_tainted, now = await self.gate.trust.is_tainted(), self.gate.clock.now()
+        return [
+            Delegate(
+                next_id(holder_of(self.turn_id, self.inbound), n, index),
+                self.turn_id,
+                n,
+                call.id,
+                msgspec.structs.replace(task, model=task.model or self.model, untrusted=is_tainted),
+                now,
+                tool.ends_at(now, self.inbound),
+            )
+            for index, task in enumerate(ordered, 1)
+        ]
+
+    async def run(
+        self, call: ToolCall, question: Question | None = None, delegates: Sequence[Delegate] = ()
+    ) -> ToolResult:
         """Run `call` to its result. Raises nothing but `CancelledError`, when the turn is stopped.
 
         A call that is unknown, wrong, failing or late is a result with the outcome `error`, whose text tells
@@ -311,9 +346,9 @@ class BoundTools(msgspec.Struct, frozen=True):
         cancels = task.cancelling()
         outcome, marks = ToolOutcome.OK, _Marks()
         try:
-            content = await self._handle(call, question, marks)
+            content = await self._handle(call, question, marks, delegates)
         except ToolError as error:
-            outcome, content = ToolOutcome.ERROR, f"Error: {error.info().sentence()}"
+            outcome, content = ToolOutcome.ERROR, _error(call, error).text
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and task.cancelling() > cancels:
                 raise
@@ -337,7 +372,9 @@ class BoundTools(msgspec.Struct, frozen=True):
         result = ToolResult.of(call.id, call.name, tuple(checked), outcome)
         return msgspec.structs.replace(result, untrusted=marks.untrusted, links=marks.links)
 
-    async def _handle(self, call: ToolCall, question: Question | None, marks: _Marks) -> Content:
+    async def _handle(
+        self, call: ToolCall, question: Question | None, marks: _Marks, delegates: Sequence[Delegate] = ()
+    ) -> Content:
         tool = self.tools.get(call.name)
         if tool is None:
             raise self._unknown(call.name[:_SHOWN_NAME])
@@ -350,7 +387,7 @@ class BoundTools(msgspec.Struct, frozen=True):
             arguments = await self.resources.in_thread(parse_arguments, tool, call.arguments)
         spec = tool.spec
         if not spec.uses_files:
-            return await self._run_tool(tool, arguments, call, decision, marks)
+            return await self._run_tool(tool, arguments, call, decision, marks, delegates=delegates)
         await self.workspace.claim()
         trust = self.gate.trust
         if spec.writes_files and (is_open_shell(spec, self.settings) or await trust.is_tainted()):
@@ -375,7 +412,14 @@ class BoundTools(msgspec.Struct, frozen=True):
         return ToolError(f"There is no tool {name!r}.", hint)
 
     async def _run_tool(
-        self, tool: Tool, arguments: Arguments, call: ToolCall, decision: Decision | None, marks: _Marks
+        self,
+        tool: Tool,
+        arguments: Arguments,
+        call: ToolCall,
+        decision: Decision | None,
+        marks: _Marks,
+        *,
+        delegates: Sequence[Delegate] = (),
     ) -> Content:
         limit = self.settings.call_timeout if tool.spec.timeout is None else tool.spec.timeout
         seconds = limit.total_seconds()
@@ -400,6 +444,7 @@ class BoundTools(msgspec.Struct, frozen=True):
             self.inbound.sender,
             self.inbound.is_unattended is True,
             self.ask_model,
+            delegates,
         )
         timeout = asyncio.timeout(seconds)
         try:

@@ -22,7 +22,7 @@ from talaria.core.settings import (
 from talaria.core.units import Size
 from talaria.workspace.sandbox.command import SandboxKind, is_settable
 
-FAMILIES = ("files", "terminal", "web", "recall", "todo", "ask", "memory", "jobs", "skills")
+FAMILIES = ("files", "terminal", "web", "recall", "todo", "ask", "delegate", "memory", "jobs", "skills")
 SEARCH_ADDRESSES = {"brave": "https://api.search.brave.com/res/v1", "tavily": "https://api.tavily.com"}
 
 
@@ -59,6 +59,18 @@ class ToolSettings(msgspec.Struct, frozen=True):
     command_memory: Size = Size(2 << 30)  # of each process
     command_processes: Annotated[int, msgspec.Meta(ge=1)] = 256
     env: dict[CommandVariable, CommandValue] = {}
+
+
+class DelegateSettings(msgspec.Struct, frozen=True):
+    """`[delegates]`: limits of the tasks that a turn hands to child sessions. `max_parallel` of them run side
+    by side for one turn. A delegate may delegate itself down to `max_depth`. A turn hands out `max_per_turn`
+    at most. After `timeout`, a task and all that it has handed out are stopped; what they found until then is
+    reported."""
+
+    max_parallel: Annotated[int, msgspec.Meta(ge=1, le=16)] = 3
+    max_depth: Annotated[int, msgspec.Meta(ge=1, le=5)] = 2
+    max_per_turn: Annotated[int, msgspec.Meta(ge=1, le=100)] = 12
+    timeout: timedelta = timedelta(hours=1)
 
 
 class SearchSettings(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from talaria.core.delegates import Delegate
 from talaria.core.errors import TalariaError
 from talaria.core.ids import ChatKey, SessionId, TurnId
 from talaria.core.memory import EditOrigin, MemoryEdit, MemoryPlace, PageContent, TurnMemory
@@ -112,7 +113,7 @@ class ToolContext:
 
     `chat_key` is the chat of the turn, or the one that asked for the job that runs. `sender` is the person
     who asked. Nobody attends an unattended turn. `ask_model` makes a model call beside the answer, on the
-    turn's budget.
+    turn's budget. `delegates` are those that the call has waited for.
 
     When the turn stops (a person stopped it, its time limit passed, the gateway shuts down or lost the
     session) or the call's own time limit passes:
@@ -143,6 +144,7 @@ class ToolContext:
     sender: Sender = NOBODY
     is_unattended: bool = False
     ask_model: AskModel = no_model
+    delegates: Sequence[Delegate] = ()
 
     @property
     def folder(self) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from talaria.core.delegates import Delegate
 from talaria.core.delivery import OutboxRow, OutboxState
 from talaria.core.ids import EPHEMERAL, ChatAddress
 from talaria.core.ledger import SENT_TURN, StepUsage, TurnHistory, TurnRecord
@@ -83,12 +84,26 @@ def _steps(record: TurnRecord, usage: dict[int, StepUsage]) -> Iterator[HistoryL
         for question in record.questions:
             if question.n == step.n and question.kind is not QuestionKind.HOST:
                 lines += _question(question, record.turn)
+        for delegate in record.delegates:
+            if delegate.n == step.n:
+                lines += _delegate(delegate)
         lines += _step(step, usage.get(step.n))
     for question in record.questions:
         for told in _host_question(question) if question.kind is QuestionKind.HOST else ():
             later = (n for n, line in enumerate(lines) if line.at is not None and line.at > (told.at or 0))
             lines.insert(next(later, len(lines)), told)
     yield from lines
+
+
+def _delegate(delegate: Delegate) -> Iterator[HistoryLine]:
+    """Tell a task that was handed out, and its outcome. The story of its own turn is told with that."""
+    task = f"Step {delegate.n}: handed “{_shortened(delegate.task.title)}” to the delegate {delegate.id}."
+    yield HistoryLine(delegate.asked_at, "delegated", task)
+    if (outcome := delegate.outcome) is not None:
+        turn = f", as {outcome.turn_id}" if outcome.turn_id else ""
+        yield HistoryLine(
+            delegate.ended_at, "delegate", f"The delegate {delegate.id} ended{turn}: {outcome.state}."
+        )
 
 
 def _host_question(question: Question) -> Iterator[HistoryLine]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from talaria.commands.command import name_question
 from talaria.core.clock import Clock
+from talaria.core.delegates import Delegate
 from talaria.core.events import (
     FINAL_EVENTS,
     Cancelled,
@@ -26,7 +27,7 @@ from talaria.core.events import (
     ToolOutput,
     ToolStarted,
 )
-from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
+from talaria.core.ids import ChatKey, DelegateId, QuestionId, TurnId, channel_of
 from talaria.core.ledger import Began
 from talaria.core.questions import Question, QuestionKind
 from talaria.core.specs import Completion
@@ -96,13 +97,12 @@ class LiveTurn:
 
     `began` and `asked_at` are set for a turn that was begun when it was accepted; `asked_at` is when its
     lease was asked for. `begins` counts how often this process began the turn, `losses` how often the turn
-    lost its lease here. `steers` are the messages that joined it. `questions` are those that a parked turn
-    waits for, by id. `model` is the session's own (provider/name), once it is known. `completion` is the
-    model's last answer, `steps` and `spent` are what led to it; they are set when a model has answered the
-    turn here. `on_park` is called when the turn begins to wait for a person. `is_resumed`: an earlier
+    lost its lease here. `steers` are the messages that joined it. `questions` and `delegates` are those that
+    a parked turn waits for, by id. `model` is the session's own (provider/name), once it is known.
+    `completion` is the model's last answer, `steps` and `spent` are what led to it; they are set when a model
+    has answered the turn here. `on_park` are called when the turn begins to wait. `is_resumed`: an earlier
     process began the turn, or this one had to begin it again, so the events may lack what the model said
-    before.
-    """
+    before."""
 
     _stream = 0
 
@@ -131,9 +131,10 @@ class LiveTurn:
         self.losses = 0
         self.steers: list[LiveTurn] = []
         self.questions: dict[QuestionId, Question] = {}
+        self.delegates: dict[DelegateId, Delegate] = {}
         self.settled: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         self.is_recorded = False
-        self.on_park: Callable[[LiveTurn], None] | None = None
+        self.on_park: Sequence[Callable[[LiveTurn], None]] = ()
         self._clock = clock
         self.state = LiveState.QUEUED
         self._task: asyncio.Task[object] | None = None
@@ -144,7 +145,7 @@ class LiveTurn:
         self._waiters: dict[asyncio.Future[None], None] = {}  # in the order in which they came
         self._steering: asyncio.Future[None] | None = None
         self._parking: asyncio.Future[None] | None = None
-        self._decided: set[QuestionId] = set()
+        self._decided: set[QuestionId | DelegateId] = set()
         self.amending: asyncio.Task[bool] | None = None
         self.is_resumed = bool(turn.attempts and began is None)
         if self.is_resumed:
@@ -199,40 +200,45 @@ class LiveTurn:
         if not was_running:
             self._tell_state()
 
-    def park(self, questions: Iterable[Question]) -> None:
-        """The turn waits for a person, unless each of `questions` was decided or has expired meanwhile."""
+    def park(self, questions: Iterable[Question], delegates: Iterable[Delegate] = ()) -> None:
+        """The turn waits for a person, or for delegates, unless each of `questions` was decided or has
+        expired meanwhile, and each of `delegates` has ended."""
         self._move(LiveState.PARKED)
         self.turn = msgspec.structs.replace(self.turn, state=TurnState.WAITING)
         self._tell_state()
         self.questions = {question.id: question for question in questions}
+        self.delegates = {delegate.id: delegate for delegate in delegates}
         if self._feed is not None and self._feed.listeners:
             for question in self.questions.values():
                 self._feed.note(question_asked(self.turn, question))
-        if self.on_park is not None:
-            self.on_park(self)
+        for tell in self.on_park:
+            tell(self)
         self.resume_if_decided()
 
-    def decide(self, question_id: QuestionId) -> None:
-        """The question was decided in the store. A turn that is not parked yet will find that out."""
-        self._decided.add(question_id)
+    def decide(self, key: QuestionId | DelegateId) -> None:
+        """The question was decided, or the delegate has ended, in the store. A turn that is not parked yet
+        will find that out."""
+        self._decided.add(key)
         self.resume_if_decided()
 
-    def has_decided(self, question_id: QuestionId) -> bool:
-        """Return whether `decide` was called for the question."""
-        return question_id in self._decided
+    def has_decided(self, key: QuestionId | DelegateId) -> bool:
+        """Return whether `decide` was called for the question or the delegate."""
+        return key in self._decided
 
     def resume_if_decided(self) -> None:
-        """Start a parked turn again if none of its questions is open any more."""
+        """Start a parked turn again if nothing that it waits for is open any more."""
         if self.state is not LiveState.PARKED:
             return
-        now = self._clock.now()
-        undecided = (question for key, question in self.questions.items() if key not in self._decided)
-        if not any(question.is_open(now) for question in undecided):
+        now, decided = self._clock.now(), self._decided
+        questions = (each for key, each in self.questions.items() if key not in decided)
+        delegates = (each for key, each in self.delegates.items() if key not in decided)
+        waits: list[Question | Delegate] = [*questions, *delegates]
+        if not any(each.is_open(now) for each in waits):
             self._move(LiveState.STARTING)
 
     @property
     def decisions(self) -> int:
-        """How many decisions about its questions this process knows."""
+        """How many decisions about its questions, and ends of its delegates, this process knows."""
         return len(self._decided)
 
     def open_questions(self) -> list[Question]:
@@ -245,17 +251,20 @@ class LiveTurn:
     def waits_for(self) -> str:
         """Return what a parked turn waits for, in a sentence for those who wait behind it; else ''."""
         if not (asked := self.open_questions()):
-            return ""
+            if self.state is not LiveState.PARKED or not self.delegates:
+                return ""
+            return "This waits until the delegates of the message before it have ended. /agents lists them."
         what = name_question(asked[0])
         if asked[0].kind is QuestionKind.ANSWER:
             return f"This waits until a question is answered: {what}"
         return f"This waits for a decision: {what} — /approve or /deny decides, /stop drops it."
 
     async def unparked(self) -> None:
-        """Wait while the turn is parked."""
+        """Wait while the turn is parked. Several tasks may wait."""
         while self.state is LiveState.PARKED:
-            self._parking = asyncio.get_running_loop().create_future()
-            await self._parking
+            if self._parking is None or self._parking.done():
+                self._parking = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._parking,))
 
     def interrupt(self, state: LiveState) -> bool:
         """Stop the turn from outside, for the reason that `state` names, and cancel the task that runs it.
@@ -343,6 +352,14 @@ class LiveTurn:
                 return None if event.call_id in ended else number
         return None
 
+    def doing(self) -> str:
+        """Return what the turn does now, in a line: the tool that runs, or the end of what the model says."""
+        if (number := self.running_call()) is not None:
+            started = self._events[number - 1]
+            return started.name if isinstance(started, ToolStarted) else ""
+        last = self._events[-1] if self._events else None
+        return last.text.rstrip().rpartition("\n")[2] if isinstance(last, Delta) else ""
+
     async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:
         """Yield the events numbered above `after`, up to the final one. Leaving early costs nothing.
 
@@ -392,7 +409,8 @@ class LiveTurn:
 
 
 class LiveTurns:
-    """The turns of this process that are not over, by id."""
+    """The turns of this process that are not over, by id. `on_park` are called with each turn that begins to
+    wait for a person or for delegates."""
 
     def __init__(self, clock: Clock, metrics: Metrics, hooks: Hooks | None = None) -> None:
         self.clock = clock
@@ -403,6 +421,7 @@ class LiveTurns:
         self._followed: Callable[[Turn], LiveTurn] | None = None
         self._relay: Callable[[LiveTurn], None] | None = None
         self.feed = StateFeed(clock.now)
+        self.on_park: list[Callable[[LiveTurn], None]] = []
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -434,6 +453,7 @@ class LiveTurns:
         asked_at: float = 0.0,
     ) -> LiveTurn:
         live = self._turns[turn.id] = LiveTurn(turn, self.clock, options, began, asked_at, feed=self.feed)
+        live.on_park = self.on_park
         for observer in self._observers:
             observer(live)
         if self.feed.listeners:

@@ -14,7 +14,7 @@ from talaria.commands.command import outcome_words
 from talaria.core.clock import Clock
 from talaria.core.errors import BadRequest, IllegalMove, NotFound
 from talaria.core.events import QuestionAsked, QuestionDecided
-from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId, asking_chat, jobs_within, new_question_id
+from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId, asking_chat, new_question_id, runs_within
 from talaria.core.ledger import AskedQuestion, Page, QuestionPage
 from talaria.core.limits import BoundedDict
 from talaria.core.questions import APPROVE, DENY, Decision, Question, QuestionKind, Span
@@ -214,7 +214,7 @@ class Decisions(msgspec.Struct, eq=False, dict=True):
     followed: FollowedTurns | None = None
 
     def __post_init__(self) -> None:
-        self._jobs = jobs_within(self.agent_name)
+        self._runs = runs_within(self.agent_name)
 
     async def listing(self, page: Page, within: str = "") -> QuestionPage:
         """Return the open questions, oldest first, in chats whose key begins with `within`."""
@@ -225,8 +225,8 @@ class Decisions(msgspec.Struct, eq=False, dict=True):
         the chat asked for. An operator's command may name one of another chat in its arguments."""
         page = await self.listing(Page(), turn.chat_key)
         items = [item for item in page.items if item.turn.chat_key == turn.chat_key]
-        of_jobs = await self.listing(Page(), self._jobs)
-        items += [item for item in of_jobs.items if asking_chat(item.turn.chat_key) == turn.chat_key]
+        of_runs = await self.listing(Page(), self._runs)
+        items += [item for item in of_runs.items if asking_chat(item.turn.chat_key) == turn.chat_key]
         known = {item.question.id for item in items}
         for word in args.split()[:2] if turn.inbound.sender.is_operator else ():
             found = await self._store.find_question(QuestionId(word)) if word not in known else None
@@ -245,7 +245,7 @@ class Decisions(msgspec.Struct, eq=False, dict=True):
         earlier = [each for each in recent if each.id != turn.id and each.inbound.sender.id == sender]
         since = max((each.accepted_at for each in earlier), default=0.0)
         closed = [*await self._store.closed_questions(since, turn.chat_key)]
-        closed += await self._store.closed_questions(since, self._jobs)
+        closed += await self._store.closed_questions(since, self._runs)
         return any(
             item.question.kind is not QuestionKind.ANSWER
             and turn.chat_key in (item.turn.chat_key, asking_chat(item.turn.chat_key))

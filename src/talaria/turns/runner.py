@@ -19,6 +19,7 @@ from talaria.agent.warm import WarmAgent
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.command import parse_command
 from talaria.core.backoff import Backoff
+from talaria.core.delegates import Delegate
 from talaria.core.entries import Exchange, Hidden
 from talaria.core.errors import (
     IllegalMove,
@@ -33,6 +34,7 @@ from talaria.core.events import QuestionAsked, Reset
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Began, Begin, TurnEnd, ended_turn
+from talaria.core.questions import Question
 from talaria.core.tasks import finish
 from talaria.core.turns import Turn, TurnState
 from talaria.observe.logs import log_turn
@@ -182,7 +184,7 @@ class Runner:
         """Record what the model call cost that the shutdown cancelled. If that fails, the call counts as all
         that was reserved for it."""
         journal = attempt.journal
-        if journal is None or journal.end is not None or journal.asked or not journal.owes:
+        if journal is None or journal.end is not None or journal.asked or journal.awaited or not journal.owes:
             return
         try:
             await journal.commit()
@@ -195,8 +197,8 @@ class Runner:
         if journal is None:
             return
         self._keeper.drop(journal.session_id, journal.fence)
-        if journal.asked and live.state is LiveState.RUNNING:
-            live.park(journal.asked)
+        if (journal.asked or journal.awaited) and live.state is LiveState.RUNNING:
+            live.park(journal.asked, journal.awaited)
         if (end := journal.end) is None:
             return
         hit(Failpoint.ENDED)
@@ -260,18 +262,19 @@ class Runner:
         return not self._is_leaving
 
     async def _still_waits(self, live: LiveTurn) -> bool:
-        """Park a turn that is `waiting` in the store if one of its questions is open."""
+        """Park a turn that is `waiting` in the store if one of its questions is open, or a delegate works."""
         record = await self._store.turn_record(live.turn.id)
         questions = record.questions if record is not None else ()
         now = self._clock.now()
-        if record is None or not any(question.is_open(now) for question in questions):
+        waits: list[Question | Delegate] = [*questions, *(record.delegates if record is not None else ())]
+        if record is None or not any(each.is_open(now) for each in waits):
             return False
         if not live.begins:  # an earlier process asked
             names = {step.n: step.name for step in record.steps}
             for question in questions:
                 if question.is_open(now):
                     live.emit(QuestionAsked.of(question, names[question.n]))
-        live.park(questions)
+        live.park(questions, record.delegates)
         return live.state is LiveState.PARKED
 
     async def _find_retried(self, turn: Turn) -> Exchange | None:
@@ -393,7 +396,7 @@ class Runner:
     async def _close(self, attempt: _Attempt) -> None:
         """End an interrupted turn in the store: cancelled by a person, or failed at its time limit."""
         live = attempt.live
-        if attempt.journal is not None and attempt.journal.asked:
+        if (parked := attempt.journal) is not None and (parked.asked or parked.awaited):
             # It was parked in the same moment, so its lease is given back.
             live.turn = msgspec.structs.replace(live.turn, state=TurnState.WAITING)
             attempt.journal = None
@@ -419,7 +422,9 @@ class Runner:
         journal = attempt.journal
         assert journal is not None
         _log.info("turn %s failed: %s", journal.turn_id, error)
-        if journal.end is None and not journal.asked:  # a turn that was parked has given its lease back
+        if journal.end is None and not (
+            journal.asked or journal.awaited
+        ):  # a turn that was parked has given its lease back
             said = attempt.loop.said() if attempt.loop is not None else None
             await journal.close(TurnEnd.failed(error, journal.usage), _FAILED, said)
 

@@ -353,7 +353,8 @@ class SlashCommands(msgspec.Struct, eq=False):
         session, model = await self._session_model(turn, summary)
         running, waiting = self._live.running_in(turn.chat_key), self._live.waiting_in(turn.chat_key)
         is_parked = running is not None and running.state is LiveState.PARKED
-        doing = "waiting for your decision in" if is_parked else "running"
+        waits = "for its delegates" if running is not None and running.delegates else "for your decision"
+        doing = f"waiting {waits} in" if is_parked else "running"
         now = f"{doing} {running.turn.id}" if running else "idle"
         if waiting:
             now += f", {waiting} waiting"
@@ -397,6 +398,14 @@ class SlashCommands(msgspec.Struct, eq=False):
         if (desk := self._agents.job_desk) is None:
             return CommandResult("There are no jobs here.")
         return await JobCommands(desk(), self._store).answer(turn, args)
+
+    async def agents(self, turn: Turn, args: str) -> CommandResult:
+        from talaria.turns.delegate_commands import DelegateCommands  # noqa: PLC0415 - with the first `/agents`
+
+        followed = self._decisions.followed
+        return await DelegateCommands(self._store, self._live, self._agents.clock, followed).answer(
+            turn, args
+        )
 
     async def link(self, turn: Turn, args: str) -> CommandResult:
         identities, key = self._agents.identities, turn.chat_key
@@ -627,6 +636,13 @@ _ROWS = (
         "[add TEXT|save|show|run|pause|resume|remove NAME]",
         "list jobs, make one in plain words, or act on one",
         SlashCommands.jobs,
+        is_control=True,
+    ),
+    CommandSpec(
+        "agents",
+        "[stop NUMBER|stop all]",
+        "list the delegates that work on a message, or stop them",
+        SlashCommands.agents,
         is_control=True,
     ),
     CommandSpec(

@@ -156,6 +156,8 @@ AND CASE s.waiting_turn
     WHEN '' THEN (t.attempts > 0 AND s.lease_owner <> ?) OR (t.attempts = 0 AND t.accepted_at < ?)
     ELSE s.waiting_turn IN (t.id, t.merged_into) AND NOT EXISTS
     (SELECT 1 FROM questions q WHERE q.turn_id = s.waiting_turn AND coalesce(q.decided_at, q.expires_at) >= ?)
+    AND NOT EXISTS
+    (SELECT 1 FROM delegates d WHERE d.turn_id = s.waiting_turn AND coalesce(d.ended_at, d.expires_at) >= ?)
     END
 ORDER BY t.position
 """
@@ -196,15 +198,15 @@ def bury(tx: Transaction, dead: OwnerId) -> None:
 def orphans(db: Connection, now: float, owner: OwnerId, accepted_before: float) -> Sequence[Turn]:
     """Return the unsettled turns that no process works on, oldest first. Read-only.
 
-    These are turns of sessions without a lease: begun by another owner, or accepted before
-    `accepted_before`. A turn that waits for a person has no lease and needs no process. It is returned,
-    with the turns merged into it, once each of its questions was decided or expired before
-    `accepted_before`, so that a decision is not lost with the process that recorded it. The other turns
-    of its session are not returned meanwhile.
+    These are turns of sessions without a lease: begun by another owner, or accepted before `accepted_before`.
+    A turn that waits for a person or for delegates has no lease and needs no process. It is returned, with
+    the turns merged into it, once each of its questions was decided or expired before `accepted_before`, and
+    each delegate ended, so that none is lost with the process that recorded it. The other turns of its
+    session are not returned meanwhile.
 
     The caller claims a turn with `begin`; if two callers race, the second gets `LeaseHeld`.
     """
-    found = db.execute(FIND_ORPHANS, (now, owner, accepted_before, accepted_before))
+    found = db.execute(FIND_ORPHANS, (now, owner, *[accepted_before] * 3))
     return tuple(map(turn_from, found))
 
 

@@ -33,6 +33,7 @@ from talaria.core.turns import Inbound, ReplyPlace, Sender, StepState, Turn, Tur
 from talaria.store.sql import (
     announcements,
     binding,
+    delegates,
     delivery,
     homes,
     leases,
@@ -391,7 +392,7 @@ def commit(tx: Transaction, order: Commit) -> Committed:
         rules.check_turn_commit(order.turn_id, TurnState(state), order)
     for spec in order.specs:
         log.store_spec(tx, spec)
-    if order.end is not None or order.ask or order.release:
+    if order.end is not None or order.ask or order.delegates or order.release:
         expires = 0.0
     session_id = order.session_id
     head, entries = rules.number(session_id, Revision(epoch, seq), order.entries, order.turn_id, tx.now)
@@ -417,8 +418,9 @@ def _commit_turn(
     for n, result in order.shortened:
         tx.execute(SHORTEN_STEP, (encode(result), turn_id, n))
     _take_steers(tx, turn_id, order.steers)
-    if order.ask:
+    if order.ask or order.delegates:
         questions.park(tx, order, _find_turn(tx, turn_id)[0], position)
+        delegates.hand_out(tx, turn_id, order.delegates)
     if order.end is not None:
         _end_turn(tx, position, order.end)
         if has_steers:
@@ -494,8 +496,10 @@ def _find_turn(tx: Transaction, turn_id: TurnId) -> tuple[Turn, int, JobId | Non
 
 def _reply(tx: Transaction, turn: Turn, end: TurnEnd, job_id: JobId | None) -> None:
     """Write the replies of a turn that ends so, and settle the slot of a job that it ran."""
-    ended = slots.end_turn(tx, job_id, turn.id, end) if job_id is not None else None
+    ended = slots.end_turn(tx, job_id, turn, end) if job_id is not None else None
     if (run := turn.inbound.order) is not None:
+        if run.descent is not None:
+            delegates.end(tx, turn, run.descent, end)
         announcements.reply_elsewhere(tx, turn, run, end, ended)
     else:
         delivery.write_replies(tx, rules.replies(turn, end, tx.now))

@@ -12,7 +12,7 @@ import msgspec
 from talaria.core.delivery import OutboxRow
 from talaria.core.entries import Entry, Note
 from talaria.core.files import SentItem, SentPage
-from talaria.core.ids import ChatKey, SessionId, SpecId, TurnId
+from talaria.core.ids import ChatKey, SessionId, SpecId, TurnId, delegates_within
 from talaria.core.ledger import (
     ChatSummary,
     EntryPage,
@@ -27,8 +27,10 @@ from talaria.core.ledger import (
 from talaria.core.messages import TokenUsage, UserMessage
 from talaria.core.sessions import Session
 from talaria.core.specs import PinnedSpec, Prefix
+from talaria.core.tools import DELEGATE
 from talaria.core.turns import Turn, TurnState
 from talaria.core.views import view_of
+from talaria.store.sql import delegates
 from talaria.store.sql.executor import Connection
 from talaria.store.sql.questions import questions
 from talaria.store.sql.rows import (
@@ -55,7 +57,7 @@ from talaria.store.sql.rows import (
     turn_from,
 )
 from talaria.store.sql.rules import SUMMARY_SESSIONS
-from talaria.store.sql.spending import spent_by_turn
+from talaria.store.sql.spending import spent_by_turn, spent_with_delegates
 
 SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions WHERE id = ?"
 CURRENT_SESSION = f"""
@@ -178,7 +180,8 @@ def turn_sums(
 
 
 def _turn_sum(db: Connection, turn: Turn) -> TurnSum:
-    spent, is_command = spent_by_turn(db, turn.id), bool(turn.command)
+    spent = spent_with_delegates(db, turn.id, delegates_within(turn.chat_key, turn.id))
+    is_command = bool(turn.command)
     return view_of(
         TurnSum,
         turn,
@@ -250,7 +253,15 @@ def turn_record(db: Connection, turn_id: TurnId) -> TurnRecord | None:
         return None
     steps = tuple(map(step_from, db.execute(STEPS, (turn_id,))))
     replies = tuple(map(outbox_from, db.execute(REPLIES, (turn_id,))))
-    return TurnRecord(turn_from(row), steps, replies, spent_by_turn(db, turn_id), questions(db, turn_id))
+    has_delegates = any(step.name == DELEGATE for step in steps)
+    return TurnRecord(
+        turn_from(row),
+        steps,
+        replies,
+        spent_by_turn(db, turn_id),
+        questions(db, turn_id),
+        delegates.of_turn(db, turn_id) if has_delegates else (),
+    )
 
 
 def summary(db: Connection, session_id: SessionId) -> ChatSummary | None:

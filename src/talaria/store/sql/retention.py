@@ -29,6 +29,7 @@ WHERE position > ? ORDER BY position LIMIT {rules.FORGET_BATCH}
 HAS_UNSENT = f"SELECT 1 FROM outbox WHERE turn_id = ? AND {UNSENT} LIMIT 1"
 FORGET_STEPS = "DELETE FROM steps WHERE turn_id = ?"
 FORGET_QUESTIONS = "DELETE FROM questions WHERE turn_id = ?"
+FORGET_DELEGATES = "DELETE FROM delegates WHERE turn_id = ?"
 FORGET_REPLIES = f"DELETE FROM outbox WHERE turn_id = ? AND NOT {UNSENT}"
 FORGET_TURN = """
 UPDATE turns
@@ -62,6 +63,7 @@ def forget_turns(tx: Transaction, after: int, before: float) -> PruneProgress:
             continue
         tx.execute(FORGET_STEPS, (turn_id,))
         tx.execute(FORGET_QUESTIONS, (turn_id,))
+        tx.execute(FORGET_DELEGATES, (turn_id,))
         tx.execute(FORGET_REPLIES, (turn_id,))
         tx.execute(FORGET_TURN, (encode(Inbound(chat_key, Sender(""), ())), position))
         count += 1
@@ -73,7 +75,7 @@ _LAST_SEQ = 2**62
 # -- sessions and specs -----------------------------------------------------------------------------------
 
 # The tables whose rows go with a turn, and those whose rows go with a session.
-OF_TURN = ("steps", "questions", "outbox", "usage")
+OF_TURN = ("steps", "questions", "delegates", "outbox", "usage")
 OF_SESSION = ("responses", "grants", "announcements")
 _OF_ITS_TURNS = "turn_id IN (SELECT id FROM turns WHERE session_id = ?)"
 PRUNE_TURNS = (

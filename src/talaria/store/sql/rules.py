@@ -61,13 +61,13 @@ def number(
 
 def check_commit_shape(order: Commit) -> None:
     steps = order.steps or order.shortened or order.usage or order.unsent
-    of_a_turn = steps or order.steers or order.ask or order.end is not None
+    of_a_turn = steps or order.steers or order.ask or order.delegates or order.end is not None
     if order.turn_id is None and of_a_turn:
         raise StoreError(
             "Steps, usage, questions, replies and an end belong to a turn, and this commit names none."
         )
-    if order.ask and order.end is not None:
-        raise StoreError("A commit cannot both ask a person and end the turn.")
+    if (order.ask or order.delegates) and order.end is not None:
+        raise StoreError("A commit cannot both park the turn and end it.")
     if any(question.turn_id != order.turn_id or question.decision for question in order.ask):
         raise StoreError("A commit puts undecided questions of its own turn only.")
 
@@ -76,7 +76,9 @@ def check_turn_commit(turn_id: TurnId, old: TurnState, order: Commit) -> None:
     """Raise `IllegalMove` if the turn is over, or if `end` is not a final state that the table allows."""
     end = order.end
     if end is None:
-        check_turn_move(turn_id, old, TurnState.WAITING if order.ask else TurnState.RUNNING)
+        check_turn_move(
+            turn_id, old, TurnState.WAITING if order.ask or order.delegates else TurnState.RUNNING
+        )
         return
     check_turn_move(turn_id, old, end.state)
     if not end.state.is_final:

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from talaria.core.errors import OverBudget, StaleFence
-from talaria.core.ids import JobId, TurnId
+from talaria.core.ids import JobId, TurnId, delegates_within
 from talaria.core.jobs import (
     CLAIM_SECONDS,
     JITTER,
@@ -39,12 +39,12 @@ from talaria.core.jobs import (
     slot_id,
 )
 from talaria.core.ledger import Page, TurnEnd
-from talaria.core.turns import TurnState
+from talaria.core.turns import Turn, TurnState
 from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Connection, Transaction
 from talaria.store.sql.jobs import JOB_COLUMNS, SKIP_DUE, find, find_or_raise, job_from, plan_has, remove
 from talaria.store.sql.rows import check_limit, find_one, parse_number_cursor, prefixed
-from talaria.store.sql.spending import SPENT_BY_TURN
+from talaria.store.sql.spending import spent_by_tree
 
 SLOT_COLUMNS = (
     "job_id, instant, state, due_at, reason, turn_id, attempts, fence, cost, claimed_by, claimed_at, "
@@ -232,14 +232,14 @@ def bind(tx: Transaction, held: SlotClaim, turn_id: TurnId) -> None:
     tx.execute(MARK_TURN, (held.job_id, turn_id))
 
 
-def end_turn(tx: Transaction, job_id: JobId, turn_id: TurnId, end: TurnEnd) -> SlotEnd | None:
+def end_turn(tx: Transaction, job_id: JobId, turn: Turn, end: TurnEnd) -> SlotEnd | None:
     """Settle the slot of a turn that ends. A turn whose slot is gone has nothing to settle. A run that was
     stopped by its cap is not tried again: the cap holds for all tries."""
     locks.jobs(tx, job_id)
-    row = tx.execute(FIND_BOUND, (job_id, turn_id)).fetchone()
+    row = tx.execute(FIND_BOUND, (job_id, turn.id)).fetchone()
     if row is None:
         return None
-    (cost,) = tx.execute(SPENT_BY_TURN, (turn_id,)).fetchone()
+    cost = spent_by_tree(tx, turn.id, delegates_within(turn.chat_key, turn.id))
     found = slot_from(row)
     found = msgspec.structs.replace(found, cost=found.cost + cost)
     error = end.error

@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from talaria.core.delegates import TreeCap
 from talaria.core.ids import OwnerId, SessionId, TurnId
 from talaria.core.ledger import Commit, SideCharge, UsageWrite
 from talaria.core.messages import TokenUsage
 from talaria.core.spending import (
     MOST_COUNTED,
     QUARTER_SECONDS,
+    Cap,
     CapUsage,
     Overrun,
     Reserve,
@@ -25,6 +27,7 @@ from talaria.core.spending import (
 )
 from talaria.store.sql import locks, rules
 from talaria.store.sql.executor import Connection, Transaction
+from talaria.store.sql.rows import key_bounds
 
 # -- reserving --------------------------------------------------------------------------------------------
 
@@ -46,8 +49,21 @@ FROM (SELECT {_sum("amount")} AS for_all, {_sum("amount", "user_id = ?")} AS for
      (SELECT {_sum("cost", "user_id <> ?")} AS by_all, {_sum("cost", "user_id = ?")} AS by_user
       FROM spending WHERE user_id IN ('{EVERYONE}', ?) AND quarter >= ?) AS s
 """
-SPENT_BY_TURN = f"SELECT {_sum('cost')} FROM usage WHERE turn_id = ?"
-RESERVED_BY_TURN = f"SELECT {_sum('amount')} FROM reservations WHERE turn_id = ?"
+_BELOW = """
+SELECT t.id FROM sessions s JOIN turns t ON t.session_id = s.id WHERE s.chat_key >= ? AND s.chat_key < ?
+"""
+
+
+# Of a turn, and of all turns of the chats below it.
+SPENT_BY_TREE = f"""
+SELECT (SELECT {_sum("cost")} FROM usage WHERE turn_id = ?)
+     + (SELECT {_sum("cost")} FROM usage WHERE turn_id IN ({_BELOW}))
+"""
+RESERVED_BY_TREE = f"""
+SELECT (SELECT {_sum("amount")} FROM reservations WHERE turn_id = ?)
+     + (SELECT {_sum("amount")} FROM reservations WHERE turn_id IN ({_BELOW}))
+"""
+FIND_SPENT = "SELECT spent FROM sessions WHERE id = ?"
 SET_ASIDE = """
 INSERT INTO reservations (
     turn_id, n, attempt, session_id, user_id, owner, provider, model, input, output, amount
@@ -72,27 +88,40 @@ def reserve(tx: Transaction, order: Reserve) -> Overrun | None:
         owner = order.owner
     elif fence != order.fence or not expires:
         raise rules.stale_fence(order.session_id)
+    account = order.account or order.session_id
+    if account != order.session_id:
+        found = tx.execute(FIND_SPENT, (account,)).fetchone()
+        session_spent = found[0] if found is not None else 0
     user, today = order.user, int(order.since // QUARTER_SECONDS)
-    sums = tx.execute(SUM_MONEY, (user, order.session_id, user, user, user, today)).fetchone()
+    sums = tx.execute(SUM_MONEY, (user, account, user, user, user, today)).fetchone()
     scopes = (Scope.DAY, Scope.USER, Scope.SESSION)
     spent, reserved = (*sums[:2], session_spent), sums[2:]
     usage = {scope: CapUsage(spent[i], reserved[i]) for i, scope in enumerate(scopes)}
-    if any(cap.scope is Scope.RUN for cap in order.caps):
-        (by_turn,) = tx.execute(SPENT_BY_TURN, (order.turn_id,)).fetchone()
-        (planned,) = tx.execute(RESERVED_BY_TURN, (order.turn_id,)).fetchone()
-        usage[Scope.RUN] = CapUsage(order.run_spent + by_turn, planned)
-    overrun = find_overrun(order, usage)
+    used = [(Cap(Scope.RUN, cap.limit), _used_by_tree(tx, cap, within)) for cap, within in order.trees]
+    used += [(cap, usage[cap.scope]) for cap in order.caps]
+    overrun = find_overrun(order, used)
     if overrun is None:
-        whose = (order.turn_id, order.n, order.attempt, order.session_id, order.user, owner)
+        whose = (order.turn_id, order.n, order.attempt, account, order.user, owner)
         what = (order.provider, order.model, order.input, order.output, order.amount)
         tx.execute(SET_ASIDE, (*whose, *what))
     return overrun
 
 
+def _used_by_tree(tx: Transaction, cap: TreeCap, within: str) -> CapUsage:
+    (reserved,) = tx.execute(RESERVED_BY_TREE, (cap.turn_id, *key_bounds(within))).fetchone()
+    return CapUsage(cap.spent + spent_by_tree(tx, cap.turn_id, within), reserved)
+
+
+def spent_by_tree(db: Connection | Transaction, turn_id: TurnId, within: str) -> int:
+    """Return what a turn has cost, with the turns of the chats whose keys begin with `within`."""
+    return int(db.execute(SPENT_BY_TREE, (turn_id, *key_bounds(within))).fetchone()[0])
+
+
 def _shared_scopes(order: Reserve) -> list[str]:
     """Return the scopes with a cap that several sessions spend from. The session's lock covers the others."""
     scopes = {cap.scope for cap in order.caps}
-    return [EVERYONE] * (Scope.DAY in scopes) + [order.user] * (Scope.USER in scopes)
+    shared = [EVERYONE] * (Scope.DAY in scopes) + [order.user] * (Scope.USER in scopes)
+    return [*shared, order.tree] if order.tree else shared
 
 
 # -- settling ---------------------------------------------------------------------------------------------
@@ -136,7 +165,7 @@ def settle(tx: Transaction, turn_id: TurnId, order: Commit, *, has_reserved: boo
         settled.append((call.n, call.attempt))
     if not has_reserved:
         return
-    if order.end is not None or order.ask:
+    if order.end is not None or order.ask or order.delegates:
         charge_turn(tx, turn_id, settled)
         return
     for n, attempt in settled:
@@ -190,6 +219,7 @@ def _record(tx: Transaction, session_id: SessionId, turn_id: TurnId, call: Usage
     counts = (tokens.input, tokens.cached, tokens.output, tokens.reasoning, tokens.stored)
     cost = -1 if call.cost is None else min(call.cost, MOST_COUNTED)
     tx.execute(INSERT_USAGE, (turn_id, call.n, call.provider, call.model, *counts, cost, estimated, tx.now))
+    session_id = call.account or session_id
     used = (int(tx.now // QUARTER_SECONDS), *counts, max(0, cost), int(cost < 0), estimated)
     tx.execute(ADD_TO_QUARTER, (call.user, *used, EVERYONE, *used))
     if cost > 0:
@@ -201,6 +231,10 @@ def _record(tx: Transaction, session_id: SessionId, turn_id: TurnId, call: Usage
 _SUMS = ", ".join(map(_sum, ("calls", *_COUNTS)))
 _UNPRICED = _sum("calls", "cost IS NULL")
 USED_BY_TURN = f"SELECT {_SUMS}, {_UNPRICED}, {_sum('estimated')} FROM usage WHERE turn_id = ?"
+USED_BY_TREE = f"""
+SELECT {_SUMS}, {_UNPRICED}, {_sum("estimated")} FROM usage
+WHERE turn_id IN (SELECT CAST(? AS TEXT) UNION ALL {_BELOW})
+"""
 USED_BY_SESSION = f"""
 SELECT {_SUMS}, {_UNPRICED}, {_sum("estimated")}
 FROM usage WHERE turn_id IN (SELECT id FROM turns WHERE session_id = ?)
@@ -227,6 +261,11 @@ def spending(db: Connection, whose: SpendingQuery) -> Spending:
 
 def spent_by_turn(db: Connection, turn_id: TurnId) -> Spent:
     return _spent(db.execute(USED_BY_TURN, (turn_id,)).fetchone())
+
+
+def spent_with_delegates(db: Connection, turn_id: TurnId, within: str) -> Spent:
+    """Return what the turn and the turns of the chats below it have used."""
+    return _spent(db.execute(USED_BY_TREE, (turn_id, *key_bounds(within))).fetchone())
 
 
 def _spent(row: Any) -> Spent:
