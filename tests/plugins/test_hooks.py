@@ -15,6 +15,7 @@ import pytest
 from support.rig import Rig, start
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.hooks import HookRefusal, ModelFacts, ToolFacts
+from talaria.core.ids import delegates_within
 from talaria.core.turns import TurnState
 from talaria.plugins.api import Plugin
 from talaria.plugins.running import HookRunner, PluginCalls, PluginHooks
@@ -193,3 +194,17 @@ async def test_no_hook_changes_a_byte_of_a_request(tmp_path: Path) -> None:
     with_hooks, without = bodies
     assert with_hooks == without and len(without) == 4
     assert not any(b"MEDDLED" in body for body in with_hooks)
+
+
+async def test_a_hook_can_refuse_a_task_before_it_is_handed_out(tmp_path: Path) -> None:
+    watcher = plugin()
+
+    async def refuse(facts: ToolFacts) -> None:
+        if facts.tool == "delegate":
+            raise HookRefusal("No helpers today.")
+
+    watcher.on_before_tool(refuse)
+    async with hooked(tmp_path, watcher) as rig:
+        turn = await rig.say('[[call delegate {"task": "count"}]][[reply went on]]')
+        assert (turn.state, turn.reply) == (TurnState.DONE, "went on")
+        assert await rig.store.turns_within(delegates_within(turn.chat_key, turn.id), 9) == ()

@@ -225,8 +225,8 @@ class Delegates:
             ),
             parent.inbound.sender,
             (Text(f"{_HEAD}\n\n{task.text}"),),
-            delegate.id,
-            task.model or None,
+            key=delegate.id,  # accepted again after a crash, it is the same turn
+            model=task.model or None,
             is_unattended=True,
             run=order,
             repeats_others=parent.inbound.repeats_others if parent.inbound.repeats_others is True else UNSET,
