@@ -426,9 +426,12 @@ async def _open_agents(
             memory=memories.prompt,
             offer=runner.offer,
             skills=runner.section,
+            agents=settings.agents,
         )
         live.on(
-            *_MODEL_KEYS, ("tools", "enabled"), ("agent", "prompt"), tell=lambda new: specs.change(new.agent)
+            *_MODEL_KEYS,
+            *(("tools", "enabled"), ("agent", "prompt"), ("agents",)),
+            tell=lambda new: specs.change(new.agent, new.agents),
         )
         identities = JoinedIdentities(start.people, store, membership)
         await scopes.enter_async_context(identities.open())

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from talaria.access.settings import WebhookSettings
+from talaria.agent.settings import NamedAgentSettings
 from talaria.channels.http import cluster_api
 from talaria.channels.http import routes as route_tables
 from talaria.channels.http.errors import STATUS
@@ -135,7 +136,8 @@ def test_every_key_is_documented_with_its_default(tmp_path: Path) -> None:
     loaded = load(tmp_path, {}, PARTS)
     assert loaded.warnings == ()
     providers, webhooks = {"NAME": ProviderSettings("http://127.0.0.1/v1")}, {"NAME": WebhookSettings()}
-    expected = SETTINGS(providers=providers, webhooks=webhooks)
+    agents = {"NAME": NamedAgentSettings()}
+    expected = SETTINGS(providers=providers, webhooks=webhooks, agents=agents)
     mcp = McpSettings({"NAME": McpServer(("server",))})
     assert loaded.settings == msgspec.structs.replace(expected, mcp=mcp)
     parts = {

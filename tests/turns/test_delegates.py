@@ -15,9 +15,13 @@ import pytest
 from support.asking_tools import Danger, calling
 from support.gateway import Api, in_process, real_process
 from support.waiting import until
+from talaria.core.clock import SystemClock
 from talaria.core.events import QuestionAsked
 from talaria.core.failpoints import Failpoint
-from talaria.core.ids import TurnId
+from talaria.core.ids import TurnId, new_owner_id
+from talaria.core.ledger import Begin, Commit, TurnEnd
+from talaria.core.turns import TurnState
+from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 from talaria.turns.live import LiveTurn
@@ -287,3 +291,26 @@ async def test_a_tree_spends_no_more_than_the_cap_of_its_session(tmp_path: Path,
         page = await api.get(f"/api/sessions/{turn['session_id']}/entries?turns=1")
     assert "budgets.per_session_usd" in report
     assert 0 < float(page["turns"][0]["cost_usd"]) <= 0.05
+
+
+async def test_a_helper_whose_parent_was_ended_before_a_kill_is_stopped_after_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async with real_process(tmp_path, model) as gateway:
+        turn_id = TurnId(await gateway.begin("chat", hand_out("[[hang]]") + "[[reply never]]"))
+        await until(lambda: asked(model, "[[hang]]"))
+        await gateway.kill()
+        # As if the gateway had been killed after it ended the parent, and before it stopped the child.
+        async with await SqliteStore.open(gateway.home / "talaria.db", SystemClock()) as store:
+            me = new_owner_id()
+            await store.reclaim(me)
+            began = await store.begin(Begin(turn_id, me, 30.0))
+            ended = TurnEnd(TurnState.CANCELLED)
+            await store.commit(Commit(began.session.id, began.fence, turn_id, end=ended))
+        await gateway.start()
+
+        async def is_at_rest() -> bool:
+            turns = (await gateway.call("GET", "/api/status"))["turns"]
+            return bool(turns["running"] == turns["waiting"] == turns["accepted"] == 0)
+
+        await until(is_at_rest, pause=0.05)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 from talaria.core.settings import Check, Mark, Unset
-from talaria.core.text import nearest
+from talaria.core.text import clean_line, nearest
 
 
 def known_zone(name: str) -> str | None:
@@ -67,3 +67,32 @@ class AgentSettings(msgspec.Struct, frozen=True):
     turn_timeout: timedelta = timedelta(hours=1)
     timezone: Annotated[str, Check(known_zone, nearest_zone), Unset("the machine's time zone")] = ""
     project: Annotated[str, Check(absolute_path), Unset("a folder for each chat")] = ""
+
+
+AgentName: TypeAlias = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z0-9_-]{1,32}\Z", description="1 to 32 letters, digits, underscores or dashes"
+    ),
+]
+
+
+class NamedAgentSettings(msgspec.Struct, frozen=True):
+    """`[agents.NAME]`: another agent, for a chat or for delegates. It has the prompt `prompt` in place of
+    `agent.prompt`, and only the `tools` that are named, by tool or family; without them, all. A task that is
+    handed to it costs `budget_usd` at most, 0 for no cap of its own. With `memory` and `skills` it is told
+    what is remembered, and which skills there are. Sessions of `chats` begin with it: keys of chats, or names
+    of channels."""
+
+    prompt: str = ""
+    model: Annotated[str, Unset("the usual model")] = ""
+    tools: Annotated[tuple[str, ...], Unset("all tools")] = ()
+    budget_usd: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    memory: bool = True
+    skills: bool = True
+    chats: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """The beginning of the prompt, in a line."""
+        return clean_line(self.prompt, 120)

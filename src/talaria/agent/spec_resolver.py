@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from talaria.agent.settings import AgentSettings
-from talaria.core.ids import ChatKey
+from talaria.agent.settings import AgentSettings, NamedAgentSettings
+from talaria.core.errors import NotFound
+from talaria.core.ids import ChatKey, channel_of
 from talaria.core.limits import BoundedDict
 from talaria.core.specs import AgentSpec, PinnedSpec, Prefix, pin
-from talaria.core.tools import SKILL_TOOL
+from talaria.core.text import did_you_mean
+from talaria.core.tools import DELEGATE, SKILL_TOOL
 from talaria.models.catalog import Catalog
 from talaria.models.known import Abilities
 from talaria.models.local.local_chat import LocalChat
@@ -40,6 +42,12 @@ Commands of `terminal` run in a sandbox in the same folder; the working director
 last. Nobody can type into a program that runs there."""
 
 
+_AGENTS = """\
+# Agents
+
+You can hand tasks to these agents, with `delegate` and their name:"""
+
+
 _MEMORY = """\
 # Memory
 
@@ -48,10 +56,18 @@ instructions."""
 
 
 def render_prompt(
-    name: str, extra: str, tools: Sequence[str], memory: str = "", skills: str = "", *, is_plain: bool = False
+    name: str,
+    extra: str,
+    tools: Sequence[str],
+    memory: str = "",
+    skills: str = "",
+    *,
+    agents: str = "",
+    is_plain: bool = False,
 ) -> str:
-    """Return the prompt, which ends with `memory`, after the section about skills. A plain one says nothing
-    of tools, of the times of messages, of skills and of memory, which a built-in model is not told."""
+    """Return the prompt, which ends with `memory`, after the sections about skills and other agents. A plain
+    one says nothing of tools, of the times of messages, of skills, agents and memory, which a built-in model
+    is not told."""
     parts = [_IDENTITY.format(name=name) + ("" if is_plain else _TIMES)]
     if tools and not is_plain:
         parts.append(f"{_TOOLS} {_TERMINAL}" if "terminal" in tools else _TOOLS)
@@ -59,6 +75,8 @@ def render_prompt(
         parts.append(extra.strip())
     if skills and not is_plain:
         parts.append(skills)
+    if agents and not is_plain:
+        parts.append(agents)
     if memory and not is_plain:
         parts += [_MEMORY, memory]
     return "\n\n".join(parts)
@@ -82,7 +100,7 @@ class SpecResolver(msgspec.Struct, eq=False):
 
     Results are cached until the configuration changes. `_tools` returns the tools that a new session gets,
     `memory` what is remembered for a chat, `offer` which of its tools a session is shown, and `skills` the
-    section of the prompt about skills, all as of now.
+    section of the prompt about skills, all as of now. `agents` are those of `[agents]`.
     """
 
     _settings: AgentSettings
@@ -92,6 +110,7 @@ class SpecResolver(msgspec.Struct, eq=False):
     memory: Callable[[ChatKey], str] = lambda key: ""
     offer: Callable[[ToolSet], ToolOffer] = ToolOffer
     skills: Callable[[], str] = str
+    agents: Mapping[str, NamedAgentSettings] = {}
     _known: BoundedDict[tuple[object, ...], PinnedSpec] = msgspec.field(
         default_factory=lambda: BoundedDict(_KEPT)
     )
@@ -102,41 +121,66 @@ class SpecResolver(msgspec.Struct, eq=False):
         """All tools that a session may get."""
         return self._tools()
 
-    def change(self, settings: AgentSettings) -> None:
+    def change(self, settings: AgentSettings, agents: Mapping[str, NamedAgentSettings] | None = None) -> None:
         """Resolve with other settings, providers or models from now on. Sessions keep their specs."""
         self._settings = settings
+        self.agents = self.agents if agents is None else agents
         self._known.clear()
         self._tool_bytes.clear()
 
-    def resolve(
-        self, key: ChatKey, wish: str | None = None, only: tuple[str, ...] | None = None
-    ) -> PinnedSpec:
-        """Return the spec for a new session of a chat, with all tools or those named `only`.
+    def agent_of(self, key: ChatKey) -> str:
+        """Return the agent with which the sessions of a chat begin: a named one, or the usual one."""
+        names = {key, channel_of(key)}
+        found = (name for name, agent in self.agents.items() if not names.isdisjoint(agent.chats))
+        return next(found, self._settings.name)
 
-        Raises `NoModel`, or `NotFound` for an unknown wish.
+    def find_agent(self, name: str) -> NamedAgentSettings | None:
+        """Return the settings of a named agent; None for the usual one. Raises `NotFound`."""
+        if name in ("", self._settings.name):
+            return None
+        if (found := self.agents.get(name)) is None:
+            listed = ", ".join((self._settings.name, *self.agents))
+            raise NotFound(
+                f"There is no agent {name!r}.", did_you_mean(name, self.agents, f"There are: {listed}.")
+            )
+        return found
+
+    def resolve(
+        self, key: ChatKey, wish: str | None = None, only: tuple[str, ...] | None = None, agent: str = ""
+    ) -> PinnedSpec:
+        """Return the spec for a new session of a chat, with all tools or those named `only`. Without `agent`
+        it is that of the chat.
+
+        Raises `NoModel`, or `NotFound` for an unknown wish or agent.
         """
-        choice = self._catalog.resolve(wish)
+        agent = agent or (self.agent_of(key) if self.agents else self._settings.name)
+        named = self.find_agent(agent) if self.agents or agent != self._settings.name else None
+        choice = self._catalog.resolve(wish or (named.model if named is not None else None) or None)
         known_of = self._catalog.abilities(choice.provider, choice.model)
         section = self.skills()
         tools = self._tools() if only is None else self._tools().only(only)
+        if named is not None:
+            tools = tools.only(_tools_of(named, tools))
         if known_of.tools is False:
             tools = tools.only(())
         # The log keeps what a model was sent: an image that the model refuses would be refused in every call.
         sees = known_of.images is True
         wire = self._models.wire(choice.provider)
         is_plain = wire.name == LocalChat.name
-        memory = "" if is_plain else self.memory(key)
+        memory = "" if is_plain or (named is not None and not named.memory) else self.memory(key)
         offer = ToolOffer(tools) if is_plain else self.offer(tools)
         skills = section if SKILL_TOOL in tools else ""
-        kept_as = (choice.provider, choice.model, offer.fingerprint, sees, memory, skills)
+        kept_as = (agent, choice.provider, choice.model, offer.fingerprint, sees, memory, skills)
         known = self._known.get(kept_as)
         if known is not None:
             self._known.move_to_end(kept_as)
             return known
         settings = self._settings
-        prompt = render_prompt(settings.name, settings.prompt, tools.names, memory, skills, is_plain=is_plain)
+        extra = settings.prompt if named is None else named.prompt
+        others = self._directory(agent) if self.agents and DELEGATE in tools else ""
+        prompt = render_prompt(agent, extra, tools.names, memory, skills, agents=others, is_plain=is_plain)
         spec = AgentSpec(
-            agent=self._settings.name,
+            agent=agent,
             provider=choice.provider,
             model=choice.model,
             api=wire.name,
@@ -158,13 +202,19 @@ class SpecResolver(msgspec.Struct, eq=False):
         self._known[kept_as] = pinned
         return pinned
 
+    def _directory(self, agent: str) -> str:
+        """Return the section of the prompt about the agents that tasks can be handed to."""
+        others = [f"- {name}: {each.summary}" for name, each in self.agents.items() if name != agent]
+        return "\n".join([_AGENTS, *others]) if others else ""
+
     def refresh_memory(self, key: ChatKey, pinned: PinnedSpec) -> PinnedSpec:
         """Return the spec of a session of a chat with what is remembered now, and all else as it was. It is
         for moments at which the prefix changes anyway, such as a compaction."""
         spec = pinned.spec
         if spec.api == LocalChat.name or not spec.prompt:
             return pinned
-        memory = self.memory(key)
+        named = self.agents.get(spec.agent)
+        memory = "" if named is not None and not named.memory else self.memory(key)
         if memory == spec.remembered:
             return pinned
         prompt = replace_memory(spec.prompt, spec.remembered, memory)
@@ -206,3 +256,13 @@ class SpecResolver(msgspec.Struct, eq=False):
         """Return whether `wish` names another model than the session is pinned to."""
         choice = self._catalog.resolve(wish)
         return (choice.provider, choice.model) != (pinned.spec.provider, pinned.spec.model)
+
+
+def _tools_of(named: NamedAgentSettings, tools: ToolSet) -> list[str]:
+    """Return the names of the tools that a named agent may use: those that it names, or families of them."""
+    names = [
+        name
+        for name in tools.names
+        if not named.tools or name in named.tools or tools.origin(name) in named.tools
+    ]
+    return [name for name in names if named.skills or name != SKILL_TOOL]

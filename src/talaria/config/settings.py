@@ -9,7 +9,7 @@ from typing import Annotated, Any, cast, get_type_hints
 import msgspec
 
 from talaria.access.settings import BudgetSettings, HookName, PersonName, PersonSettings, WebhookSettings
-from talaria.agent.settings import AgentSettings, ContextSettings
+from talaria.agent.settings import AgentName, AgentSettings, ContextSettings, NamedAgentSettings
 from talaria.cluster.membership import ClusterSettings
 from talaria.config.plugins import PLUGIN_TABLES, PluginName, read_table
 from talaria.core.limits import LimitSettings
@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True):
     people: Annotated[dict[PersonName, PersonSettings], Mark.LIVE] = {}
     webhooks: Annotated[dict[HookName, WebhookSettings], Mark.LIVE] = {}
     limits: Annotated[LimitSettings, Mark.LIVE] = LimitSettings()
+    agents: Annotated[dict[AgentName, NamedAgentSettings], Mark.LIVE] = {}
     pool: Annotated[PoolSettings, Mark.LIVE] = PoolSettings()
     sessions: SessionSettings = SessionSettings()
     tools: ToolSettings = ToolSettings()

@@ -13,7 +13,8 @@ from talaria.core.ids import ChatKey, DelegateId, SessionId, TurnId, delegates_w
 
 
 class DelegateTask(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The order for a child: the text that it reads, its only tools, the model that it uses, how much it may
+    """The order for a child: the text that it reads, its only tools, the model and the named agent
+    that it uses, how much it may
     cost in nanodollars (0 is no cap of its own). The text is `untrusted` if its writer had read untrusted
     content."""
 
@@ -21,6 +22,7 @@ class DelegateTask(msgspec.Struct, frozen=True, omit_defaults=True):
     tools: tuple[str, ...]
     model: str = ""
     title: str = ""
+    agent: str = ""
     cap: int = 0
     untrusted: bool = False
 

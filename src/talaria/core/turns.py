@@ -133,7 +133,8 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     usual time limit. Its reply is sent to `reply_to`, and it is shown nowhere before. If the run is `quiet`,
     the reply `NO_REPLY` is not sent. Turns with an order give way to those without, unless they are
     `is_urgent`, as delegates of a person's turn are. Its message is `untrusted` if it came from outside.
-    `descent` is the place of a delegate in its tree.
+    `agent` is the named agent that answers it, if it is not the usual one. `descent` is the place of a
+    delegate in its tree.
 
     `asked_in` is the chat that asked for the job, which is told of failures. `job_id` and `job_name` are
     those of the job, `plan` is the digest of its plan. A run that `may_ask` puts its questions to the person
@@ -153,6 +154,7 @@ class RunOrder(msgspec.Struct, frozen=True, omit_defaults=True):
     untrusted: bool = False
     quiet: bool = True
     is_urgent: bool = False
+    agent: str = ""
     descent: Descent | None = None
 
 
@@ -195,6 +197,11 @@ class Inbound(msgspec.Struct, frozen=True):
     def tools(self) -> tuple[str, ...] | None:
         """The only tools that the turn may call; None for those of its session."""
         return None if self.run is UNSET else self.run.tools
+
+    @property
+    def agent(self) -> str:
+        """The named agent that answers the turn; empty for that of its chat."""
+        return "" if self.run is UNSET else self.run.agent
 
     @property
     def text(self) -> str:

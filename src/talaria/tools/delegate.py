@@ -44,6 +44,7 @@ _SPEC = ToolSpec(
                 "items": {"type": "string"},
                 "description": "Their only tools; without it, yours.",
             },
+            "agent": text("A named agent to hand the task to."),
             "model": text("Another model: provider/name or an alias."),
         }
     ),
@@ -90,6 +91,7 @@ class DelegateTool(Tool):
                 names,
                 arguments.get("model") or "",
                 title=clean_line(each, _TITLE),
+                agent=arguments.get("agent") or "",
             )
             for each in asked
         ]

@@ -325,7 +325,9 @@ class BoundTools(msgspec.Struct, frozen=True):
                 self.turn_id,
                 n,
                 call.id,
-                msgspec.structs.replace(task, model=task.model or self.model, untrusted=is_tainted),
+                msgspec.structs.replace(
+                    task, model=task.model or ("" if task.agent else self.model), untrusted=is_tainted
+                ),
                 now,
                 tool.ends_at(now, self.inbound),
             )

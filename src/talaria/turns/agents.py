@@ -133,7 +133,7 @@ class Agents:
                 session = await store.session(turn.session_id)
                 if session is not None and session.spec_id is not None:
                     return (await self.builder.pinned(session.spec_id)).spec
-            return self.specs.resolve(turn.chat_key, wish, turn.inbound.tools).spec
+            return self.specs.resolve(turn.chat_key, wish, turn.inbound.tools, turn.inbound.agent).spec
         except TalariaError:
             return None
 
@@ -142,7 +142,7 @@ class Agents:
 
         Commits a new spec if the turn wishes for another model, or if the provider's API has changed since.
         """
-        session, wish, only = began.session, turn.inbound.model, turn.inbound.tools
+        session, wish, only, agent = began.session, turn.inbound.model, turn.inbound.tools, None
         if session.spec_id is not None:
             pinned = await self.builder.pinned(session.spec_id)
             spec = pinned.spec
@@ -153,8 +153,8 @@ class Agents:
             wish = wish or f"{spec.provider}/{spec.model}"
             # The session of a model that takes no tools has none; another model gets the configured ones.
             takes_none = self.specs.abilities(spec.provider, spec.model).tools is False
-            only = None if takes_none else spec.usable_tools
-        pinned = self.specs.resolve(turn.chat_key, wish, only)
+            only, agent = None if takes_none else spec.usable_tools, spec.agent
+        pinned = self.specs.resolve(turn.chat_key, wish, only, agent or turn.inbound.agent)
         return pinned, await journal.commit((SpecSet(pinned.id),), specs=(pinned,))
 
     def loop(self, live: LiveTurn, agent: WarmAgent, journal: Journal, settings: TurnSettings) -> Loop:

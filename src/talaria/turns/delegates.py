@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import UNSET
 
 from talaria.access.budgets import account_of, tree_caps, tree_of
+from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.delegates import Delegate, DelegateOutcome, Descent
 from talaria.core.errors import LeaseHeld, LimitReached, NotFound, Overloaded, StoreError, TalariaError
@@ -31,6 +32,7 @@ from talaria.core.ids import (
     delegate_chat,
 )
 from talaria.core.messages import Text
+from talaria.core.spending import from_usd
 from talaria.core.tasks import Tasks, sleep_until_woken
 from talaria.core.tools import DELEGATE
 from talaria.core.turns import Inbound, ReplyPlace, RunOrder, Turn, TurnState
@@ -46,6 +48,7 @@ from talaria.turns.turns import Turns
 
 _log = logging.getLogger("talaria.turns")
 _LOOK_SECONDS = 30.0  # for outcomes that another member of a cluster has written
+_LOOKS = Backoff(0.1, _LOOK_SECONDS)
 _TRY_AGAIN_SECONDS = 0.25
 _HEAD = (
     "[You are a helper: another agent has handed you this task. You cannot ask it anything. Your last "
@@ -98,14 +101,14 @@ class Delegates:
         """Stop children whose parents do not wait for them any more, and end sessions that children have
         left, until cancelled. A parent does so itself; this is for those whose process was killed in
         between."""
-        while True:
+        for pause in _LOOKS.pauses():  # at first often: what a killed process left is found in a moment
             for live in self._turns.live:
                 if (order := live.turn.inbound.order) is not None and order.descent is not None:
                     await self._stop_orphan(live, order.descent.delegate)
             with suppress(StoreError):
                 for session_id in await self._store.unused_sessions(all_delegates(self._agent_name)):
                     await self._end_session(session_id)
-            await self._clock.sleep(_LOOK_SECONDS)
+            await self._clock.sleep(pause)
 
     async def _stop_orphan(self, live: LiveTurn, delegate_id: DelegateId) -> None:
         try:
@@ -202,13 +205,14 @@ class Delegates:
         until = deadline_of(delegate)
         order = RunOrder(
             tools=task.tools,
-            cap=task.cap,
+            cap=task.cap or self._cap_of(task.agent),
             deadline=max(1.0, until - delegate.asked_at),
             asked_in=ReplyPlace(asked_in.chat_key, asked_in.address),
             job_name=task.title,
             may_ask=may_ask,
             untrusted=task.untrusted,
             is_urgent=not parent.inbound.gives_way,
+            agent=task.agent,
             descent=Descent(
                 delegate.id,
                 parent.id,
@@ -231,6 +235,10 @@ class Delegates:
             run=order,
             repeats_others=parent.inbound.repeats_others if parent.inbound.repeats_others is True else UNSET,
         )
+
+    def _cap_of(self, agent: str) -> int:
+        named = self._turns.agents.specs.agents.get(agent)
+        return 0 if named is None else from_usd(named.budget_usd)
 
     # -- ends -----------------------------------------------------------------------------------------------
 

@@ -528,7 +528,7 @@ class Intake(msgspec.Struct, eq=False, dict=True):
         turn says why. Raises `NotFound` for an unknown model."""
         spec: PinnedSpec | None = None
         with suppress(NoModel):
-            spec = self._agents.specs.resolve(inbound.chat_key, inbound.model, inbound.tools)
+            spec = self._agents.specs.resolve(inbound.chat_key, inbound.model, inbound.tools, inbound.agent)
         return Fresh(new_session_id(), spec, job_id=job_id)
 
     async def _bind(self, inbound: Inbound, command: Command | None) -> tuple[Binding, SessionId | None]:

@@ -271,7 +271,7 @@ class SlashCommands(msgspec.Struct, eq=False):
         session, model = await self._session_model(turn)
         if args:
             tools = model.tools.used if session.spec_id and model.takes_tools else None
-            return self._respec(session, args, tools)
+            return await self._respec(session, args, tools)
         specs = self._agents.specs
         return list_models(model.name, model.about, tuple(specs.names()), specs.listed())
 
@@ -299,7 +299,7 @@ class SlashCommands(msgspec.Struct, eq=False):
                 chosen = model.tools.choose(wanted)
             if isinstance(chosen, str):
                 return CommandResult(chosen)
-            return self._respec(session, model.name if session.spec_id else None, chosen)
+            return await self._respec(session, model.name if session.spec_id else None, chosen)
         if not model.takes_tools:
             none = f"{model.name} takes none: it only talks. `/model` changes it."
             return CommandResult("\n".join([*model.tools.used_lines(), none]))
@@ -310,16 +310,41 @@ class SlashCommands(msgspec.Struct, eq=False):
 
     async def reload(self, turn: Turn, args: str) -> CommandResult:
         session, model = await self._session_model(turn)
-        return self._respec(session, model.name if session.spec_id else None)
+        return await self._respec(session, model.name if session.spec_id else None)
 
-    def _respec(
-        self, session: Session, model: str | None, tools: tuple[str, ...] | None = None
+    async def _agent_of(self, session: Session) -> str:
+        """Return the agent of a session; empty if it has no spec yet."""
+        if session.spec_id is None:
+            return ""
+        return (await self._agents.builder.pinned(session.spec_id)).spec.agent
+
+    async def agent(self, turn: Turn, args: str) -> CommandResult:
+        session, specs = (await self._summary(turn)).current, self._agents.specs
+        usual, name = self._settings.agent_name, args.strip()
+        if name:
+            if (named := specs.find_agent(name)) is None:
+                name = usual
+            return await self._respec(session, (named.model if named else "") or None, agent=name)
+        now = await self._agent_of(session) or specs.agent_of(session.chat_key)
+        if not specs.agents:
+            return CommandResult(
+                f"This session uses {now}. `[agents.NAME]` in config.toml adds other agents."
+            )
+        told = [f"{name}: {each.summary}" for name, each in specs.agents.items()]
+        lines = [f"This session uses {now}. `/agent NAME` changes that.", f"{usual}: the usual agent", *told]
+        return CommandResult("\n".join(lines))
+
+    async def _respec(
+        self, session: Session, model: str | None, tools: tuple[str, ...] | None = None, agent: str = ""
     ) -> CommandResult:
         """Pin the session to a model under the current configuration. Without `tools` it gets the configured
-        ones."""
-        pinned = self._agents.specs.resolve(session.chat_key, model, tools)
+        ones, and without `agent` it keeps its own."""
+        agent = agent or await self._agent_of(session)
+        pinned = self._agents.specs.resolve(session.chat_key, model, tools, agent)
         spec = pinned.spec
         name = f"{spec.provider}/{spec.model}"
+        if spec.agent != self._settings.agent_name:
+            name = f"the agent {spec.agent} on {name}"
         if pinned.id == session.spec_id:
             return CommandResult(f"Nothing has changed: this session uses {name}.")
         found = f", and {len(spec.searched)} more that it searches for" if spec.searched else ""
@@ -637,6 +662,9 @@ _ROWS = (
         "list jobs, make one in plain words, or act on one",
         SlashCommands.jobs,
         is_control=True,
+    ),
+    CommandSpec(
+        "agent", "[NAME]", "show or choose the agent that answers in this session", SlashCommands.agent
     ),
     CommandSpec(
         "agents",

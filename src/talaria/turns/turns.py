@@ -69,6 +69,7 @@ class Turns:
         self._cluster = cluster
         self._keeper = keeper
         self._pending = agents.pending
+        self.agents = agents
         self.memories = agents.memories
         self._sessions = sessions
         self._settings = settings
