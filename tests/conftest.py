@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -21,16 +22,42 @@ from support.programs import missing_programs
 _guard = DatabaseGuard()
 
 
+_SLOW = frozenset({"browser", "scenarios", "trial"})  # folders of tests that take seconds
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the tests that are marked `long`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the long tests unless they are asked for. `./dev soak --only tests` runs them."""
+    """Deselect the long tests unless they are asked for. `./dev soak --only tests` runs them.
+
+    With several workers, each begins with its share of the slow files, so that none is begun last. Workers
+    get equal parts of the list, in its order."""
     long = [item for item in items if item.get_closest_marker("long")]
     if long and not config.getoption("long"):
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if not item.get_closest_marker("long")]
+    if (workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))) > 1:
+        items[:] = _spread(items, workers)
+
+
+def _spread(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return the items in an order in which each worker's part begins with slow files. Those of a browser
+    stay together, because each worker would start one."""
+    slow: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if (folder := item.path.parent.name) in _SLOW:
+            slow.setdefault(folder if folder == "browser" else str(item.path), []).append(item)
+    first: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    for n, group in enumerate(slow.values()):
+        first[n % workers] += group
+    rest = iter([item for item in items if item.path.parent.name not in _SLOW])
+    spread: list[pytest.Item] = []
+    for n, part in enumerate(first):
+        size = len(items) // workers + (n < len(items) % workers)
+        spread += [*part, *itertools.islice(rest, max(0, size - len(part)))]
+    return [*spread, *rest]
 
 
 def pytest_configure(config: pytest.Config) -> None:
