@@ -314,3 +314,12 @@ async def test_a_helper_whose_parent_was_ended_before_a_kill_is_stopped_after_it
             return bool(turns["running"] == turns["waiting"] == turns["accepted"] == 0)
 
         await until(is_at_rest, pause=0.05)
+
+
+async def test_waiting_for_a_helper_is_not_limited_by_the_time_of_a_call(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    tables = {"tools": {"call_timeout": timedelta(seconds=0.2)}}
+    async with in_process(tmp_path, model, tables=tables) as api:
+        turn = await api.say("chat", hand_out("[[delay 0.6]][[reply slow but done]]") + "[[reply ok]]")
+        assert await results_of(api, turn["session_id"]) == ["slow but done"]
