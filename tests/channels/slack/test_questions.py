@@ -76,6 +76,24 @@ async def test_only_the_press_of_the_requester_decides(
         await server.until(lambda: danger.ran == ["x"])
 
 
+@pytest.mark.parametrize("has_replies", [False, True])
+async def test_a_question_outside_of_threads_is_decided_by_its_button(
+    tmp_path: Path, server: SlackServer, danger: Danger, has_replies: bool
+) -> None:
+    """`/talaria` in a channel belongs to no thread, so neither does its question; Slack calls a message that
+    has replies the first of a thread."""
+    async with line(tmp_path, server, danger) as here:
+        here.ada.commands(calling(), here.general)
+        shown = await asked(here, here.general)
+        assert shown.thread_ts is None
+        if has_replies:
+            shown.raw["thread_ts"] = shown.ts
+        here.ada.presses(shown, "Approve once", here.general)
+        await server.until(lambda: danger.ran == ["x"])
+        await here.handled()
+        assert whispered(here.general, here.ada.id) == ["Approved, once."]
+
+
 async def test_a_long_call_is_sent_whole_before_its_buttons(
     tmp_path: Path, server: SlackServer, danger: Danger
 ) -> None:

@@ -350,7 +350,8 @@ def _parse_press(interaction: _Interaction, rules: Rules) -> Parsed:
         return Ignored("not a button")
     action, message = interaction.actions[0], interaction.message
     channel = interaction.channel.id
-    thread = message.thread_ts or (None if channel.startswith("D") else message.ts)
+    # The bot's messages outside of threads belong to the channel, also once people have replied to one.
+    thread = None if message.thread_ts == message.ts else message.thread_ts
     place = SlackPlace(channel, thread or None)
     return ButtonPress(
         actor=Actor(CHANNEL, interaction.user.id, place.kind, channel),
