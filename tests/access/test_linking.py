@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from support.gateway import without_http
 from talaria.access.authorizer import hash_code, new_code
@@ -38,6 +41,7 @@ async def test_a_code_joins_two_identities_also_after_a_restart(tmp_path: Path) 
             found = re.search(r"[0-9A-Z]{4}-[0-9A-Z]{4}-[0-9A-Z]{4}", await say(gateway, "/link"))
             assert found is not None
             assert "not a code" in await say(gateway, "/link nonsense", THERE, "9")
+            assert "your own" in await say(gateway, f"/link {found[0]}")
             assert "one person" in await say(gateway, f"/link {found[0]}", THERE, "9")
             assert people.of_chat(HERE) == people.of_chat(THERE)
             assert people.reach(THERE).includes(HERE) and people.reach(HERE).includes(THERE)
@@ -61,9 +65,17 @@ async def test_codes_expire_and_guesses_are_counted() -> None:
     assert await pairings.links() == [("signal:a", "telegram:7")]
 
 
-async def test_chains_have_one_root() -> None:
+@pytest.mark.parametrize(
+    "links",
+    [
+        (("a:1", "b:1"), ("b:1", "c:1"), ("d:1", "a:1")),
+        (("a:1", "b:1"), ("c:1", "b:1"), ("c:1", "d:1")),  # b brings a along
+        (("a:1", "b:1"), ("c:1", "d:1"), ("d:1", "b:1"), ("a:1", "c:1")),  # the last are one person already
+    ],
+)
+async def test_chains_have_one_root(links: Sequence[tuple[str, str]]) -> None:
     pairings = MemoryStore(FakeClock()).pairings
-    for creator, other in (("a:1", "b:1"), ("b:1", "c:1"), ("d:1", "a:1")):
+    for creator, other in links:
         code = hash_code(new_code())
         await pairings.create_link(CreateLinkCode(creator, code, 600))
         await pairings.redeem_link(RedeemLinkCode(other, code, PairingLimits()))

@@ -457,6 +457,10 @@ class SlashCommands(msgspec.Struct, eq=False):
             return CommandResult(
                 "The code is wrong, used or expired. `/link` on the other platform gives a new one."
             )
+        if redeemed == identity:
+            return CommandResult(
+                f"This code is your own. Send `/link {presented}` to me on the other platform."
+            )
         await identities.share()
         return CommandResult(f"Done: {identity} and {redeemed} are one person now.")
 

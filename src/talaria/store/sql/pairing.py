@@ -178,7 +178,8 @@ SET_LINK_CODE = """
 INSERT INTO link_codes (identity, code, expires_at) VALUES (?, ?, ?)
 ON CONFLICT (identity) DO UPDATE SET code = excluded.code, expires_at = excluded.expires_at
 """
-USE_LINK_CODE = "DELETE FROM link_codes WHERE code = ? AND expires_at > ? RETURNING identity"
+FIND_LINK_CODE = "SELECT identity FROM link_codes WHERE code = ? AND expires_at > ?"
+USE_LINK_CODE = "DELETE FROM link_codes WHERE code = ?"
 DROP_LINK_CODES = "DELETE FROM link_codes WHERE expires_at <= ?"
 FIND_ROOT = "SELECT root FROM linked_identities WHERE identity = ?"
 SET_ROOT = """
@@ -198,22 +199,28 @@ def create_link(tx: Transaction, order: CreateLinkCode) -> None:
 
 
 def redeem_link(tx: Transaction, order: RedeemLinkCode) -> str | WrongCode | CodesLocked:
-    """Join an identity to the one that created the code, which is then used up, and return that
-    one. Durable."""
+    """Join an identity, with all that are joined to it, to the one that created the code, and return that
+    one. The code is then used up, unless its creator presented it. Durable."""
     locks.names(tx, "codes", _LINK_GATE)
     tries = _find_tries(tx, _LINK_GATE, order.identity)
     if (locked := tries.lock(order.limits.tries, order.limits, tx.now)) is not None:
         return locked
-    row = tx.execute(USE_LINK_CODE, (order.code, tx.now)).fetchone()
+    row = tx.execute(FIND_LINK_CODE, (order.code, tx.now)).fetchone()
     if row is None:
         return _refuse(_count_try(tx, _LINK_GATE, order.identity, tries, order.limits), order.limits)
-    creator = str(row[0])
-    found = tx.execute(FIND_ROOT, (creator,)).fetchone()
-    root = creator if found is None else str(found[0])
-    if root != order.identity:
-        tx.execute(MOVE_ROOT, (root, order.identity))
-        tx.execute(SET_ROOT, (order.identity, root, tx.now))
+    if (creator := str(row[0])) == order.identity:
+        return creator
+    tx.execute(USE_LINK_CODE, (order.code,))
+    root, joined = _root_of(tx, creator), _root_of(tx, order.identity)
+    if root != joined:
+        tx.execute(MOVE_ROOT, (root, joined))
+        tx.execute(SET_ROOT, (joined, root, tx.now))
     return creator
+
+
+def _root_of(tx: Transaction, identity: str) -> str:
+    found = tx.execute(FIND_ROOT, (identity,)).fetchone()
+    return identity if found is None else str(found[0])
 
 
 def links(db: Connection) -> list[tuple[str, str]]:
