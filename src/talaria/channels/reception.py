@@ -86,20 +86,23 @@ class Reception:
         self._full: set[ChatKey] = set()  # chats that were told that too many of their messages wait
         self._downloads = asyncio.Semaphore(_DOWNLOADS_AT_ONCE)
 
-    async def receive(self, messages: Sequence[IncomingMessage]) -> None:
-        """Take one message, or several of one sender that are one: an album, or the parts of a long text."""
+    async def receive(self, messages: Sequence[IncomingMessage]) -> bool:
+        """Take one message, or several of one sender that are one: an album, or the parts of a long text.
+        Return whether the sender may use the agent."""
         with leaving_out_broken():
             first = messages[0]
             said = "\n".join(message.text for message in messages if message.text)
             match await self._authorizer.check(first.actor, first.ingress):
                 case Authorized(sender=sender):
                     await self._accept(messages, said, sender)
+                    return True
                 case Stranger():
                     greeting = await self._authorizer.greet(first.actor, said, offers=self._offers_pairing)
                     if greeting is not None:
                         await self._platform.say(first.address, greeting)
                 case Denied(reason=reason):
                     _log.debug("a message was dropped: %s", reason)
+        return False
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
         """Cancel a message that waits, without an answer. One that has begun is left alone."""

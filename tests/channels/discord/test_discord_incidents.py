@@ -17,7 +17,7 @@ from talaria.core.errors import StoreError
 from talaria.core.ledger import Accept, Accepted
 from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.discord_platform import BOT_ID
+from talaria.testing.discord_platform import BOT_ID, DiscordMessageShown
 from talaria.testing.discord_server import DiscordFault, DiscordFaultKind, DiscordServer
 
 AT_BOT = f"<@{BOT_ID}>"
@@ -238,6 +238,73 @@ async def test_a_page_of_missed_messages_is_not_the_end(tmp_path: Path, discord:
         answers = await line.answers(2, channel)
         assert answers[1].endswith("two")
         assert await line.turns() == 2
+
+
+async def test_messages_that_did_not_address_the_bot_are_not_fetched_later(
+    tmp_path: Path, discord: DiscordServer
+) -> None:
+    """A busy channel would be fetched back to the last mention, and judged by rules that have changed."""
+    clock = FakeClock()
+    store = MemoryStore(clock)
+    channel = discord.platform.channel()
+
+    async def is_stored(message: DiscordMessageShown) -> bool:
+        cursors = dict(await store.cursors("discord:"))
+        return any(name.endswith(f":{channel.id}") and message.id in cursors[name] for name in cursors)
+
+    async with discord_line(tmp_path, discord, store=store, clock=clock, progress="off") as line:
+        line.ada.says(f"{AT_BOT} one", channel)
+        await line.pass_time(lambda: len(channel.replies) == 1)
+        clock.advance(31)
+        chatter = line.ada.says("chatter", channel)
+        while not await is_stored(chatter):
+            await clock.settle()
+        last = line.ada.says("more chatter", channel)
+        position = line.channel.position
+        assert position is not None
+        await line.pass_time(lambda: position.channels[channel.id].last == int(last.id))
+        assert not await is_stored(last), "not at each message"
+    assert await is_stored(last), "when the gateway stops"
+    discord.forget_sessions()
+    line.ada.says("missed", channel)
+    async with discord_line(tmp_path, discord, store=store, clock=clock, mention="never") as line:
+        await line.pass_time(lambda: len(channel.replies) == 2)
+        assert channel.replies[1].endswith("missed")
+        assert await line.turns() == 2
+
+
+async def test_the_first_reply_in_an_auto_thread_is_fetched_after_an_outage(
+    tmp_path: Path, discord: DiscordServer
+) -> None:
+    store = MemoryStore(SystemClock())
+    channel = discord.platform.channel()
+    async with discord_line(tmp_path, discord, store=store, auto_thread=True, progress="off") as line:
+        message = line.ada.says(f"{AT_BOT} hello", channel)
+        await discord.until(lambda: message.id in discord.platform.channels)
+        thread = discord.platform.channels[message.id]
+        await line.answers(1, thread)
+    discord.forget_sessions()
+    line.ada.says("and then?", thread)
+    async with discord_line(tmp_path, discord, store=store, auto_thread=True, progress="off") as line:
+        assert (await line.answers(2, thread))[1].endswith("and then?")
+        assert await line.turns() == 2
+
+
+async def test_strangers_leave_no_position_and_known_channels_are_bounded(
+    tmp_path: Path, discord: DiscordServer
+) -> None:
+    store = MemoryStore(SystemClock())
+    async with discord_line(tmp_path, discord, store=store, progress="off") as line:
+        discord.person(99, "Eve").says("hello")
+        line.ada.says("hello")
+        await line.answers(1)
+        position = line.channel.position
+        assert position is not None
+        assert set(position.channels) == {line.chat.id}
+        for number in range(1005):
+            await position.save_channel(str(number + 1), number + 1, "")
+        assert len(position.channels) == 1000 and line.chat.id in position.channels
+    assert len([name for name, value in await store.cursors("discord:") if value]) == 1001
 
 
 async def test_a_channel_that_is_gone_is_no_longer_asked_for(tmp_path: Path, discord: DiscordServer) -> None:

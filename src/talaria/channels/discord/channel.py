@@ -51,6 +51,7 @@ from talaria.channels.pieces import shorten
 from talaria.channels.platform_api import PlatformError, PlatformTooLarge
 from talaria.channels.reception import FileNotFetched, Reception, too_large
 from talaria.core.delivery import DeliveryError
+from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey
 from talaria.core.limits import BoundedDict
 from talaria.core.redaction import Secret
@@ -66,6 +67,7 @@ T = TypeVar("T")
 _MAX_COMMANDS = 100  # https://docs.discord.com/developers/interactions/application-commands
 _MAX_KNOWN = 2048
 _PAGE = 100
+_FETCHES_AT_ONCE = 8
 _TIER_MB = {2: 50, 3: 100}  # the largest file in a server with boosts
 _EPHEMERAL = 1 << 6
 _REPLY, _UPDATE_LATER = 4, 6  # answers to an interaction
@@ -98,6 +100,7 @@ class DiscordChannel(ChannelLoop):
         self.position: ReadPosition | None = None
         self._lanes = EventLanes(self, self._note_recovered, self._connection.close)
         self._infos: BoundedDict[str, DiscordChannelInfo] = BoundedDict(_MAX_KNOWN)
+        self._fetches = asyncio.Semaphore(_FETCHES_AT_ONCE)
         self._limits: dict[str, int] = {}  # of the files of servers, in MB
         self._chats: BoundedDict[str, ChatKey] = BoundedDict(_MAX_KNOWN)  # by message
 
@@ -106,6 +109,11 @@ class DiscordChannel(ChannelLoop):
             await super().run()
         finally:
             await self._lanes.close()
+            if self.position is not None:
+                try:
+                    await self.position.save(self._connection.session, is_last=True)
+                except StoreError as error:  # the next process fetches more than it needs
+                    _log.debug("the position was not stored: %s", error.user_text)
 
     async def serve(self) -> NoReturn:
         if self.position is None:
@@ -155,7 +163,7 @@ class DiscordChannel(ChannelLoop):
                 position.restart()
                 for channel in position.behind:
                     self._lanes.put(channel, partial(self._catch_up, channel))
-                await position.save_session(self._connection.session)
+                await position.save(self._connection.session)
                 self.enter(ChannelPhase.READY, f"@{self._bot and self._bot.username}")
             case "RESUMED":
                 self.enter(ChannelPhase.READY, f"@{self._bot and self._bot.username}")
@@ -191,7 +199,8 @@ class DiscordChannel(ChannelLoop):
         while (known := self.position.channels.get(channel)) is not None:
             path = f"/channels/{channel}/messages?after={known.last}&limit={_PAGE}"
             try:
-                found = await self._api.call("GET", path, tuple[GuildMessage, ...])
+                async with self._fetches:
+                    found = await self._api.call("GET", path, tuple[GuildMessage, ...])
             except DiscordRefused as refusal:
                 if refusal.code not in (403, 404):
                     raise
@@ -200,11 +209,10 @@ class DiscordChannel(ChannelLoop):
             for message in sorted(found, key=_number):
                 whole = msgspec.structs.replace(message, channel_id=channel, guild_id=known.guild or None)
                 await self._take("MESSAGE_CREATE", whole)
-                await self.position.save_channel(channel, _number(message), known.guild)
             if len(found) < _PAGE:
                 break
         self.position.behind.discard(channel)
-        await self.position.save_session(self._connection.session)
+        await self.position.save(self._connection.session)
 
     async def _take(self, name: str, message: GuildMessage) -> None:
         """Handle a message, an edit or a deletion."""
@@ -213,10 +221,17 @@ class DiscordChannel(ChannelLoop):
             if (chat := self._chats.get(message.id)) is not None:
                 self._reception.withdraw(Withdrawal(chat=chat, key=f"m{message.id}"))
             return
-        if name == "MESSAGE_CREATE":
-            message = msgspec.structs.replace(message, edited_timestamp=None)
-        elif message.edited_timestamp is None:  # Discord has added a preview
+        if name == "MESSAGE_UPDATE":
+            if message.edited_timestamp is not None:  # else Discord has added a preview
+                await self._read(message)
             return
+        await self._read(msgspec.structs.replace(message, edited_timestamp=None))
+        self.position.advance(message.channel_id, _number(message))
+        await self.position.save(self._connection.session)
+
+    async def _read(self, message: GuildMessage) -> None:
+        """Hand over a message or an edit that addresses the bot."""
+        assert self.position is not None
         if message.author is None or message.author.bot:
             return
         around = await self._look(message.channel_id, message.guild_id)
@@ -227,10 +242,12 @@ class DiscordChannel(ChannelLoop):
         if parsed.new_thread is not None:
             parsed = await self._open_thread(message, parsed, around)
         self._chats[message.id] = parsed.chat
-        await self._reception.receive([parsed])
-        if name == "MESSAGE_CREATE":
-            await self.position.save_channel(message.channel_id, _number(message), message.guild_id or "")
-            await self.position.save_session(self._connection.session)
+        if await self._reception.receive([parsed]):
+            number, guild = _number(message), message.guild_id or ""
+            if parsed.new_thread is not None:  # it has the id of its first message
+                await self.position.save_channel(message.id, number, guild)
+            if parsed.edits is None:
+                await self.position.save_channel(message.channel_id, number, guild)
 
     async def _look(self, channel: str, guild: str | None) -> EventContext:
         """Return what is known of the place of an event. The first event of a channel asks Discord for it."""

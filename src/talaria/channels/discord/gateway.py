@@ -161,9 +161,10 @@ class DiscordGateway:
                     if frame.t == "READY":
                         ready = msgspec.json.decode(frame.d, type=Ready)
                         self.session = GatewaySession(ready.session_id, ready.resume_gateway_url, frame.s)
-                    elif self.session is not None:
-                        self.session.seq = max(self.session.seq, frame.s)
                     await on_event(frame.t, frame.d, frame.s)
+                    # Not before: an event that waits for room is not noted as pending yet.
+                    if self.session is not None:
+                        self.session.seq = max(self.session.seq, frame.s)
                 case 1:
                     await self._send(ws, 1, self.session and self.session.seq)
                 case 7:
