@@ -15,6 +15,7 @@ from talaria.core.text import CONTROLS, EMBEDDINGS, cut
 
 MAX_QUOTE = 500
 _CONTROLS = re.compile(f"[{CONTROLS}{EMBEDDINGS}]")
+_NO_PARENTHESES = str.maketrans("()（）", "    ")
 
 
 class RemoteFile(msgspec.Struct, frozen=True):
@@ -68,9 +69,15 @@ def chat_key(agent: str, channel: str, kind: ChatKind, chat: str, thread: str | 
 
 
 def speaker_of(actor: Actor) -> str:
-    """Return the name by which the agent knows the speaker in a group: the display name with the id. Two
-    people may share a display name, and anyone can take another's; the id stays with the person."""
-    return f"{actor.name} ({actor.user_id})" if actor.chat_kind is ChatKind.GROUP and actor.user_id else ""
+    """Return the name by which the agent knows the speaker in a group; empty in a private chat."""
+    return stable_name(actor.name, actor.user_id) if actor.chat_kind is ChatKind.GROUP else ""
+
+
+def stable_name(name: str, user_id: str) -> str:
+    """Return the display name with the id. Two people may share a display name, and anyone can take the name
+    of another person; the id stays. The name loses its parentheses, so that it cannot show another id."""
+    plain = " ".join(name.translate(_NO_PARENTHESES).split())
+    return f"{plain} ({user_id})" if user_id else ""
 
 
 def preface_of(*, is_forwarded: bool = False, author: str = "", quote: str = "", speaker: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,26 @@ async def test_a_stranger_makes_no_thread_be_read(tmp_path: Path, server: SlackS
         await line.handled()
         assert server.count("conversations.replies") == 0
         assert line.inbounds == [] and line.general.replies == []
+
+
+async def test_a_stranger_makes_one_name_be_asked_for(tmp_path: Path, server: SlackServer) -> None:
+    crowd = " ".join(f"<@U9X{number}>" for number in range(60))
+    async with slack(tmp_path, server) as line:
+        eve = server.person("U9EVE", "Eve")
+        server.platform.arrive(eve.dm, {"user": eve.id, "text": f"hello {crowd}"})
+        await line.answers(1, eve.dm)
+        assert server.count("users.info") == 1
+        server.platform.arrive(line.ada.dm, {"user": ADA, "text": f"hello {crowd}"})
+        await line.answers(1)
+        assert server.count("users.info") == 52, "a crowd is asked for in part"
+
+
+async def test_nobody_takes_the_id_of_another_person_into_a_name(tmp_path: Path, server: SlackServer) -> None:
+    async with slack(tmp_path, server, allowed=("U8BOB",)) as line:
+        server.platform.people["U8BOB"] = replace(server.person("U8BOB"), name=f"Ada ({ADA})")
+        server.person("U8BOB").says("@talaria hello", line.general)
+        await line.answers(1, line.general)
+    assert read_by(line) == f"Ada {ADA} (U8BOB) says:\nhello"
 
 
 async def test_the_model_sees_who_spoke_in_a_group(tmp_path: Path, server: SlackServer) -> None:

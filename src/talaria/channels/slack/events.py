@@ -24,6 +24,7 @@ _log = logging.getLogger("talaria.slack")
 
 _NAME_SECONDS = 3600.0  # for which a name is known
 _MAX_NAMES = 2000
+_MAX_PEOPLE = 50  # of one message or thread: Slack answers about 100 calls of users.info a minute
 _READ_SECONDS = 2.0  # Slack waits for three until it sends an event again
 _THREAD_MESSAGES = 1000
 _THREAD_CHARACTERS = 8000
@@ -74,9 +75,7 @@ class EventHandler:
             match parsed:
                 case Said():
                     if await self._is_read(parsed):
-                        names = await self._names_of(parsed.people)
-                        message = parsed.message(self._agent, names, await self._earlier(parsed, bot))
-                        await self._reception.receive([message])
+                        await self._receive(parsed, bot)
                 case ButtonPress():
                     if (answer := await self._reception.press(parsed)) is not None:
                         await self._whisper(parsed, answer)
@@ -84,6 +83,17 @@ class EventHandler:
                     self._reception.withdraw(parsed)
                 case _:
                     assert_never(parsed)
+
+    async def _receive(self, said: Said, bot: BotIdentity) -> None:
+        """Hand over a message, completed with names and its thread. An unknown sender causes one call to
+        Slack, whatever the message contains."""
+        message = said.message(self._agent, {})
+        if isinstance(await self._authorizer.check(message.actor, message.ingress), Authorized):
+            names = await self._names_of(said.people - {said.user}) | await self._names_of({said.user})
+            message = said.message(self._agent, names, await self._earlier(said, bot))
+        else:
+            message = said.message(self._agent, await self._names_of({said.user}))
+        await self._reception.receive([message])
 
     # -- threads --------------------------------------------------------------------------------------------
 
@@ -96,9 +106,6 @@ class EventHandler:
         """Return what people wrote in the thread since the agent's last message in it. Slack sends an event
         of each, but the agent has read none that did not address it."""
         if not (said.is_mention and said.is_reply) or said.is_command or said.edited:
-            return ""
-        message = said.message(self._agent, {})
-        if not isinstance(await self._authorizer.check(message.actor, message.ingress), Authorized):
             return ""
         try:
             async with asyncio.timeout(_READ_SECONDS):
@@ -118,9 +125,11 @@ class EventHandler:
     # -- names ----------------------------------------------------------------------------------------------
 
     async def _names_of(self, people: Collection[str]) -> dict[str, str]:
-        """Return the people's names by their ids. People whose names are not known are left out."""
-        found = await asyncio.gather(*(self._name_of(person) for person in sorted(people)))
-        return {person: name for person, name in zip(sorted(people), found, strict=True) if name}
+        """Return the people's names by their ids. People whose names are not known are left out, and so are
+        those beyond the first ones of a crowd."""
+        asked = sorted(people)[:_MAX_PEOPLE]
+        found = await asyncio.gather(*map(self._name_of, asked))
+        return {person: name for person, name in zip(asked, found, strict=True) if name}
 
     async def _name_of(self, person: str) -> str:
         now = self._gateway.clock.elapsed()

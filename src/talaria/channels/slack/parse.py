@@ -26,6 +26,7 @@ from talaria.channels.incoming import (
     file_name,
     preface_of,
     speaker_of,
+    stable_name,
 )
 from talaria.channels.slack.part import CHANNEL
 from talaria.channels.slack.render import mentioned, to_plain
@@ -395,9 +396,7 @@ def thread_text(
         if message.user == bot.user_id:
             unread.clear()
         elif message.text and message.subtype in _SPOKEN:
-            writer = (
-                f"{names.get(message.user) or message.user} ({message.user})" if message.user else "An app"
-            )
+            writer = stable_name(names.get(message.user) or message.user, message.user) or "An app"
             unread.append(f"{writer}: {clean(to_plain(message.text, names))}")
     kept: list[str] = []
     for line in reversed(unread):
