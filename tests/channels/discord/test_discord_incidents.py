@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from channels.discord.discord_line import DiscordLine, discord_line
 from support.waiting import until
 from talaria.channels.channel_loop import ChannelPhase
+from talaria.channels.discord.api import DiscordApi
+from talaria.channels.discord.gateway import DiscordGateway
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
 from talaria.core.ledger import Accept, Accepted
+from talaria.core.tasks import running
 from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.discord_platform import BOT_ID, DiscordMessageShown
@@ -171,6 +175,23 @@ async def test_no_end_of_a_connection_loses_or_doubles_a_message(
         line.ada.says("three")
         assert await line.answers(3) == ["You said: one", "You said: two", "You said: three"]
         assert await line.turns() == 3
+
+
+async def test_an_event_counts_as_received_only_once_it_is_noted(discord: DiscordServer) -> None:
+    """The position is stored while an event waits for room. A resume from it must repeat the event."""
+    seen: list[tuple[str, int, int]] = []
+    async with DiscordApi(discord.url, discord.token) as api:
+        gateway = DiscordGateway(api, SystemClock())
+
+        async def on_event(name: str, data: msgspec.Raw, seq: int) -> None:
+            assert gateway.session is not None
+            seen.append((name, seq, gateway.session.seq))
+
+        async with running(gateway.run(on_event), name="gateway"):
+            await discord.until(lambda: discord.session is not None)
+            discord.person(7).says("hello")
+            await until(lambda: any(name == "MESSAGE_CREATE" for name, _, _ in seen))
+    assert all(before == seq - 1 for name, seq, before in seen if name != "READY")
 
 
 async def test_a_connection_without_heartbeats_is_dead_and_is_made_again(

@@ -138,8 +138,8 @@ async def test_the_doctor_knows_a_good_app_from_a_bad_one(tmp_path: Path, server
         ({"bot_token": APP_TOKEN, "app_token": BOT_TOKEN}, "swapped"),
         ({"bot_token": "xoxp-user"}, "not a bot token"),
         ({"app_token": "12345"}, "not an app-level token"),
-        ({"bot_token": "xoxb-wrong"}, "does not know this token"),
-        ({"app_token": "xapp-wrong"}, "does not know this token"),
+        ({"bot_token": "xoxb-wrong"}, "does not know this bot token"),
+        ({"app_token": "xapp-wrong"}, "does not know this app-level token"),
     ],
 )
 async def test_a_wrong_token_is_refused_in_words(
@@ -152,17 +152,27 @@ async def test_a_wrong_token_is_refused_in_words(
 
 
 @pytest.mark.parametrize(
-    ("trouble", "words"), [("scope", "users:read"), ("socket", "Socket Mode is switched off")]
+    ("trouble", "words", "place"),
+    [
+        ("scope", "users:read", "OAuth & Permissions"),
+        ("app scope", "connections:write", "App-Level Tokens"),
+        ("socket", "Socket Mode is switched off", "Socket Mode"),
+    ],
 )
-async def test_a_missing_setting_of_the_app_is_named(server: SlackServer, trouble: str, words: str) -> None:
+async def test_a_missing_setting_of_the_app_is_named(
+    server: SlackServer, trouble: str, words: str, place: str
+) -> None:
     if trouble == "scope":
         server.platform.scopes = ALL_SCOPES.replace(",users:read", "")
+    elif trouble == "app scope":
+        fault = SlackFault(SlackFaultKind.ERROR, error="missing_scope")
+        server.fail("apps.connections.open", fault)
     else:
         server.is_socket_mode = False
     with pytest.raises(ConfigError, match=words) as error:
         async with open_app(SlackSettings(api_url=server.api_url), **BOTH):
             pass
-    assert "https://api.slack.com/apps" in error.value.hint
+    assert "https://api.slack.com/apps" in error.value.hint and place in error.value.hint
 
 
 @asynccontextmanager
@@ -187,6 +197,16 @@ async def test_the_first_person_with_the_code_is_paired(server: SlackServer) -> 
         assert any("You are in" in text for text in ada.dm.replies)
         waiting_events = [each.payload["event"].get("text") for each in server.unacknowledged]
         assert "hello?" in waiting_events, "the gateway receives it later"
+
+
+async def test_the_wait_for_the_first_person_outlives_a_closed_socket(server: SlackServer) -> None:
+    async with account(server) as (app, authorizer, admin):
+        code = (await admin.invite("slack")).code
+        waiting = asyncio.create_task(app.admit_first(authorizer, 30))
+        await server.until(lambda: bool(server.sockets))
+        await server.cut()
+        server.person(ADA).says(f"!start {code}")
+        assert await waiting == ADA
 
 
 async def test_missing_event_subscriptions_are_named_when_nothing_came(server: SlackServer) -> None:

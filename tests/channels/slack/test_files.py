@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from channels.slack.line import ADA, slack, way_back
+from talaria.channels.platform_api import PlatformUnreachable
+from talaria.channels.slack.slack_api import SlackApi
 from talaria.core.delivery import DeliveryDelayed, DeliveryRefused, OutgoingFile, OutgoingMessage
 from talaria.core.messages import Text
-from talaria.testing.slack_server import SlackFault, SlackFaultKind, SlackServer
+from talaria.testing.slack_server import BOT_TOKEN, SlackFault, SlackFaultKind, SlackServer
 
 FILE = OutgoingFile("report.txt", b"all is well")
 
@@ -44,6 +46,13 @@ async def test_a_file_that_cannot_be_had_is_named_to_the_model(
         await line.answers(1)
         assert "[The file notes.txt is not here:" in texts(line.inbounds[0].parts)
     assert not [path for path in tmp_path.rglob("notes.txt") if path.is_file()]
+
+
+@pytest.mark.parametrize("url", ["http://files.slack.com/x", "https://files.slack.com.example.org/x"])
+async def test_the_token_goes_to_slack_only_and_encrypted(server: SlackServer, url: str) -> None:
+    async with SlackApi(server.api_url, BOT_TOKEN) as api:
+        with pytest.raises(PlatformUnreachable, match="outside Slack"):
+            await api.download(url, 100)
 
 
 async def test_a_file_is_sent_into_its_thread_with_its_caption(server: SlackServer) -> None:

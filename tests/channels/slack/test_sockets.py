@@ -148,7 +148,7 @@ async def test_socket_mode_that_is_off_says_so_and_waits(tmp_path: Path, server:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"bot_token": "xoxb-wrong"}, "does not know this token"),
+        ({"bot_token": "xoxb-wrong"}, "does not know this bot token"),
         ({"bot_token": APP_TOKEN, "app_token": BOT_TOKEN}, "swapped"),
         ({"app_token": BOT_TOKEN}, "swapped"),
     ],

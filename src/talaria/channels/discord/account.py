@@ -74,8 +74,6 @@ async def examine_bot(examination: Examination[DiscordSettings]) -> AsyncIterato
             yield problem(
                 "discord", f"The bot cannot read messages: {NO_INTENT}.", "Turn it on, then restart."
             )
-        if running.startswith(("waiting", "stopped")):
-            yield problem("discord", f"The gateway's channel is {running}.", "See the reason.")
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import msgspec
 
 from talaria.access.authorizer import Authorized, Authorizer, Ingress
 from talaria.channels.incoming import ButtonPress, IncomingMessage
-from talaria.channels.platform_api import PlatformError, PlatformUnanswered
+from talaria.channels.platform_api import PlatformError
 from talaria.channels.slack.outlet import SlackOutlet
 from talaria.channels.slack.parse import Rules, Said, parse
 from talaria.channels.slack.part import SCOPES, SPLIT, UNCONFIRMED, SlackSettings, find_secrets
@@ -142,8 +142,12 @@ class AppAccount:
                             if name := await self._admit(authorizer, said):
                                 await socket.acknowledge(envelope)
                                 return name
-            except (TimeoutError, PlatformUnanswered):
+            except TimeoutError:
                 continue
+            except SlackRefused:
+                raise
+            except PlatformError:  # Slack has closed the socket
+                await self._clock.sleep(1)
         if not has_received and seconds:
             text = f"The app is connected, but no event came in {seconds:.0f} seconds."
             raise ConfigError(text, f"If you wrote to the bot, it gets no events. {_PLACES}")
@@ -188,6 +192,8 @@ class CheckedSlack:
         while True:
             self._leaving.clear()
             await wait_first(self._read(), self._leaving.wait())
+            if not self._leaving.is_set():  # Slack has closed the socket
+                await asyncio.sleep(1)
 
     async def next_input(self) -> IncomingMessage | ButtonPress:
         return await self._inputs.get()

@@ -95,6 +95,7 @@ class SlackRefused(PlatformRefused):
             retry_after=retry_after,
             is_about_token=error in _TOKEN_ERRORS,
         )
+        self.method = method
         self.error = error
         self.needed = needed
 
@@ -102,7 +103,15 @@ class SlackRefused(PlatformRefused):
 def explain(refusal: SlackRefused) -> tuple[str, str]:
     """Return what is wrong with a token that Slack refused, and what to do."""
     again = "Then reinstall the app (Install App), and run `talaria connect slack`."
+    is_app = refusal.method == "apps.connections.open"
+    page = "Basic Information, App-Level Tokens" if is_app else "OAuth & Permissions, Bot User OAuth Token"
     match refusal.error:
+        case "missing_scope" if is_app:
+            text = "The app-level token has not the scope connections:write."
+            return text, (
+                "Open https://api.slack.com/apps, Basic Information, App-Level Tokens. Click Generate Token "
+                "and Scopes, add the scope connections:write, and paste the new token."
+            )
         case "missing_scope":
             text = f"The app has not the scope {refusal.needed or 'that is needed'}."
             return text, f"Add it at https://api.slack.com/apps, under OAuth & Permissions. {again}"
@@ -110,7 +119,9 @@ def explain(refusal: SlackRefused) -> tuple[str, str]:
             text = "The bot token and the app-level token are swapped, or one is of another kind."
             return text, "The bot token begins with xoxb-, the app-level token with xapp-."
         case "invalid_auth" | "not_authed":
-            return "Slack does not know this token.", "Copy it whole from https://api.slack.com/apps."
+            kind, start = ("app-level", "xapp-") if is_app else ("bot", "xoxb-")
+            text = f"Slack does not know this {kind} token."
+            return text, f"Copy it whole from https://api.slack.com/apps, {page}. It begins with {start}."
         case error:
             return f"Slack does not accept the token any more: {error}.", again.replace(
                 "Then reinstall", "Reinstall"
@@ -160,8 +171,10 @@ class SlackApi(PlatformHttp):
     async def download(self, url: str, max_bytes: int, *, is_page: bool = False) -> bytes:
         """Return the content of a file of an event. `is_page` says that it is HTML itself. Raises
         `PlatformTooLarge`."""
-        host = urlsplit(url).hostname or ""
-        if host != urlsplit(self.url).hostname and not host.endswith(".slack.com"):
+        parts, own = urlsplit(url), urlsplit(self.url)
+        is_own = (parts.scheme, parts.netloc) == (own.scheme, own.netloc)
+        is_slack = parts.scheme == "https" and (parts.hostname or "").endswith(".slack.com")
+        if not is_own and not is_slack:
             raise PlatformUnreachable("The file is outside Slack.")  # the token goes to Slack only
         with self.errors():
             async with self.session.get(
