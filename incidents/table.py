@@ -35,3 +35,12 @@ def read_rows(text: str) -> Iterator[Row]:
             found = re.match(r"\*(.+?)\.\*(.*?)(?:\n\n|\Z)", rest, re.DOTALL)
             here, reason = (found[1].lower(), " ".join(found[2].split())) if found else ("", "")
             yield Row(section, int(number), symptom, here, reason, node_ids(rest))
+
+
+def read_platform_failures(text: str) -> Iterator[Row]:
+    """Yield the failures that users of other gateways report of chat platforms, numbered after the rows."""
+    section = "Chat platforms"
+    lines = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0].splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    for number, (symptom, *tests) in enumerate(cells[1:], ROWS + 1):
+        yield Row(section, number, symptom, "platform", "", node_ids(" ".join(tests)))

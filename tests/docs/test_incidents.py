@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import pytest
 
 from incidents.nodes import exists
-from incidents.table import DOCUMENT, HERE, ROWS, Row, read_rows
+from incidents.table import DOCUMENT, HERE, ROWS, Row, read_platform_failures, read_rows
 
 TABLE = list(read_rows(DOCUMENT.read_text()))
+OF_PLATFORMS = list(read_platform_failures(DOCUMENT.read_text()))
 
 
 def test_every_row_is_there_once_and_in_order() -> None:
@@ -24,6 +28,16 @@ def test_a_row_says_what_why_and_what_shows_it(row: Row) -> None:
     assert not missing, f"docs/incidents.md names tests that do not exist: {missing}"
 
 
+def test_every_platform_failure_names_its_report_and_a_test() -> None:
+    counts = Counter(row.symptom.partition(":")[0] for row in OF_PLATFORMS)
+    assert counts == {"Discord": 9, "Slack": 7}
+    for row in OF_PLATFORMS:
+        assert re.search(r"\((he|oc|omniclaw)#\d+[,)]", row.symptom), row.symptom
+        assert row.tests, f"what shows that it cannot happen: {row.symptom}"
+        folder = f"tests/channels/{row.symptom.partition(':')[0].lower()}/"
+        assert all(exists(test) and test.startswith(folder) for test in row.tests), row.tests
+
+
 def test_a_missing_test_a_missing_reason_and_a_missing_row_would_be_seen() -> None:
     assert not exists("tests/pool/test_pool.py::test_nobody_wrote_this")
     assert not exists("tests/pool/no_such_file.py::test_plan")
@@ -31,3 +45,6 @@ def test_a_missing_test_a_missing_reason_and_a_missing_row_would_be_seen() -> No
     assert exists("tests/pool/test_policy.py::test_plan")
     (row,) = read_rows("# T\n\n## S\n\n### 7. It broke\n\n*Same.*\n")
     assert row == Row("S", 7, "It broke", "same", "", ())
+    table = "| failure | test |\n|---|---|\n| IRC: lost | no test |\n"
+    (row,) = read_platform_failures(f"# T\n\n## Chat platforms\n\n{table}\n## S\n| a | b |\n")
+    assert row == Row("Chat platforms", ROWS + 1, "IRC: lost", "platform", "", ())

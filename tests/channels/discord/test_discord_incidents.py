@@ -14,6 +14,7 @@ from channels.discord.discord_line import DiscordLine, discord_line
 from support.waiting import until
 from talaria.channels.channel_loop import ChannelPhase
 from talaria.channels.discord.api import DiscordApi
+from talaria.channels.discord.channel import command_menu
 from talaria.channels.discord.gateway import DiscordGateway
 from talaria.core.clock import SystemClock
 from talaria.core.errors import StoreError
@@ -21,7 +22,7 @@ from talaria.core.ledger import Accept, Accepted
 from talaria.core.tasks import running
 from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
-from talaria.testing.discord_platform import BOT_ID, DiscordMessageShown
+from talaria.testing.discord_platform import BOT_ID, DiscordMessageShown, DiscordRefusal
 from talaria.testing.discord_server import DiscordFault, DiscordFaultKind, DiscordServer
 
 AT_BOT = f"<@{BOT_ID}>"
@@ -114,9 +115,12 @@ async def test_whether_a_message_was_answered_is_known_after_any_number_of_resta
 
 
 async def test_more_than_a_hundred_commands_are_not_registered(discord: DiscordServer) -> None:
-    commands = [{"name": f"c{n}", "description": "x"} for n in range(101)]
-    with pytest.raises(Exception, match="100"):
-        discord.platform.set_commands(commands)
+    menu = command_menu({f"c{number}": "x" * 200 for number in range(150)})
+    discord.platform.set_commands(menu)
+    assert [each["name"] for each in discord.platform.commands[:2]] == ["start", "c0"]
+    assert len(discord.platform.commands) == 100
+    with pytest.raises(DiscordRefusal, match="100"):
+        discord.platform.set_commands([*menu, menu[0] | {"name": "one-more"}])
 
 
 async def test_an_old_connection_is_closed_before_another_one_is_made(

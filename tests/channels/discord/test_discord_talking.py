@@ -14,7 +14,7 @@ from talaria.channels.channel_loop import ChannelPhase
 from talaria.channels.live_message import REPEATED
 from talaria.core.access import OWNER
 from talaria.core.delivery import Button, OutgoingFile, OutgoingMessage
-from talaria.testing.discord_platform import BOT_ID, DiscordMessageShown, DiscordRoom
+from talaria.testing.discord_platform import APPLICATION_ID, BOT_ID, DiscordMessageShown, DiscordRoom
 from talaria.testing.discord_server import DiscordFault, DiscordFaultKind, DiscordServer
 from talaria.tools.toolset import ToolSet
 from talaria.workspace.folder import chat_folder
@@ -197,6 +197,10 @@ async def test_slash_commands_are_registered_only_when_they_change(
     assert {"start", "status", "new"} <= {each["name"] for each in discord.platform.commands}
     async with discord_line(tmp_path, discord, store=store):
         assert discord.count("PUT commands") == 1
+    await store.set_cursor(f"discord-commands:{APPLICATION_ID}", "the digest of an earlier version")
+    for _ in range(2):
+        async with discord_line(tmp_path, discord, store=store):
+            assert discord.count("PUT commands") == 2
 
 
 async def test_a_button_decides_and_only_the_presser_is_told(tmp_path: Path, discord: DiscordServer) -> None:

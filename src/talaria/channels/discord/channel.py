@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import islice
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
@@ -134,13 +135,7 @@ class DiscordChannel(ChannelLoop):
 
     async def _register_commands(self) -> None:
         """Replace the slash commands if they are not those that were registered last."""
-        start = {"name": "start", "description": "Present a code that lets you in."}
-        option = {"type": 3, "name": "text", "description": "What follows the command."}
-        commands: list[dict[str, Any]] = [
-            {"name": spec.name, "description": shorten(spec.help, 100), "options": [option]}
-            for spec in SLASH_COMMANDS.values()
-        ]
-        commands = [start | {"options": [option]}, *commands][:_MAX_COMMANDS]
+        commands = command_menu({spec.name: spec.help for spec in SLASH_COMMANDS.values()})
         application = await self._api.call("GET", "/applications/@me", Application)
         digest = hashlib.sha256(msgspec.json.encode(commands)).hexdigest()
         cursor = f"discord-commands:{application.id}"
@@ -330,6 +325,16 @@ class DiscordChannel(ChannelLoop):
         except PlatformError as error:
             _log.warning("a file could not be fetched: %s", error.user_text)
             raise FileNotFetched("Discord did not hand it out") from None
+
+
+def command_menu(helps: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the slash commands with these names: the first ones, if there are more than Discord takes."""
+    named = {"start": "Present a code that lets you in.", **helps}
+    option = {"type": 3, "name": "text", "description": "What follows the command."}
+    return [
+        {"name": name, "description": shorten(text, 100), "options": [option]}
+        for name, text in islice(named.items(), _MAX_COMMANDS)
+    ]
 
 
 def _decode(data: msgspec.Raw, kind: type[T]) -> T | None:
