@@ -54,6 +54,7 @@ class ChatUsers(Protocol):
     def settings_with(self, model: ModelServer) -> dict[str, str]: ...
     def send(self, person: int, kind: MessageKind) -> SimulatedMessage: ...
     def redeliver(self, random: Random) -> None: ...
+    def intrude(self) -> None: ...
     @property
     def is_all_accepted(self) -> bool: ...
     def report(self) -> DeliveryReport: ...
@@ -129,14 +130,20 @@ class ChatPlatform(Load):
             self.users.send(person, kind)
             if random.random() < 0.15:
                 self.users.redeliver(random)
+            if random.random() < 0.05:
+                self.users.intrude()
             await asyncio.sleep(random.expovariate(2.5))
 
     async def _wait_until_connected(self, world: World) -> None:
-        """Wait until the gateway has been connected to the platform for the first time."""
+        """Wait until the gateway has been connected to the platform, and has answered each person once."""
         status = "starting"
         while status == "starting":
             await asyncio.sleep(0.05)
             status = (await world.call("GET", "/api/status"))["channels"].get(self._platform, status)
+        for person in self._kinds:
+            self.users.send(person, MessageKind.TEXT)
+        while self.users.report().lost:
+            await asyncio.sleep(0.05)
 
     async def calmed(self, world: World) -> None:
         self.samples.append((world.faults.total(), self.users.report()))
@@ -156,6 +163,7 @@ class ChatPlatform(Load):
             none_of("… messages of a chat platform lost", report.lost, Check.LOST),
             none_of("… replies duplicated without a mark", report.duplicated, Check.DUPLICATED),
             none_of("… replies out of order", report.out_of_order, Check.ORDER),
+            none_of("… messages of unknown senders answered", report.intruded, Check.OTHER),
             none_of("… tool effects of these messages repeated", repeated, Check.EFFECTS),
             *([chats] if chats.found else []),
             Figure("… messages sent on the platform", report.sent),

@@ -1,9 +1,8 @@
 """Users who write to a gateway on a fake chat platform, and a report on the answers that they got.
 
 The report is made from the outside: from the messages that users sent and those that their chats show. Every
-message has a name (m17), which its reply repeats. Telegram takes no nonce, and Discord
-forgets it after minutes, so a reply whose first attempt may
-have arrived is sent again with a mark that users can see.
+message has a name (m17), which its reply repeats. Telegram takes no nonce, and Discord forgets it after
+minutes, so a reply whose first attempt may have arrived is sent again with a mark that users can see.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ _NAME = re.compile(r"\bm\d+\b")
 _GIVEN_UP = f"This message was tried {MAX_CRASHES} times"
 _EFFECTS = "effects.txt"
 _END = "END"
+_STRANGER = 99  # a person whom the gateway does not know
 
 
 class MessageKind(StrEnum):
@@ -66,7 +66,8 @@ class DeliveryReport(msgspec.Struct, frozen=True):
 
     `given_up` messages were reported as such after three crashes. `resent` replies were shown again with the
     mark, `duplicated` ones without it. `previews` are live messages that still have the cursor of an
-    unfinished answer, because a crash kept their id from being stored.
+    unfinished answer, because a crash kept their id from being stored. `intruded` are messages of a person
+    whom the gateway does not know, and which it answered.
     """
 
     sent: int = 0
@@ -77,13 +78,14 @@ class DeliveryReport(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()
     duplicated: tuple[str, ...] = ()
     out_of_order: tuple[str, ...] = ()
+    intruded: tuple[str, ...] = ()
 
     def __add__(self, other: DeliveryReport) -> DeliveryReport:
         return DeliveryReport(*map(operator.add, astuple(self), astuple(other)))
 
     @property
     def is_good(self) -> bool:
-        return not (self.lost or self.duplicated or self.out_of_order)
+        return not (self.lost or self.duplicated or self.out_of_order or self.intruded)
 
 
 class PlatformSide(Protocol):
@@ -197,9 +199,14 @@ class DiscordSide:
         sender.presses(channel.messages["1"], text)
 
     def redeliver(self, random: Random) -> None:
+        """Also forget nonces, and the session of a gateway that is gone, as if minutes had passed."""
         session = self._server.session
         if session is not None and session.socket is not None:
             self._server.repeat(random.randint(1, 10))
+        elif random.random() < 0.2:
+            self._server.forget_sessions()
+        if random.random() < 0.3:
+            self._server.platform.nonces.clear()
 
     def shown(self, person: int) -> list[ShownMessage]:
         channel = self._server.platform.private(self._server.person(person))
@@ -261,6 +268,11 @@ class SimulatedUsers:
         """Let the platform deliver an event again that the gateway has confirmed."""
         self._side.redeliver(random)
 
+    def intrude(self) -> None:
+        """Write as a person whom the gateway does not know."""
+        self._side.chat(_STRANGER)
+        self._side.say(_STRANGER, f"m{next(self._names)}")
+
     def is_accepted(self, message: SimulatedMessage) -> bool:
         """Return whether the gateway has confirmed the message, and so has promised an answer. Where it
         confirms nothing to the platform, an answered message is accepted."""
@@ -280,7 +292,9 @@ class SimulatedUsers:
 
     def report(self) -> DeliveryReport:
         reports = (check_chat(sent, self.shown(person)) for person, sent in self.sent.items())
-        return sum(reports, DeliveryReport())
+        self._side.chat(_STRANGER)
+        intruded = tuple(replies_by_name(self.shown(_STRANGER)))
+        return sum(reports, DeliveryReport(intruded=intruded))
 
     def broken_chats(self) -> list[str]:
         """Return the text of every chat with a lost, duplicated or misplaced reply."""
