@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 _ADDRESS = re.compile(rb"http://[\d.]+:\d+")
 
@@ -20,7 +21,7 @@ _ADDRESS = re.compile(rb"http://[\d.]+:\d+")
 class Metered:
     """A child process whose CPU and memory are read from /proc."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+    def __init__(self, process: subprocess.Popen[Any], url: str) -> None:
         self._process = process
         self.url = url
 
@@ -44,6 +45,17 @@ def model_server(latency: float = 0.0) -> Iterator[Metered]:
     command = [sys.executable, "-m", "talaria.testing.model_server", "--port", "0", "--fast"]
     with _running([*command, "--latency", str(latency)], {}) as process:
         yield process
+
+
+@contextmanager
+def connection(platform: str, url: str, token: str) -> Iterator[Metered]:
+    """Run nothing but a connection to a platform, until the context is left."""
+    command = [sys.executable, "-m", "bench.idle_channels", platform, url, token]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield Metered(process, url)
+        finally:
+            process.kill()
 
 
 @contextmanager

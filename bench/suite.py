@@ -12,6 +12,7 @@ from bench.accepts import group_commit_gain, http_accept_cpu
 from bench.agents import warm_agent_costs
 from bench.commands import MODEL_SECONDS, command_costs, output_costs
 from bench.context import COMPACTED_LENGTH, measure_context
+from bench.idle_channels import measure_idle_channels
 from bench.jobs import MODEL_SECONDS as RUN_SECONDS
 from bench.jobs import measure_crowd, measure_stored
 from bench.load import Client, bare_call_cpu, fresh_names, sdk_call_cpu
@@ -35,6 +36,7 @@ PARTS = (
     "tools",
     "jobs",
     "recall",
+    "channels",
 )
 ROUNDS = 3  # the best counts: other work of the machine can only add to it
 LENGTH = 1000  # messages of a long conversation
@@ -70,6 +72,7 @@ class Suite:
             self._measure_tools,
             self._measure_jobs,
             self._measure_recall,
+            self._measure_channels,
         )
         for part, measure in zip(PARTS, measures, strict=True):
             if part in parts:
@@ -283,3 +286,12 @@ class Suite:
         self._say(f"turns while {backlog} MB are indexed")
         rest, beside = await measure_beside(backlog, self._times(100))
         self.rows.append(Row("turn while the index is filled over one at rest", beside / rest, "×"))
+
+    async def _measure_channels(self) -> None:
+        self._say("idle channels")
+        costs = await measure_idle_channels(120.0 if self._is_long else 5.0)
+        for name, cost in costs.items():
+            self.rows += [
+                Row(f"idle {name}, a gateway's growth", cost.rss / 1e6, "MB", Wanted.AT_MOST, 25),
+                Row(f"idle {name}, for an hour", cost.cpu, "s CPU", Wanted.AT_MOST, 0.3),
+            ]
