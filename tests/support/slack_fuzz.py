@@ -13,6 +13,7 @@ from typing import Any
 from support.telegram_fuzz import Fuzzed, _Errors, mutate
 from talaria.access.authorizer import Authorizer
 from talaria.channels.slack.events import EventHandler
+from talaria.channels.slack.outlet import SlackOutlet
 from talaria.channels.slack.parse import Ignored, Rules, parse
 from talaria.channels.slack.slack_api import BotIdentity, SlackApi
 from talaria.config.settings import Settings
@@ -96,7 +97,7 @@ async def fuzz(count: int, seed: int = 0) -> Fuzzed:
                     settings=Settings(),
                     clock=clock,
                 )
-                events = EventHandler(api, authorizer, gateway)
+                events = EventHandler(api, SlackOutlet(api, clock, "off"), authorizer, gateway)
                 rules = Rules(BOT, "main", commands=frozenset({"status"}))
                 for _ in range(count):
                     kind, payload = random.choice(known)

@@ -10,7 +10,7 @@ from typing import ClassVar, NoReturn
 from talaria.channels.platform_api import PlatformError, PlatformRefused
 from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
-from talaria.core.errors import Overloaded, StoreError
+from talaria.core.errors import Overloaded, StoreError, TalariaError
 from talaria.turns.intake import Draining
 
 _log = logging.getLogger("talaria.channels")
@@ -23,6 +23,12 @@ class ChannelPhase(StrEnum):
     READY = "ready"
     WAITING = "waiting"  # after an error that may pass
     STOPPED = "stopped"  # the gateway drains, or the operator must act
+
+
+class ChannelNotReady(TalariaError):
+    """The channel cannot take an event yet."""
+
+    type = "draining"
 
 
 class NeedsOperator(PlatformError):

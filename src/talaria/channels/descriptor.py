@@ -54,13 +54,13 @@ class SecretQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connector(Generic[S]):
-    """The needs of `talaria connect NAME`. `guide` is shown before secrets are asked for: what to do on the
-    platform. `options` are keys of the table, each with its help. `open` takes the settings that would be
-    written and the secrets by key; it raises `ConfigError` if the platform refuses them. `check` opens a chat
-    for the live self-test."""
+    """The needs of `talaria connect NAME`. `guide` returns what to do on the platform, which is shown before
+    secrets are asked for. `options` are keys of the table, each with its help. `open` takes the settings that
+    would be written and the secrets by key; it raises `ConfigError` if the platform refuses them. `check`
+    opens a chat for the live self-test."""
 
     help: str
-    guide: str = ""
+    guide: Callable[[], str] | None = None
     secrets: tuple[SecretQuestion, ...]
     options: Mapping[str, str] = field(default_factory=dict)
     open: Callable[[S, Mapping[str, str]], AbstractAsyncContextManager[PlatformAccount]]

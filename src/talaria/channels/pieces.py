@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 _FENCE_LINE = re.compile(r"^[^\S\n]{0,3}(`{3,16}|~{3,16})[^\S\n]*([\w+#.-]{0,40})[^\S\n]*$", re.MULTILINE)
 FENCE = re.compile(r"\s{0,3}(`{3,16}|~{3,16})\s*([\w+#.-]{0,40})\s*$")
+BULLET = re.compile(r"(\s*)[-*+]\s+(.*)$")
+QUOTE = re.compile(r"\s{0,3}>\s?(.*)$")
+RULE = re.compile(r"\s{0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})$")
 TABLE_ROW = re.compile(r"\s*\|.*\|\s*$")
 _CLOSING_ROOM = 17  # for the line that closes a code block
 

@@ -9,13 +9,16 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import aiohttp
+import msgspec
 
 from talaria.core.delivery import DeliveryDelayed, DeliveryRefused, DeliveryUnknown
 from talaria.core.errors import TalariaError
 from talaria.core.redaction import ApiAddress
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 20.0
@@ -137,6 +140,14 @@ async def read_body(response: aiohttp.ClientResponse, max_bytes: int = MAX_ANSWE
         else:
             return bytes(data)
     raise PlatformTooLarge(f"There are more than {max_bytes} bytes.")
+
+
+def decode_or_none(data: bytes | bytearray | msgspec.Raw, kind: type[T]) -> T | None:
+    """Return None for data that is not of this kind."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 @contextmanager

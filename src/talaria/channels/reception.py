@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -202,6 +202,17 @@ class Reception:
         except TalariaError as error:
             return error.user_text
         return outcome_words(found.question.kind, text, pressed.span)
+
+
+async def admit(
+    authorizer: Authorizer, message: IncomingMessage, say: Callable[[str, str], Awaitable[object]]
+) -> str | None:
+    """Answer a message that presents a code, and return the name of the person if it lets the person in."""
+    text = await authorizer.greet(message.actor, message.text)
+    if text is not None:
+        await say(message.address, text)
+    is_in = isinstance(await authorizer.check(message.actor, Ingress.MESSAGE), Authorized)
+    return message.actor.name or message.actor.user_id if is_in else None
 
 
 @contextmanager

@@ -36,6 +36,20 @@ class CheckedChat(Protocol):
         ...
 
 
+class InputQueue:
+    """The inputs of a `CheckedChat`, which its connection puts here."""
+
+    def __init__(self) -> None:
+        self._inputs: asyncio.Queue[IncomingMessage | ButtonPress] = asyncio.Queue()
+
+    def put(self, parsed: object) -> None:
+        if isinstance(parsed, IncomingMessage | ButtonPress):
+            self._inputs.put_nowait(parsed)
+
+    async def next_input(self) -> IncomingMessage | ButtonPress:
+        return await self._inputs.get()
+
+
 class StepResult(msgspec.Struct, frozen=True):
     """`difference` says what the platform did otherwise; it is empty if all was as expected."""
 

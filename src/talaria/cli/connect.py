@@ -113,7 +113,7 @@ async def _connect(
     settings = msgspec.structs.replace(loaded.settings.of(channel), **options)
     is_asked = sys.stdin.isatty() and not all(given[f"{each.key}_env"] for each in connector.secrets)
     if is_asked and connector.guide:
-        click.echo(connector.guide)
+        click.echo(connector.guide())
     async with AsyncExitStack() as scopes:
         with hidden_input():  # a token that is pasted too early, or once more, is not shown either
             for left in reversed(range(_TRIES if is_asked else 1)):
@@ -205,7 +205,7 @@ async def _await_gateway(
                     if client is not None:
                         state = (await client.carry_out(show_status, Nothing())).channels.get(channel, "")
                         listed = await client.carry_out(list_pairings, Nothing())
-                    line.say(_FOR_START if state.startswith("ready") else _FOR_GATEWAY)
+                    line.say(_FOR_START if state.startswith(("ready", "starting: ")) else _FOR_GATEWAY)
                     if state.startswith("stopped") and passed > _RELOAD_SECONDS and not is_told:
                         line.hide()
                         click.echo(f"The gateway's channel is {state}")

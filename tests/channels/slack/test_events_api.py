@@ -13,7 +13,8 @@ import pytest
 from channels.slack.line import Line, slack
 from support.waiting import until
 from talaria.access.approvals import NotEntitled
-from talaria.channels.slack.channel import WEBHOOK_PATH, SlackNotReady, SlackWebhook
+from talaria.channels.channel_loop import ChannelNotReady
+from talaria.channels.slack.channel import WEBHOOK_PATH, SlackWebhook
 from talaria.channels.slack.part import UNCONFIRMED
 from talaria.core.errors import StoreError
 from talaria.gateway import Unproven
@@ -108,7 +109,7 @@ async def test_a_channel_that_is_not_ready_lets_slack_try_again(tmp_path: Path, 
         await until(lambda: line.channel.status.startswith("stopped"))
         line.ada.says("hello")
         _, body = encoded(server.queue.popleft())
-        with pytest.raises(SlackNotReady):
+        with pytest.raises(ChannelNotReady):
             await post(line.gateway.webhooks[WEBHOOK_PATH], body, secret="s")
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from talaria.access.authorizer import Authorized, Authorizer, Ingress
+from talaria.access.authorizer import Authorizer
 from talaria.channels.descriptor import find_secret
 from talaria.channels.discord.api import (
     Application,
@@ -27,16 +27,17 @@ from talaria.channels.discord.parse import (
     parse_message,
 )
 from talaria.channels.discord.part import DISCORD, DiscordSettings
-from talaria.channels.incoming import ButtonPress, IncomingMessage
-from talaria.channels.platform_api import PlatformError, PlatformRefused
+from talaria.channels.incoming import ButtonPress
+from talaria.channels.platform_api import PlatformError, decode_or_none
+from talaria.channels.reception import admit
+from talaria.channels.running import examine_account
+from talaria.channels.self_test import InputQueue
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.errors import ConfigError, TalariaError
+from talaria.core.errors import ConfigError
 from talaria.core.problems import Problem, ok, problem
 from talaria.core.settings import Examination
 from talaria.core.tasks import running
 
-_ANSWER_SECONDS = 10.0
-_CONNECT = "talaria connect discord --wait 0"
 _PORTAL = "https://discord.com/developers/applications"
 # https://docs.discord.com/developers/resources/application#application-object-application-flags
 _HAS_MESSAGE_CONTENT = 1 << 18 | 1 << 19
@@ -48,32 +49,20 @@ async def examine_bot(examination: Examination[DiscordSettings]) -> AsyncIterato
     settings = examination.settings
     if not settings.is_on:
         return
-    running = str(((examination.status or {}).get("channels") or {}).get("discord", "")).rstrip(".")
-    try:
+
+    async def try_bot() -> list[Problem]:
         token = find_secret(settings, DISCORD, "token", examination.home, examination.environ)
-        async with asyncio.timeout(_ANSWER_SECONDS), DiscordApi(settings.api_url, token) as api:
+        async with DiscordApi(settings.api_url, token) as api:
             bot = await api.call("GET", "/users/@me", DiscordUser)
             application = await api.call("GET", "/applications/@me", Application)
-    except PlatformRefused as refusal:
-        is_token = refusal.is_about_token
-        text = "Discord does not accept the token." if is_token else refusal.user_text
-        yield problem("discord", text, "", _CONNECT if is_token else "")
-    except PlatformError as error:
-        yield problem("discord", error.user_text, "Check the network and api_url.")
-    except TimeoutError:
-        yield problem("discord", f"{settings.api_url} does not answer.", "Check the network.")
-    except TalariaError as error:
-        # The running gateway may have a variable that this shell does not have.
-        if running.startswith(("ready", "elsewhere")):
-            yield ok("discord", f"The gateway's channel is {running}.")
-        else:
-            yield error.problem("discord", _CONNECT)
-    else:
-        yield ok("discord", f"@{bot.name} answers.")
+        found = [ok("discord", f"@{bot.name} answers.")]
         if not application.flags & _HAS_MESSAGE_CONTENT:
-            yield problem(
-                "discord", f"The bot cannot read messages: {NO_INTENT}.", "Turn it on, then restart."
-            )
+            text = f"The bot cannot read messages: {NO_INTENT}."
+            found.append(problem("discord", text, "Turn it on, then restart."))
+        return found
+
+    for each in await examine_account(DISCORD, examination, try_bot):
+        yield each
 
 
 @asynccontextmanager
@@ -133,18 +122,13 @@ class DiscordAccount:
         async def on_event(name: str, data: msgspec.Raw, seq: int) -> None:
             if name != "MESSAGE_CREATE":
                 return
-            try:
-                message = msgspec.json.decode(data, type=GuildMessage)
-            except msgspec.MsgspecError:
+            if (message := decode_or_none(data, GuildMessage)) is None:
                 return
             parsed = parse_message(message, EventContext(self.bot, ""))
             if message.guild_id is not None or not isinstance(parsed, DiscordMessage):
                 return
-            text = await authorizer.greet(parsed.actor, parsed.text)
-            if text is not None:
-                await outlet.say(parsed.address, text)
-            if isinstance(await authorizer.check(parsed.actor, Ingress.MESSAGE), Authorized):
-                admitted.append(parsed.actor.name or parsed.actor.user_id)
+            if person := await admit(authorizer, parsed, outlet.say):
+                admitted.append(person)
                 await connection.close()
 
         deadline = self._clock.elapsed() + seconds
@@ -172,14 +156,14 @@ async def open_check(settings: DiscordSettings, token: str) -> AsyncIterator[Che
             yield chat
 
 
-class CheckedDiscord:
+class CheckedDiscord(InputQueue):
     """A second connection with the bot's token. A running gateway gets the same events and answers them."""
 
     def __init__(self, account: DiscordAccount) -> None:
+        super().__init__()
         self._api = account.api
         self._context = EventContext(account.bot, "")
         self._connection = DiscordGateway(account.api, SystemClock())
-        self._inputs: asyncio.Queue[IncomingMessage | ButtonPress] = asyncio.Queue()
         self._resumed = asyncio.Event()
         self.outlet = DiscordOutlet(account.api, SystemClock(), "off")
 
@@ -189,9 +173,6 @@ class CheckedDiscord:
                 await self._connection.run(self._on_event)
             except PlatformError:
                 await asyncio.sleep(1)
-
-    async def next_input(self) -> IncomingMessage | ButtonPress:
-        return await self._inputs.get()
 
     async def reconnect(self) -> None:
         self._resumed.clear()
@@ -204,12 +185,12 @@ class CheckedDiscord:
         elif name == "MESSAGE_CREATE":
             message = msgspec.json.decode(data, type=GuildMessage)
             parsed = parse_message(message, self._context)
-            if message.guild_id is None and isinstance(parsed, IncomingMessage):
-                self._inputs.put_nowait(parsed)
+            if message.guild_id is None:
+                self.put(parsed)
         elif name == "INTERACTION_CREATE":
             event = msgspec.json.decode(data, type=Interaction)
             pressed = parse_interaction(event, self._context)
             if isinstance(pressed, ButtonPress):
                 path = f"/interactions/{event.id}/{event.token}/callback"
                 await self._api.call("POST", path, msgspec.Raw, {"type": 6})
-                self._inputs.put_nowait(pressed)
+                self.put(pressed)

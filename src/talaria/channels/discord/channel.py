@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -44,26 +44,22 @@ from talaria.channels.discord.parse import (
 )
 from talaria.channels.discord.part import DISCORD, DiscordSettings
 from talaria.channels.discord.position import ReadPosition
-from talaria.channels.http.part import HTTP
 from talaria.channels.incoming import ButtonPress, RemoteFile, Withdrawal
 from talaria.channels.lanes import EventLanes
-from talaria.channels.links import own_hosts
 from talaria.channels.pieces import shorten
-from talaria.channels.platform_api import PlatformError, PlatformTooLarge
+from talaria.channels.platform_api import PlatformError, PlatformTooLarge, decode_or_none
 from talaria.channels.reception import FileNotFetched, Reception, too_large
+from talaria.channels.running import hosts_of, run_channel
 from talaria.core.delivery import DeliveryError
 from talaria.core.errors import StoreError
 from talaria.core.ids import ChatKey
 from talaria.core.limits import BoundedDict
 from talaria.core.redaction import Secret
-from talaria.core.tasks import stop
 from talaria.gateway import Gateway
 from talaria.turns.intake import Draining
 from talaria.turns.slash import SLASH_COMMANDS
 
 _log = logging.getLogger("talaria.discord")
-
-T = TypeVar("T")
 
 _MAX_COMMANDS = 100  # https://docs.discord.com/developers/interactions/application-commands
 _MAX_KNOWN = 2048
@@ -163,18 +159,19 @@ class DiscordChannel(ChannelLoop):
             case "RESUMED":
                 self.enter(ChannelPhase.READY, f"@{self._bot and self._bot.username}")
             case "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE":
-                if (message := _decode(data, GuildMessage)) is not None and _are_ids(
+                if (message := decode_or_none(data, GuildMessage)) is not None and _are_ids(
                     message.channel_id, message.id
                 ):
                     self._put(message.channel_id, seq, partial(self._take, name, message))
             case "INTERACTION_CREATE":
-                if (event := _decode(data, Interaction)) is not None and _are_ids(event.channel_id, event.id):
+                event = decode_or_none(data, Interaction)
+                if event is not None and _are_ids(event.channel_id, event.id):
                     self._put(event.channel_id, seq, partial(self._interact, event))
             case "GUILD_CREATE" | "GUILD_UPDATE":
-                if (guild := _decode(data, Guild)) is not None:
+                if (guild := decode_or_none(data, Guild)) is not None:
                     self._limits[guild.id] = _TIER_MB.get(guild.premium_tier, MAX_FILE_MB)
             case _ if name in _OF_CHANNELS:
-                if (info := _decode(data, DiscordChannelInfo)) is not None:
+                if (info := decode_or_none(data, DiscordChannelInfo)) is not None:
                     self._infos.pop(info.id, None)
             case _:
                 pass
@@ -337,14 +334,6 @@ def command_menu(helps: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _decode(data: msgspec.Raw, kind: type[T]) -> T | None:
-    """Return None for data that is not of this kind."""
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 def _are_ids(*ids: str) -> bool:
     """Return whether these are ids, which may stand in a path."""
     return all(each.isascii() and each.isdigit() and len(each) <= 20 for each in ids)
@@ -365,19 +354,8 @@ async def open_discord(gateway: Gateway, settings: DiscordSettings) -> AsyncIter
     gateway.secrets.add([Secret("channels.discord.token", token)])
     authorizer = Authorizer(gateway.store.pairings, {CHANNEL: settings.allowed}, gateway.clock)
 
-    def change_allowed(new: DiscordSettings) -> None:
-        authorizer.change_allowed({CHANNEL: new.allowed})
-
     async with DiscordApi(settings.api_url, token, gateway.clock.elapsed) as api:
-        http = gateway.settings.of(HTTP)
-        own = own_hosts([http.host, *(host.rpartition(":")[0].strip("[]") for host in http.hosts)])
-        outlet = DiscordOutlet(api, gateway.clock, settings.progress, own)
+        outlet = DiscordOutlet(api, gateway.clock, settings.progress, hosts_of(gateway))
         channel = DiscordChannel(api, settings, outlet, authorizer, gateway)
-        gateway.delivery.attach(CHANNEL, outlet, is_only=True)
-        running = asyncio.create_task(channel.run(), name=CHANNEL)
-        try:
-            with gateway.reloader.live.follow(DISCORD, change_allowed):
-                yield channel
-        finally:
-            await stop(running)
-            await gateway.delivery.detach(CHANNEL)
+        async with run_channel(gateway, DISCORD, channel, outlet, authorizer):
+            yield channel

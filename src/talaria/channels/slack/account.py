@@ -8,21 +8,28 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import msgspec
 
-from talaria.access.authorizer import Authorized, Authorizer, Ingress
-from talaria.channels.incoming import ButtonPress, IncomingMessage
-from talaria.channels.platform_api import PlatformError
+from talaria.access.authorizer import Authorizer
+from talaria.channels.platform_api import PlatformUnanswered
+from talaria.channels.reception import admit
+from talaria.channels.running import examine_account, state_of
+from talaria.channels.self_test import InputQueue
 from talaria.channels.slack.outlet import SlackOutlet
 from talaria.channels.slack.parse import Rules, Said, parse
-from talaria.channels.slack.part import SCOPES, SPLIT, UNCONFIRMED, SlackSettings, find_secrets
-from talaria.channels.slack.slack_api import BotIdentity, SlackApi, SlackRefused, SlackSocketOff, explain
+from talaria.channels.slack.part import SCOPES, SLACK, SPLIT, UNCONFIRMED, SlackSettings, find_secrets
+from talaria.channels.slack.slack_api import (
+    BotIdentity,
+    SlackApi,
+    SlackRefused,
+    SlackSocketClosed,
+    SlackSocketOff,
+    explain,
+)
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.errors import ConfigError, TalariaError
-from talaria.core.problems import Problem, ok, problem, warn
+from talaria.core.errors import ConfigError
+from talaria.core.problems import Problem, Severity, ok, problem, warn
 from talaria.core.settings import Examination
 from talaria.core.tasks import running, wait_first
 
-_ANSWER_SECONDS = 10.0
-_CONNECT = "talaria connect slack --wait 0"
 _PLACES = "In the app's settings: App Home, Messages Tab; Event Subscriptions, message.im."
 _NO_EVENT = f"Write to the bot. If it does not answer, no events are subscribed. {_PLACES}"
 
@@ -34,35 +41,26 @@ async def examine_app(examination: Examination[SlackSettings]) -> AsyncIterator[
     settings = examination.settings
     if not settings.is_on:
         return
-    running = str(((examination.status or {}).get("channels") or {}).get("slack", "")).rstrip(".")
-    try:
+
+    async def try_app() -> list[Problem]:
         secrets = find_secrets(settings, examination.home, examination.environ)
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            bot = await _try_bot(settings, secrets["bot_token"])
-            if token := secrets.get("app_token"):
-                async with SlackApi(settings.api_url, token) as app:
-                    await app.call("apps.connections.open", msgspec.Raw)
-    except SlackRefused as refusal:
-        text, hint = explain(refusal)
-        yield problem("slack", text, hint, _CONNECT if refusal.is_about_token else "")
-    except PlatformError as error:
-        yield problem("slack", error.user_text, "Check the network and api_url.")
-    except TimeoutError:
-        yield problem("slack", f"{settings.api_url} does not answer.", "Check the network.")
-    except TalariaError as error:
-        # The running gateway may have a variable that this shell does not have.
-        if running.startswith(("ready", "starting", "elsewhere")):
-            yield ok("slack", f"The gateway's channel is {running}.")
-        else:
-            yield error.problem("slack", _CONNECT)
-    else:
+        bot = await _try_bot(settings, secrets["bot_token"])
+        if token := secrets.get("app_token"):
+            async with SlackApi(settings.api_url, token) as app:
+                await app.call("apps.connections.open", msgspec.Raw)
         way = "Socket Mode" if settings.is_socket_mode else "the Events API"
-        yield ok("slack", f"@{bot.user} in {bot.team} answers; events come by {way}.")
-        if running.endswith(UNCONFIRMED):
-            yield warn("slack", f"The gateway's channel is {running}.", _NO_EVENT)
-        if running.endswith(SPLIT):
+        return [ok("slack", f"@{bot.user} in {bot.team} answers; events come by {way}.")]
+
+    found = [*await examine_account(SLACK, examination, try_app, explain)]
+    state = state_of(examination, "slack")
+    if all(each.severity is Severity.OK for each in found):
+        if state.endswith(UNCONFIRMED):
+            found.append(warn("slack", f"The gateway's channel is {state}.", _NO_EVENT))
+        if state.endswith(SPLIT):
             fix = "Stop the other program, or give this gateway an app of its own: `talaria connect slack`."
-            yield problem("slack", f"The gateway's channel is {running}.", fix)
+            found.append(problem("slack", f"The gateway's channel is {state}.", fix))
+    for each in found:
+        yield each
 
 
 # -- talaria connect
@@ -126,6 +124,7 @@ class AppAccount:
     async def admit_first(self, authorizer: Authorizer, seconds: float) -> str | None:
         """See `PlatformAccount`. Raises `ConfigError` if no event came at all: none may be subscribed."""
         rules = Rules(self.bot, "main", commands=("start",))
+        outlet = SlackOutlet(self.api, self._clock, "off")
         deadline = self._clock.elapsed() + seconds
         has_received, seen = False, set[str]()
         while (left := deadline - self._clock.elapsed()) > 0:
@@ -139,30 +138,17 @@ class AppAccount:
                         said = parse(envelope.type, envelope.payload, rules)
                         if isinstance(said, Said) and said.ts not in seen:
                             seen.add(said.ts)
-                            if name := await self._admit(authorizer, said):
+                            message = said.message("main", {})
+                            is_code = message.text.startswith("/start ")
+                            if is_code and (name := await admit(authorizer, message, outlet.say)):
                                 await socket.acknowledge(envelope)
                                 return name
-            except TimeoutError:
-                continue
-            except SlackRefused:
-                raise
-            except PlatformError:  # Slack has closed the socket
-                await self._clock.sleep(1)
+            except (TimeoutError, PlatformUnanswered, SlackSocketClosed):
+                await self._clock.sleep(min(1.0, left))
         if not has_received and seconds:
             text = f"The app is connected, but no event came in {seconds:.0f} seconds."
             raise ConfigError(text, f"If you wrote to the bot, it gets no events. {_PLACES}")
         return None
-
-    async def _admit(self, authorizer: Authorizer, said: Said) -> str | None:
-        """Return the name of the person whom this message lets in."""
-        message = said.message("main", {})
-        if not message.text.startswith("/start "):
-            return None
-        text = await authorizer.greet(message.actor, message.text)
-        if text is not None:
-            await self.api.call("chat.postMessage", msgspec.Raw, channel=said.place.channel, text=text)
-        is_in = isinstance(await authorizer.check(message.actor, Ingress.MESSAGE), Authorized)
-        return message.actor.name or message.actor.user_id if is_in else None
 
 
 # -- the self-test
@@ -177,13 +163,13 @@ async def open_check(settings: SlackSettings, bot_token: str, app_token: str) ->
             yield chat
 
 
-class CheckedSlack:
+class CheckedSlack(InputQueue):
     """A connection of the app. While a gateway is connected too, Slack splits the events over both."""
 
     def __init__(self, account: AppAccount) -> None:
+        super().__init__()
         self._app = account.app
         self._rules = Rules(account.bot, "")
-        self._inputs: asyncio.Queue[IncomingMessage | ButtonPress] = asyncio.Queue()
         self._leaving = asyncio.Event()
         self._opened = asyncio.Event()
         self.outlet = SlackOutlet(account.api, SystemClock(), "off")
@@ -194,9 +180,6 @@ class CheckedSlack:
             await wait_first(self._read(), self._leaving.wait())
             if not self._leaving.is_set():  # Slack has closed the socket
                 await asyncio.sleep(1)
-
-    async def next_input(self) -> IncomingMessage | ButtonPress:
-        return await self._inputs.get()
 
     async def reconnect(self) -> None:
         self._opened.clear()
@@ -211,7 +194,4 @@ class CheckedSlack:
                 parsed = parse(envelope.type, envelope.payload, self._rules)
                 if envelope.envelope_id:
                     await socket.acknowledge(envelope)
-                if isinstance(parsed, Said):
-                    self._inputs.put_nowait(parsed.message("", {}))
-                elif isinstance(parsed, ButtonPress):
-                    self._inputs.put_nowait(parsed)
+                self.put(parsed.message("", {}) if isinstance(parsed, Said) else parsed)

@@ -17,11 +17,11 @@ import msgspec
 
 from talaria.access.approvals import NotEntitled
 from talaria.access.authorizer import Authorizer
-from talaria.channels.channel_loop import ChannelLoop, ChannelPhase, NeedsOperator
-from talaria.channels.http.part import HTTP
+from talaria.channels.channel_loop import ChannelLoop, ChannelNotReady, ChannelPhase, NeedsOperator
 from talaria.channels.incoming import ButtonPress, Withdrawal
 from talaria.channels.lanes import EventLanes
-from talaria.channels.links import own_hosts
+from talaria.channels.platform_api import decode_or_none
+from talaria.channels.running import hosts_of, run_channel
 from talaria.channels.slack.events import EventHandler
 from talaria.channels.slack.outlet import SlackOutlet
 from talaria.channels.slack.parse import Ignored, Rules, Said, parse
@@ -36,7 +36,6 @@ from talaria.channels.slack.slack_api import (
 )
 from talaria.channels.webhooks.signatures import NotGenuine, has_proof, prove
 from talaria.core.clock import Clock
-from talaria.core.errors import TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey
 from talaria.core.redaction import Secret
@@ -51,12 +50,6 @@ WEBHOOK_PATH = "/hooks/slack"
 _LEAVING_SECONDS = 30.0  # that a socket stays open beside its successor
 _SPLIT_SECONDS = 120.0  # after which Slack has forgotten a broken socket
 _DRAINS = "The gateway shuts down."
-
-
-class SlackNotReady(TalariaError):
-    """The channel cannot take an event yet."""
-
-    type = "draining"
 
 
 Input = Said | Withdrawal | ButtonPress
@@ -107,9 +100,9 @@ class SlackChannel(ChannelLoop):
 
     async def take(self, kind: str, payload: bytes | bytearray) -> None:
         """Handle one event that Slack sent to the request URL. Raises `StoreError`, `Draining`, `Overloaded`
-        or `SlackNotReady` if Slack must send it again."""
+        or `ChannelNotReady` if Slack must send it again."""
         if self._rules is None or self.phase is ChannelPhase.STOPPED or self._lanes.is_full:
-            raise SlackNotReady("The Slack channel is not ready.", "Send it again in a moment.")
+            raise ChannelNotReady("The Slack channel is not ready.", "Send it again in a moment.")
         self._note_received()
         parsed, rules = parse(kind, payload, self._rules), self._rules
         if not isinstance(parsed, Ignored):
@@ -236,30 +229,23 @@ async def open_slack(gateway: Gateway, settings: SlackSettings) -> AsyncIterator
     gateway.secrets.add([Secret(f"channels.slack.{key}", value) for key, value in secrets.items()])
     authorizer = Authorizer(gateway.store.pairings, {CHANNEL: settings.allowed}, gateway.clock)
 
-    def change_allowed(new: SlackSettings) -> None:
-        authorizer.change_allowed({CHANNEL: new.allowed})
-
     async with AsyncExitStack() as scopes:
         api = await scopes.enter_async_context(SlackApi(settings.api_url, secrets["bot_token"]))
         app = None
         if token := secrets.get("app_token"):
             app = await scopes.enter_async_context(SlackApi(settings.api_url, token))
-        handler = EventHandler(api, authorizer, gateway, settings.unknown)
+        outlet = SlackOutlet(api, gateway.clock, settings.progress, hosts_of(gateway))
+        handler = EventHandler(api, outlet, authorizer, gateway, settings.unknown)
         channel = SlackChannel(api, app, settings, handler, gateway)
-        http = gateway.settings.of(HTTP)
-        own = own_hosts([http.host, *(host.rpartition(":")[0].strip("[]") for host in http.hosts)])
-        outlet = SlackOutlet(api, gateway.clock, settings.progress, own)
-        gateway.delivery.attach(CHANNEL, outlet, is_only=app is not None)
+        webhooks = {}
         if app is None:
-            gateway.webhooks[WEBHOOK_PATH] = SlackWebhook(channel, secrets["signing_secret"], gateway.clock)
-        running = asyncio.create_task(channel.run(), name=CHANNEL)
-        try:
-            with gateway.reloader.live.follow(SLACK, change_allowed):
-                yield channel
-        finally:
-            gateway.webhooks.pop(WEBHOOK_PATH, None)
-            await stop(running)
-            await gateway.delivery.detach(CHANNEL)
+            webhooks[WEBHOOK_PATH] = SlackWebhook(channel, secrets["signing_secret"], gateway.clock)
+        await scopes.enter_async_context(
+            run_channel(
+                gateway, SLACK, channel, outlet, authorizer, is_only=app is not None, webhooks=webhooks
+            )
+        )
+        yield channel
 
 
 class _Challenge(msgspec.Struct, frozen=True):
@@ -293,20 +279,12 @@ class SlackWebhook:
             hint = "Compare channels.slack.signing_secret with the Signing Secret of the app."
             raise Unproven("The request is not signed with the signing secret.", hint) from None
         if body.startswith(b"{"):
-            if (challenge := _challenge_in(body)) is not None:
-                return 200, challenge
+            tried = decode_or_none(body, _Challenge)  # Slack tries the request URL
+            if tried is not None and tried.type == "url_verification":
+                return 200, tried.challenge.encode()
             await self._channel.take("events_api", body)
         elif (fields := dict(parse_qsl(body.decode("utf-8", "replace")))).get("payload"):
             await self._channel.take("interactive", fields["payload"].encode())
         else:
             await self._channel.take("slash_commands", msgspec.json.encode(fields))
         return 200, b""
-
-
-def _challenge_in(body: bytes) -> bytes | None:
-    """Return the answer to the request with which Slack tries a request URL; None for any other request."""
-    try:
-        said = msgspec.json.decode(body, type=_Challenge)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return said.challenge.encode() if said.type == "url_verification" else None

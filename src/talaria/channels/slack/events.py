@@ -14,9 +14,9 @@ from talaria.access.settings import Unknown
 from talaria.channels.incoming import ButtonPress, RemoteFile, Withdrawal, clean_name
 from talaria.channels.platform_api import PlatformError, PlatformTooLarge
 from talaria.channels.reception import FileNotFetched, Reception, leaving_out_broken, too_large
-from talaria.channels.slack.parse import MessageFields, Said, SlackPlace, people_in, thread_text
-from talaria.channels.slack.render import escape
-from talaria.channels.slack.slack_api import BotIdentity, SlackApi, SlackRefused
+from talaria.channels.slack.outlet import SlackOutlet
+from talaria.channels.slack.parse import MessageFields, Said, people_in, thread_text
+from talaria.channels.slack.slack_api import BotIdentity, SlackApi, SlackRefused, Value
 from talaria.core.limits import BoundedDict
 from talaria.gateway import Gateway
 
@@ -56,9 +56,15 @@ class EventHandler:
     max_download = 50 << 20  # Slack gives larger ones; this is what the gateway stores
 
     def __init__(
-        self, api: SlackApi, authorizer: Authorizer, gateway: Gateway, unknown: Unknown = "pair"
+        self,
+        api: SlackApi,
+        outlet: SlackOutlet,
+        authorizer: Authorizer,
+        gateway: Gateway,
+        unknown: Unknown = "pair",
     ) -> None:
         self._api = api
+        self._outlet = outlet
         self._authorizer = authorizer
         self._gateway = gateway
         self._agent = gateway.settings.agent.name
@@ -78,7 +84,7 @@ class EventHandler:
                         await self._receive(parsed, bot)
                 case ButtonPress():
                     if (answer := await self._reception.press(parsed)) is not None:
-                        await self._whisper(parsed, answer)
+                        await self.say(parsed.address, answer, parsed.actor.user_id)
                 case Withdrawal():
                     self._reception.withdraw(parsed)
                 case _:
@@ -109,12 +115,9 @@ class EventHandler:
             return ""
         try:
             async with asyncio.timeout(_READ_SECONDS):
+                params: dict[str, Value] = {"channel": said.place.channel, "ts": said.place.thread}
                 found = await self._api.call(
-                    "conversations.replies",
-                    _Thread,
-                    channel=said.place.channel,
-                    ts=said.place.thread,
-                    limit=_THREAD_MESSAGES,
+                    "conversations.replies", _Thread, limit=_THREAD_MESSAGES, **params
                 )
                 names = await self._names_of(people_in(found.messages))
         except (PlatformError, TimeoutError) as error:
@@ -149,18 +152,11 @@ class EventHandler:
 
     # -- `reception.Platform` -------------------------------------------------------------------------------
 
-    async def say(self, address: str, text: str) -> None:
-        place = SlackPlace.read(address)
+    async def say(self, address: str, text: str, only_to: str | None = None) -> None:
         try:
-            await self._api.call(
-                "chat.postMessage",
-                msgspec.Raw,
-                channel=place.channel,
-                thread_ts=place.thread,
-                text=escape(text),
-            )
+            await self._outlet.say(address, text, only_to)
         except PlatformError as error:
-            _log.warning("a chat could not be told why its message was not taken: %s", error.user_text)
+            _log.warning("a notice could not be sent: %s", error.user_text)
 
     async def fetch(self, file: RemoteFile) -> bytes:
         is_page = file.media_type.startswith("text/html")
@@ -171,18 +167,3 @@ class EventHandler:
         except PlatformError as error:
             _log.warning("a file could not be fetched: %s", error.user_text)
             raise FileNotFetched("Slack did not hand it out") from None
-
-    async def _whisper(self, press: ButtonPress, text: str) -> None:
-        """Tell only the person who pressed."""
-        place = SlackPlace.read(press.address)
-        try:
-            await self._api.call(
-                "chat.postEphemeral",
-                msgspec.Raw,
-                channel=place.channel,
-                thread_ts=place.thread,
-                user=press.actor.user_id,
-                text=escape(text),
-            )
-        except PlatformError as error:
-            _log.debug("a button press was not answered: %s", error.user_text)

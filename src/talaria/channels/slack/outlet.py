@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -28,12 +29,8 @@ class _Upload(msgspec.Struct, frozen=True):
     file_id: str
 
 
-class _OpenedChannel(msgspec.Struct, frozen=True):
-    id: str
-
-
 class _Opened(msgspec.Struct, frozen=True):
-    channel: _OpenedChannel
+    channel: dict[str, Any]
 
 
 class SlackOutlet(ChatOutlet):
@@ -71,8 +68,14 @@ class SlackOutlet(ChatOutlet):
         if user not in self._channels:
             with as_delivery_error(is_edit=True):
                 opened = await self._api.call("conversations.open", _Opened, users=user)
-            self._channels[user] = opened.channel.id
+            self._channels[user] = str(opened.channel["id"])
         return self._channels[user]
+
+    async def say(self, address: str, text: str, only_to: str | None = None) -> None:
+        """Send a notice; with `only_to`, only this person sees it."""
+        place, method = SlackPlace.read(address), "chat.postEphemeral" if only_to else "chat.postMessage"
+        params: dict[str, Value] = {"channel": place.channel, "thread_ts": place.thread, "user": only_to}
+        await self._api.call(method, msgspec.Raw, text=escape(text), **params)
 
     async def type_in(self, address: str) -> None:
         """No effect: Slack has no sign for a bot that types."""

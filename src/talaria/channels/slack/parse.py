@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from itertools import accumulate
 from zlib import crc32
 
 import msgspec
@@ -398,12 +399,8 @@ def thread_text(
         elif message.text and message.subtype in _SPOKEN:
             writer = stable_name(names.get(message.user) or message.user, message.user) or "An app"
             unread.append(f"{writer}: {clean(to_plain(message.text, names))}")
-    kept: list[str] = []
-    for line in reversed(unread):
-        limit -= len(line)
-        if limit < 0:
-            break
-        kept.append(line)
+    sizes = accumulate(map(len, reversed(unread)))
+    kept = [each for each, size in zip(reversed(unread), sizes, strict=True) if size <= limit]
     if not kept:
         return ""
     lines = [f"> {line}" for each in reversed(kept) for line in each.splitlines()]

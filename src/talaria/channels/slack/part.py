@@ -37,7 +37,6 @@ SCOPES = (
     *("channels:history", "chat:write", "commands", "files:read", "files:write"),
     *("groups:history", "im:history", "im:write", "mpim:history", "users:read"),
 )
-EVENTS = ("message.channels", "message.groups", "message.im", "message.mpim")
 
 _USER = "[UW][A-Z0-9]{2,30}"
 _CHANNEL = "[CG][A-Z0-9]{2,30}"
@@ -77,20 +76,19 @@ class SlackSettings(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "api_url", ApiAddress(self.api_url))
 
+    def has(self, secret: str) -> bool:
+        return any(getattr(self, secret + ending) for ending in ("", "_env", "_file"))
+
     @property
     def is_on(self) -> bool:
-        return bool(self.bot_token_env or self.bot_token_file or self.bot_token)
+        return self.has("bot_token")
 
     @property
     def is_socket_mode(self) -> bool:
-        return bool(self.app_token_env or self.app_token_file or self.app_token)
-
-    @property
-    def has_signing_secret(self) -> bool:
-        return bool(self.signing_secret_env or self.signing_secret_file or self.signing_secret)
+        return self.has("app_token")
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        if self.is_on and not self.is_socket_mode and not self.has_signing_secret:
+        if self.is_on and not self.is_socket_mode and not self.has("signing_secret"):
             text = (
                 "is set: expected channels.slack.app_token_env (Socket Mode) or signing_secret_env with it."
             )
@@ -102,11 +100,7 @@ _SECRETS = ("bot_token", "app_token", "signing_secret")
 
 def find_secrets(settings: SlackSettings, home: Path, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the configured secrets by their keys. Raises `ConfigError` if a configured place has none."""
-    return {
-        key: find_secret(settings, SLACK, key, home, environ)
-        for key in _SECRETS
-        if any(getattr(settings, key + ending) for ending in ("", "_env", "_file"))
-    }
+    return {key: find_secret(settings, SLACK, key, home, environ) for key in _SECRETS if settings.has(key)}
 
 
 # -- Slack as a part of the gateway -----------------------------------------------------------------------
@@ -146,33 +140,13 @@ def _find_address(chat: ChatAddress) -> str | None:
     return f"{chat.chat}:{chat.thread or ''}"
 
 
-_GUIDE = f"""\
+def _guide() -> str:
+    manifest = Path(__file__).with_name("manifest.yaml").read_text(encoding="utf-8")
+    return f"""\
 1. Open https://api.slack.com/apps and click Create New App, From a manifest. Choose your workspace.
 2. Paste this manifest in place of the one shown, and click Next, then Create:
 
-display_information:
-  name: Talaria
-features:
-  app_home:
-    messages_tab_enabled: true
-    messages_tab_read_only_enabled: false
-  bot_user:
-    display_name: talaria
-    always_online: true
-  slash_commands:
-    - command: /talaria
-      description: Talk to your agent
-      usage_hint: help
-oauth_config:
-  scopes:
-    bot: [{", ".join(SCOPES)}]
-settings:
-  event_subscriptions:
-    bot_events: [{", ".join(EVENTS)}]
-  interactivity:
-    is_enabled: true
-  socket_mode_enabled: true
-
+{manifest}
 3. Click Install App, Install to Workspace. Copy the Bot User OAuth Token (xoxb-…).
 4. Click Basic Information, App-Level Tokens, Generate. Add the scope connections:write, and copy the token
    (xapp-…).
@@ -192,7 +166,7 @@ SLACK: Final = Channel(
     findings=_examine,
     connector=Connector(
         help="Connect an app of yours to a Slack workspace. The command prints the manifest to create it.",
-        guide=_GUIDE,
+        guide=_guide,
         secrets=(
             SecretQuestion(
                 "bot_token",

@@ -24,12 +24,7 @@ MAX_BUTTONS = 25  # of one message
 Hosts = frozenset[str]
 Block = dict[str, Any]
 
-_FENCE = re.compile(r"\s{0,3}(`{3,16}|~{3,16})\s*[\w+#.-]{0,40}\s*$")
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.*?)\s*#*\s*$")
-_BULLET = re.compile(r"(\s*)[-*+]\s+(.*)$")
-_QUOTE = re.compile(r"\s{0,3}>\s?(.*)$")
-_RULE = re.compile(r"\s{0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})$")
-_TABLE_ROW = re.compile(r"\s*\|.*\|\s*$")
 _TOKEN = re.compile(
     r"`(?P<code>[^`\n]+)`"
     r"|!?\[(?P<label>[^\[\]\n]{1,300})\]\((?P<url>(?:[A-Za-z][A-Za-z0-9+.-]{0,30}:|//)[^\s()<>]{1,1000})\)"
@@ -95,28 +90,20 @@ def _render_blocks(lines: list[str], own: Hosts) -> Iterator[str]:
     position = 0
     while position < len(lines):
         line = lines[position]
-        if fence := _FENCE.match(line):
-            end = _find_closing(lines, position + 1, fence[1])
+        if fence := pieces.FENCE.match(line):
+            end = pieces.find_closing(lines, position + 1, fence[1])
             yield _code_block("\n".join(lines[position + 1 : end]))
             position = end + 1
-        elif _TABLE_ROW.match(line):
+        elif pieces.TABLE_ROW.match(line):
             end = next(
-                (at for at in range(position, len(lines)) if not _TABLE_ROW.match(lines[at])), len(lines)
+                (at for at in range(position, len(lines)) if not pieces.TABLE_ROW.match(lines[at])),
+                len(lines),
             )
             yield _code_block("\n".join(lines[position:end]))
             position = end
         else:
             yield _render_line(line, own)
             position += 1
-
-
-def _find_closing(lines: list[str], start: int, fence: str) -> int:
-    """Return the line that closes a code block; the end of the text if none does."""
-    for position in range(start, len(lines)):
-        stripped = lines[position].strip()
-        if stripped.startswith(fence) and not stripped.strip(fence[0]):
-            return position
-    return len(lines)
 
 
 def _code_block(code: str) -> str:
@@ -130,11 +117,11 @@ def _render_line(line: str, own: Hosts) -> str:
     if heading := _HEADING.match(line):
         title = _inline(heading[1].replace("**", ""), own).replace("*", "")
         return f"*{title}*" if title else ""
-    if _RULE.match(line):
+    if pieces.RULE.match(line):
         return "———"
-    if quote := _QUOTE.match(line):
+    if quote := pieces.QUOTE.match(line):
         return f">{_inline(quote[1], own)}"
-    if bullet := _BULLET.match(line):
+    if bullet := pieces.BULLET.match(line):
         return f"{bullet[1]}• {_inline(bullet[2], own)}"
     return _inline(line, own)
 

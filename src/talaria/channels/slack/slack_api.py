@@ -36,8 +36,8 @@ _TOKEN_ERRORS = frozenset(
     | {"not_allowed_token_type", "missing_scope", "two_factor_setup_required", "access_denied"}
 )
 _FAILURES = frozenset({"fatal_error", "internal_error"})  # parts of the call may have been carried out
-_LATER = frozenset({"ratelimited", "rate_limited", "service_unavailable", "request_timeout"}) | frozenset(
-    {"team_added_to_org", "org_login_required"}
+_LATER = frozenset(("ratelimited", "rate_limited", "service_unavailable", "request_timeout")) | frozenset(
+    ("team_added_to_org", "org_login_required")
 )
 
 
@@ -100,32 +100,29 @@ class SlackRefused(PlatformRefused):
         self.needed = needed
 
 
-def explain(refusal: SlackRefused) -> tuple[str, str]:
+def explain(refusal: PlatformRefused) -> tuple[str, str]:
     """Return what is wrong with a token that Slack refused, and what to do."""
-    again = "Then reinstall the app (Install App), and run `talaria connect slack`."
+    assert isinstance(refusal, SlackRefused)
     is_app = refusal.method == "apps.connections.open"
-    page = "Basic Information, App-Level Tokens" if is_app else "OAuth & Permissions, Bot User OAuth Token"
+    page, reinstall = "https://api.slack.com/apps, OAuth & Permissions", "reinstall the app (Install App)"
+    if is_app:
+        page = "https://api.slack.com/apps, Basic Information, App-Level Tokens"
     match refusal.error:
         case "missing_scope" if is_app:
             text = "The app-level token has not the scope connections:write."
-            return text, (
-                "Open https://api.slack.com/apps, Basic Information, App-Level Tokens. Click Generate Token "
-                "and Scopes, add the scope connections:write, and paste the new token."
-            )
+            return text, f"Open {page}. Click Generate Token and Scopes, add it, and paste the new token."
         case "missing_scope":
             text = f"The app has not the scope {refusal.needed or 'that is needed'}."
-            return text, f"Add it at https://api.slack.com/apps, under OAuth & Permissions. {again}"
+            return text, f"Add it at {page}. Then {reinstall}, and run `talaria connect slack`."
         case "not_allowed_token_type":
             text = "The bot token and the app-level token are swapped, or one is of another kind."
             return text, "The bot token begins with xoxb-, the app-level token with xapp-."
         case "invalid_auth" | "not_authed":
-            kind, start = ("app-level", "xapp-") if is_app else ("bot", "xoxb-")
-            text = f"Slack does not know this {kind} token."
-            return text, f"Copy it whole from https://api.slack.com/apps, {page}. It begins with {start}."
+            kind = "app-level" if is_app else "bot"
+            return f"Slack does not know this {kind} token.", f"Copy it whole from {page}."
         case error:
-            return f"Slack does not accept the token any more: {error}.", again.replace(
-                "Then reinstall", "Reinstall"
-            )
+            text = f"Slack does not accept the token any more: {error}."
+            return text, f"At {page.partition(',')[0]}, {reinstall}, and run `talaria connect slack`."
 
 
 # -- the Web API ------------------------------------------------------------------------------------------

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 
 from talaria.access.authorizer import Authorized, Authorizer, Ingress
-from talaria.channels.platform_api import PlatformError
+from talaria.channels.running import examine_account, state_of
 from talaria.channels.telegram.bot_api import (
     DISPUTED,
     WANTED_UPDATES,
@@ -20,14 +19,12 @@ from talaria.channels.telegram.bot_api import (
     WebhookInfo,
 )
 from talaria.channels.telegram.parse import TelegramMessage, decode, parse
-from talaria.channels.telegram.part import TelegramSettings, find_token
+from talaria.channels.telegram.part import TELEGRAM, TelegramSettings, find_token
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.errors import ConfigError, TalariaError
+from talaria.core.errors import ConfigError
 from talaria.core.problems import Problem, ok, problem, warn
 from talaria.core.settings import Examination
 
-_ANSWER_SECONDS = 10.0
-_CONNECT = "talaria connect telegram --wait 0"
 _MAX_UPDATES = 100  # that can be looked at without confirming any
 
 
@@ -38,33 +35,21 @@ async def examine_bot(examination: Examination[TelegramSettings]) -> AsyncIterat
     settings = examination.settings
     if not settings.is_on:
         return
-    running = str(((examination.status or {}).get("channels") or {}).get("telegram", "")).rstrip(".")
-    try:
+
+    async def try_bot() -> list[Problem]:
         token = find_token(settings, examination.home, examination.environ)
-        async with asyncio.timeout(_ANSWER_SECONDS), BotApi(settings.api_url, token) as api:
+        async with BotApi(settings.api_url, token) as api:
             bot = await api.call("getMe", User)
             hook = await api.call("getWebhookInfo", WebhookInfo)
-    except BotApiRefused as refusal:
-        is_token = refusal.is_about_token
-        text = "Telegram does not accept the token." if is_token else refusal.user_text
-        yield problem("telegram", text, "", _CONNECT if is_token else "")
-    except PlatformError as error:
-        yield problem("telegram", error.user_text, "Check the network and api_url.")
-    except TimeoutError:
-        yield problem("telegram", f"{settings.api_url} does not answer.", "Check the network.")
-    except TalariaError as error:
-        # The running gateway may have a variable that this shell does not have.
-        if running.startswith(("ready", "elsewhere")):
-            yield ok("telegram", f"The gateway's channel is {running}.")
-        else:
-            yield error.problem("telegram", _CONNECT)
-    else:
-        yield ok("telegram", f"@{bot.username} answers; updates come by {settings.mode}.")
-        for finding in _examine_webhook(settings, hook):
-            yield finding
-        if running.endswith(DISPUTED):
+        found = [ok("telegram", f"@{bot.username} answers; updates come by {settings.mode}.")]
+        found += _examine_webhook(settings, hook)
+        if (state := state_of(examination, "telegram")).endswith(DISPUTED):
             fix = "Stop the other one, or give this one a bot of its own: `talaria connect telegram`."
-            yield problem("telegram", f"The gateway's channel is {running}.", fix)
+            found.append(problem("telegram", f"The gateway's channel is {state}.", fix))
+        return found
+
+    for each in await examine_account(TELEGRAM, examination, try_bot):
+        yield each
 
 
 def _examine_webhook(settings: TelegramSettings, hook: WebhookInfo) -> Iterator[Problem]:

@@ -18,10 +18,9 @@ import msgspec
 
 from talaria.access.approvals import NotEntitled
 from talaria.access.authorizer import Authorizer
-from talaria.channels.channel_loop import ChannelLoop, ChannelPhase
-from talaria.channels.http.part import HTTP
-from talaria.channels.links import own_hosts
+from talaria.channels.channel_loop import ChannelLoop, ChannelNotReady, ChannelPhase
 from talaria.channels.platform_api import PlatformRefused
+from talaria.channels.running import hosts_of, run_channel
 from talaria.channels.telegram.bot_api import (
     DISPUTED,
     WANTED_UPDATES,
@@ -35,10 +34,8 @@ from talaria.channels.telegram.parse import CHANNEL, decode, is_full
 from talaria.channels.telegram.part import TELEGRAM, TelegramSettings, find_token, webhook_secret
 from talaria.channels.telegram.updates import UpdateHandler
 from talaria.core.clock import Clock
-from talaria.core.errors import TalariaError
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.redaction import Secret
-from talaria.core.tasks import stop
 from talaria.gateway import Admission, Gateway
 from talaria.store.store import Store
 from talaria.turns.slash import SLASH_COMMANDS
@@ -49,12 +46,6 @@ WEBHOOK_PATH = "/hooks/telegram"
 POLL_SECONDS = 50
 _ALBUM_SECONDS = 0.5
 _UNDISPUTED_SECONDS = 90.0  # longer than the longest pause, after which another gateway polls again
-
-
-class ChannelNotReady(TalariaError):
-    """The channel cannot take an update yet."""
-
-    type = "draining"
 
 
 class TelegramChannel(ChannelLoop):
@@ -178,27 +169,19 @@ async def open_telegram(gateway: Gateway, settings: TelegramSettings) -> AsyncIt
     gateway.secrets.add([Secret(name, token), Secret(f"{name}, for webhooks", webhook_secret(token))])
     authorizer = Authorizer(gateway.store.pairings, {CHANNEL: settings.allowed}, gateway.clock)
 
-    def change_allowed(new: TelegramSettings) -> None:
-        authorizer.change_allowed({CHANNEL: new.allowed})
-
     async with BotApi(settings.api_url, token) as api:
         handler = UpdateHandler(api, authorizer, gateway, settings.groups, settings.unknown)
         channel = TelegramChannel(api, settings, handler, gateway.store, gateway.clock)
-        http = gateway.settings.of(HTTP)
-        names = [http.host, *(host.rpartition(":")[0].strip("[]") for host in http.hosts)]
-        own = own_hosts([*names, urlsplit(settings.webhook_url).hostname or ""])
+        own = hosts_of(gateway, urlsplit(settings.webhook_url).hostname or "")
         outlet = TelegramOutlet(api, gateway.clock, settings.progress, handler.move_chat, own)
-        gateway.delivery.attach(CHANNEL, outlet, is_only=settings.mode == "polling")
+        webhooks = {}
         if settings.mode == "webhook":
-            gateway.webhooks[WEBHOOK_PATH] = TelegramWebhook(channel, webhook_secret(token))
-        running = asyncio.create_task(channel.run(), name=CHANNEL)
-        try:
-            with gateway.reloader.live.follow(TELEGRAM, change_allowed):
-                yield channel
-        finally:
-            gateway.webhooks.pop(WEBHOOK_PATH, None)
-            await stop(running)
-            await gateway.delivery.detach(CHANNEL)
+            webhooks[WEBHOOK_PATH] = TelegramWebhook(channel, webhook_secret(token))
+        is_only = settings.mode == "polling"
+        async with run_channel(
+            gateway, TELEGRAM, channel, outlet, authorizer, is_only=is_only, webhooks=webhooks
+        ):
+            yield channel
 
 
 class TelegramWebhook:

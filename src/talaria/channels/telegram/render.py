@@ -13,15 +13,12 @@ from html import escape, unescape
 from typing import NamedTuple, TypedDict
 
 from talaria.channels.links import WITH_SCHEME, find_addresses, is_outer
-from talaria.channels.pieces import FENCE, TABLE_ROW, find_closing, units
+from talaria.channels.pieces import BULLET, FENCE, QUOTE, RULE, TABLE_ROW, find_closing, units
 
 MAX_CAPTION = 1024
 LIMIT = 4000  # of 4096: leaves room for a mark before the text and the cursor after it
 
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.*)$")
-_BULLET = re.compile(r"(\s*)[-*+]\s+(.*)$")
-_QUOTE = re.compile(r"\s{0,3}>\s?(.*)$")
-_RULE = re.compile(r"\s{0,3}(?:(?:-\s*){3,}|(?:\*\s*){3,}|(?:_\s*){3,})$")
 _TOKEN = re.compile(
     r"(?P<code>`[^`\n]+`)"
     r"|!?\[(?P<label>[^\[\]\n]{1,300})\]\((?P<url>(?:[A-Za-z][A-Za-z0-9+.-]{0,30}:|//)[^\s()<>]{1,1000})\)"
@@ -92,9 +89,9 @@ def _render_blocks(lines: list[str], own: Hosts) -> Iterator[str]:
             end = _find_end(lines, position, TABLE_ROW)
             yield f"<pre>{escape(chr(10).join(lines[position:end]), quote=False)}</pre>"
             position = end
-        elif _QUOTE.match(line):
-            end = _find_end(lines, position, _QUOTE)
-            quoted = [_QUOTE.sub(r"\1", each) for each in lines[position:end]]
+        elif QUOTE.match(line):
+            end = _find_end(lines, position, QUOTE)
+            quoted = [QUOTE.sub(r"\1", each) for each in lines[position:end]]
             yield f"<blockquote>{chr(10).join(_render_inline(each, own) for each in quoted)}</blockquote>"
             position = end
         else:
@@ -110,9 +107,9 @@ def _render_line(line: str, own: Hosts) -> str:
     if heading := _HEADING.match(line):
         title = heading[1].rstrip().rstrip("#").rstrip()
         return f"<b>{_render_inline(title, own)}</b>" if title else ""
-    if _RULE.match(line):
+    if RULE.match(line):
         return "———"
-    if bullet := _BULLET.match(line):
+    if bullet := BULLET.match(line):
         return f"{bullet[1]}• {_render_inline(bullet[2], own)}"
     return _render_inline(line, own)
 
