@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/quickstart.md: real commands in a real terminal (tmux), written as SVG.
+"""Draws the pictures of quickstart.md, discord.md and slack.md: real commands in tmux, written as SVG.
 
 Run it with `./dev pictures` after a change of what these commands print.
 """
@@ -7,12 +7,14 @@ Run it with `./dev pictures` after a change of what these commands print.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,12 +24,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from talaria.testing.discord_server import DiscordServer
+from talaria.testing.slack_platform import ALL_SCOPES
+from talaria.testing.slack_server import APP_TOKEN, BOT_TOKEN, SlackServer
+
 FOLDER = Path(__file__).parent / "pictures"
 BIN = Path(sys.prefix) / "bin"
 WIDTH, HEIGHT = 100, 40
 DEADLINE = 30.0
 KEY = "sk-an-example"
 _ADDRESS = re.compile(r"127\.0\.0\.1:\d+")  # the gateway and the model server take any free port
+Server = DiscordServer | SlackServer
 _FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)  # they would be fetched from elsewhere
 
 
@@ -72,8 +79,10 @@ class Terminal:
     def screen(self) -> str:
         return self._tmux("capture-pane", "-p", "-e")
 
-    def draw(self, name: str, title: str) -> None:
-        screen = _ADDRESS.sub(self._shown, self.screen().replace(str(self._folder), "/home/you"))
+    def draw(self, name: str, title: str, hidden: str = "") -> None:
+        """Write the screen as a picture, without the text `hidden`."""
+        screen = self.screen().replace(hidden, "") if hidden else self.screen()
+        screen = _ADDRESS.sub(self._shown, screen.replace(str(self._folder), "/home/you"))
         lines = [line.rstrip() for line in screen.splitlines()]
         while lines and lines[-1] in ("", "$"):
             lines.pop()
@@ -146,9 +155,81 @@ def draw_doctor(terminal: Terminal, url: str) -> None:
     terminal.draw("doctor", "talaria doctor")
 
 
+@contextmanager
+def fake_platform(server: Server) -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Run a fake platform in a thread, and give the function that calls another one there."""
+    loop, started = asyncio.new_event_loop(), threading.Event()
+
+    async def serve() -> None:
+        async with server:
+            started.set()
+            await stopped.wait()
+
+    stopped = asyncio.Event()
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    started.wait()
+    try:
+        yield lambda act: loop.call_soon_threadsafe(act) and None
+    finally:
+        loop.call_soon_threadsafe(stopped.set)
+        thread.join()
+
+
+def find_code(terminal: Terminal) -> str:
+    found = re.search(r"start ([0-9A-Z-]{14})", terminal.screen())
+    return found[1] if found else ""
+
+
+def draw_discord(terminal: Terminal, url: str) -> None:
+    """Two mistakes: a wrong token, and the missing intent."""
+    discord = DiscordServer()
+    with fake_platform(discord) as call:
+        terminal.send(f"talaria connect discord --api-url {discord.url}", "Token of the bot:")
+        for token, told in (
+            ("the-client-secret", "public key are not the token"),
+            (discord.token, "Then paste the token again"),
+            (discord.token, "Waiting for that"),
+        ):
+            time.sleep(0.5)  # what is typed before the question is dropped
+            discord.platform.has_message_content = told.startswith("Waiting")
+            terminal.send(token, told)
+        code = find_code(terminal)
+        time.sleep(1)  # until it listens
+        call(lambda: discord.person(7).says(f"/start {code}"))
+        terminal.until("is paired")
+        terminal.draw("connect-discord", "talaria connect discord", f" --api-url {discord.url}")
+
+
+def draw_slack(terminal: Terminal, url: str) -> None:
+    """Two mistakes: the app-level token is mistyped, and a scope is missing."""
+    slack = SlackServer()
+    with fake_platform(slack) as call:
+        slack.platform.scopes = ALL_SCOPES.replace(",users:read", "")
+        terminal.send(f"talaria connect slack --api-url {slack.api_url}", "Token (xoxb-…):")
+        for tokens, told in (
+            ((BOT_TOKEN, APP_TOKEN), "users:read."),
+            ((BOT_TOKEN, "xapp-mistyped"), "this app-level token"),
+            ((BOT_TOKEN, APP_TOKEN), "Waiting for that"),
+        ):
+            for token in tokens:
+                time.sleep(0.5)  # what is typed before the question is dropped
+                terminal.send(token)
+            terminal.until(told)
+            slack.platform.scopes = ALL_SCOPES
+        code = find_code(terminal)
+        time.sleep(1)  # until it listens
+        call(lambda: slack.person("U7ADA").says(f"!start {code}"))
+        terminal.until("is paired")
+        terminal.draw("connect-slack", "talaria connect slack", f" --api-url {slack.api_url}")
+
+
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    drawn: list[Callable[[Terminal, str], None]] = [draw_setup, draw_serve, draw_chat, draw_doctor]
+    drawn: list[Callable[[Terminal, str], None]] = [
+        *(draw_setup, draw_serve, draw_chat, draw_doctor),
+        *(draw_discord, draw_slack),
+    ]
     with tempfile.TemporaryDirectory() as folder, model_server() as url:
         terminals: list[Terminal] = []
         try:

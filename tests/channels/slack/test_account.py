@@ -88,8 +88,8 @@ def test_the_manifest_asks_for_what_the_channel_needs() -> None:
     assert SLACK.connector is not None
     assert SLACK.connector.guide is not None
     guide = SLACK.connector.guide()
-    listed = re.search(r"bot: \[(.*)\]", guide)
-    assert listed and set(listed[1].split(", ")) == set(SCOPES) == set(ALL_SCOPES.split(","))
+    listed = re.search(r"bot: \[(.*?)\]", guide, re.DOTALL)
+    assert listed and set(re.split(r",\s+", listed[1])) == set(SCOPES) == set(ALL_SCOPES.split(","))
     assert all(f"message.{kind}" in guide for kind in ("channels", "groups", "im", "mpim"))
     assert "socket_mode_enabled: true" in guide and "command: /talaria" in guide
     page = Path(__file__).parents[3] / "docs" / "slack.md"

@@ -85,6 +85,13 @@ def _find_address(chat: ChatAddress) -> str | None:
     return f":{chat.chat}::" if chat.kind == "dm" else f"{chat.thread or chat.chat}:::"
 
 
+_GUIDE = """\
+1. Open https://discord.com/developers/applications, click New Application, name it, click Create.
+2. Open Bot. Below Privileged Gateway Intents, turn on Message Content Intent. Click Save Changes.
+3. On the same page click Reset Token, and copy the token.
+"""
+
+
 DISCORD: Final = Channel(
     name="discord",
     title="Discord",
@@ -97,6 +104,7 @@ DISCORD: Final = Channel(
     address_of=_find_address,
     findings=_examine,
     connector=Connector(
+        guide=lambda: _GUIDE,
         help="Connect a Discord bot. You create it at https://discord.com/developers/applications.",
         secrets=(
             SecretQuestion(

@@ -148,8 +148,8 @@ def _guide() -> str:
 
 {manifest}
 3. Click Install App, Install to Workspace. Copy the Bot User OAuth Token (xoxb-…).
-4. Click Basic Information, App-Level Tokens, Generate. Add the scope connections:write, and copy the token
-   (xapp-…).
+4. Click Basic Information, App-Level Tokens, Generate Token and Scopes. Add the scope
+   connections:write, click Generate, and copy the token (xapp-…).
 """
 
 

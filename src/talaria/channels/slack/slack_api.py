@@ -109,10 +109,10 @@ def explain(refusal: PlatformRefused) -> tuple[str, str]:
         page = "https://api.slack.com/apps, Basic Information, App-Level Tokens"
     match refusal.error:
         case "missing_scope" if is_app:
-            text = "The app-level token has not the scope connections:write."
+            text = "The app-level token lacks the scope connections:write."
             return text, f"Open {page}. Click Generate Token and Scopes, add it, and paste the new token."
         case "missing_scope":
-            text = f"The app has not the scope {refusal.needed or 'that is needed'}."
+            text = f"The app lacks the scope {refusal.needed or 'that is needed'}."
             return text, f"Add it at {page}. Then {reinstall}, and run `talaria connect slack`."
         case "not_allowed_token_type":
             text = "The bot token and the app-level token are swapped, or one is of another kind."
