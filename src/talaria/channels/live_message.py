@@ -202,7 +202,10 @@ class LiveText:
         lines += [f"… {clean_line(output, _MAX_OUTPUT)}"] if output else []
         # In backticks, so that markdown leaves the lines alone.
         tools = "\n".join("`" + line.replace("`", "'") + "`" for line in lines)
-        parts = [self._loading, tools, tail("".join(self._pieces).strip("\n"), self._max_shown)]
+        while len(tools) > self._max_shown // 2:
+            tools = tools.partition("\n")[2]
+        room = self._max_shown - len(tools)
+        parts = [self._loading, tools, tail("".join(self._pieces).strip("\n"), room)]
         return "\n\n".join(part for part in parts if part.strip()) + CURSOR
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from support.complexity import assert_linear
-from talaria.channels.discord.render import to_discord
+from talaria.channels.discord.render import LIMIT, to_discord
+from talaria.channels.live_message import LiveText
 from talaria.channels.pieces import split, units
+from talaria.core.events import Delta, ToolStarted
 
 HOSTS = frozenset(["talaria.example.org"])
 
@@ -40,3 +42,14 @@ def test_each_piece_fits_into_a_message_and_hides_no_inner_link(unit: str) -> No
 @pytest.mark.parametrize("unit", ["`", "[", "[a](http://", "| ", "# a ", "1.1.", "```\n", "a b\n", "x"])
 def test_rendering_is_linear(unit: str) -> None:
     assert_linear(lambda size: unit * (size // 64 // len(unit)), to_discord)
+
+
+@pytest.mark.parametrize("text", ["x " * 640, "🙂" * 900])
+def test_a_running_turn_with_many_tools_fits_into_a_message(text: str) -> None:
+    live = LiveText("full", max_shown=LIMIT * 3 // 4)
+    for number in range(20):
+        live.take(ToolStarted(f"c{number}", "terminal", f'{{"command": "{number}{"y" * 300}"}}'))
+    live.take(Delta(text))
+    shown = to_discord(live.body())
+    assert units(shown) <= 2000
+    assert "terminal 19" in shown and text[-20:] in shown
