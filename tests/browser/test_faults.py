@@ -57,6 +57,19 @@ async def test_7_a_gateway_without_a_model_says_so_before_anything_is_sent(visit
     await visitor.page.locator("#no-model").wait_for(state="hidden")
 
 
+async def test_a_chat_platform_that_is_down_is_named(visitor: Visitor) -> None:
+    real = await visitor.gateway.call("GET", "/api/status")
+    states = {"slack": "ready", "discord": "stopped: Discord does not accept the token"}
+    body = real | {"channels": real["channels"] | states}
+    await visitor.page.route("**/api/status", lambda route: route.fulfill(json=body))
+    await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await visitor.page.locator("#down").get_by_text("discord is stopped: Discord does not accept").wait_for()
+    assert "slack" not in await visitor.page.locator("#down").inner_text()
+    await visitor.page.unroute_all()
+    await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await visitor.page.locator("#down").wait_for(state="hidden")
+
+
 async def test_8_an_address_of_no_chat_says_so_and_offers_a_new_one(visitor: Visitor) -> None:
     await visitor.page.evaluate("location.hash = '#chat=ses_nothing'")
     await visitor.sees("There is no such chat.", "#elsewhere")

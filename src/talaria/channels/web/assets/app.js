@@ -324,6 +324,15 @@ function draw(here, items) {
   const problem = here.model ? "" : modelProblem(status);
   $("no-model").hidden = !problem;
   show($("no-model"), spoken(problem));
+  const down = downChannels(status);
+  $("down").hidden = !down;
+  show($("down"), spoken(down));
+}
+
+/** Names the chat platforms that do not work now. Replies to them wait. */
+function downChannels({ channels }) {
+  const down = Object.entries(channels ?? {}).filter(([, state]) => /^(stopped|waiting)/.test(state));
+  return down.map(([name, state]) => `${name} is ${state.replace(/\.$/, "")}. Replies to it wait. \`talaria doctor\` says more.`).join(" ");
 }
 
 function drawTitle() {
