@@ -347,6 +347,8 @@ class DiscordServer(ChangeNotifier):
                 return platform.private(person).json()
             case ("GET", "channels", id):
                 return platform.find(id).json()
+            case ("GET", "guilds", id) if id == GUILD_ID:
+                return {"id": GUILD_ID, "premium_tier": platform.premium_tier}
             case ("GET", "channels", id, "messages"):
                 query = request.query
                 return platform.history(id, query.get("after", "0"), int(query.get("limit", "50")))

@@ -11,9 +11,12 @@ from support.asking_tools import Danger, calling
 from support.waiting import until
 from talaria.access.people import People, place_of
 from talaria.channels.channel_loop import ChannelPhase
+from talaria.channels.discord.parse import Place
 from talaria.channels.live_message import REPEATED
 from talaria.core.access import OWNER
+from talaria.core.clock import SystemClock
 from talaria.core.delivery import Button, OutgoingFile, OutgoingMessage
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.discord_platform import APPLICATION_ID, BOT_ID, DiscordMessageShown, DiscordRoom
 from talaria.testing.discord_server import DiscordFault, DiscordFaultKind, DiscordServer
 from talaria.tools.toolset import ToolSet
@@ -262,6 +265,19 @@ async def test_a_file_is_sent_within_the_limit_of_its_address(discord: DiscordSe
         await outlet.deliver(OutgoingMessage(f"{chat.id}:::50", "here", "n2", file=file))
         sent = list(chat.messages.values())[1]
         assert sent.file is not None and len(sent.file) == 11 << 20 and sent.file_name == "big.bin"
+
+
+async def test_the_limit_of_a_server_is_known_after_a_restart(tmp_path: Path, discord: DiscordServer) -> None:
+    discord.platform.premium_tier = 2
+    channel = discord.platform.channel()
+    store = MemoryStore(SystemClock())
+    for number in range(2):  # the second life resumes the session
+        async with discord_line(tmp_path, discord, store=store, progress="off") as line:
+            line.ada.says(f"{AT_BOT} hello", channel)
+            await line.answers(number + 1, channel)
+            [turn] = await line.rig.store.histories.recent(1)
+            assert Place.read(turn.inbound.address or "").limit == 50
+    assert (discord.resumed, discord.count("GET guilds")) == (1, 1)
 
 
 async def test_a_file_of_another_host_is_not_fetched(tmp_path: Path, discord: DiscordServer) -> None:

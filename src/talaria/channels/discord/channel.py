@@ -159,13 +159,12 @@ class DiscordChannel(ChannelLoop):
             case "RESUMED":
                 self.enter(ChannelPhase.READY, f"@{self._bot and self._bot.username}")
             case "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE":
-                if (message := decode_or_none(data, GuildMessage)) is not None and _are_ids(
-                    message.channel_id, message.id
-                ):
+                message = decode_or_none(data, GuildMessage)
+                if message is not None and _are_ids(message.channel_id, message.id, message.guild_id):
                     self._put(message.channel_id, seq, partial(self._take, name, message))
             case "INTERACTION_CREATE":
                 event = decode_or_none(data, Interaction)
-                if event is not None and _are_ids(event.channel_id, event.id):
+                if event is not None and _are_ids(event.channel_id, event.id, event.guild_id):
                     self._put(event.channel_id, seq, partial(self._interact, event))
             case "GUILD_CREATE" | "GUILD_UPDATE":
                 if (guild := decode_or_none(data, Guild)) is not None:
@@ -251,16 +250,22 @@ class DiscordChannel(ChannelLoop):
             info = self._infos[channel] = await self._api.call(
                 "GET", f"/channels/{channel}", DiscordChannelInfo
             )
-        settings = self._settings
-        around = EventContext(
-            self._bot,
-            self._agent,
-            info,
-            auto_thread=settings.auto_thread,
-            limit=self._limits.get(guild, 0),
-        )
+        settings, limit = self._settings, await self._find_limit(guild)
+        around = EventContext(self._bot, self._agent, info, auto_thread=settings.auto_thread, limit=limit)
         mention = settings.mention_in.get(around.home, settings.mention)
         return msgspec.structs.replace(around, mention=mention)
+
+    async def _find_limit(self, guild: str) -> int:
+        """Return the size in MB of the largest file in a server. A resumed session has not told it."""
+        if guild not in self._limits:
+            try:
+                found = await self._api.call("GET", f"/guilds/{guild}", Guild)
+            except DiscordRefused as refusal:
+                if refusal.code == 429:
+                    raise
+                found = Guild(guild)
+            self._limits[guild] = _TIER_MB.get(found.premium_tier, MAX_FILE_MB)
+        return self._limits[guild]
 
     async def _open_thread(
         self, message: GuildMessage, parsed: DiscordMessage, around: EventContext
@@ -334,9 +339,9 @@ def command_menu(helps: Mapping[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def _are_ids(*ids: str) -> bool:
-    """Return whether these are ids, which may stand in a path."""
-    return all(each.isascii() and each.isdigit() and len(each) <= 20 for each in ids)
+def _are_ids(*ids: str | None) -> bool:
+    """Return whether these are ids, which may stand in a path. A private chat has no server."""
+    return all(each is None or (each.isascii() and each.isdigit() and len(each) <= 20) for each in ids)
 
 
 def _number(message: GuildMessage) -> int:
