@@ -5,6 +5,7 @@ docs/incidents.md lists the first ones by name.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -179,6 +180,21 @@ async def test_no_end_of_a_connection_loses_or_doubles_a_message(
         line.ada.says("three")
         assert await line.answers(3) == ["You said: one", "You said: two", "You said: three"]
         assert await line.turns() == 3
+
+
+async def test_a_session_whose_address_is_gone_is_resumed_elsewhere(
+    tmp_path: Path, discord: DiscordServer
+) -> None:
+    store = MemoryStore(SystemClock())
+    async with discord_line(tmp_path, discord, store=store, progress="off") as line:
+        line.ada.says("one")
+        await line.answers(1)
+    [(name, session)] = await store.cursors(f"discord:{BOT_ID}:session")
+    await store.set_cursor(name, re.sub(r"ws://[^\"]*", "ws://127.0.0.1:1", session))
+    line.ada.says("two")
+    async with discord_line(tmp_path, discord, store=store, progress="off") as line:
+        assert await line.answers(2) == ["You said: one", "You said: two"]
+    assert (discord.resumed, discord.identified) == (1, 1)
 
 
 async def test_an_event_counts_as_received_only_once_it_is_noted(discord: DiscordServer) -> None:

@@ -44,7 +44,8 @@ _HELLO_SECONDS = 30.0
 
 
 class GatewaySession(msgspec.Struct):
-    """A session of the gateway. `seq` is the number of the last event."""
+    """A session of the gateway. `seq` is the number of the last event. `url` is where it is resumed; without
+    it, anywhere."""
 
     id: str
     url: str
@@ -108,13 +109,18 @@ class DiscordGateway:
 
     async def run(self, on_event: OnEvent) -> NoReturn:
         """Receive until the connection ends. Raises `GatewayLost`, `NeedsOperator` and other errors."""
-        url = self.session.url if self.session is not None else await self._find_url()
+        session = self.session
+        url = (session.url if session is not None else "") or await self._find_url()
+        if session is not None:
+            session.url = ""  # the address of a session may be gone; then another one resumes it
         with self._api.errors():
             timeout = aiohttp.ClientWSTimeout(ws_close=CONNECT_SECONDS)
             async with self._api.session.ws_connect(
                 f"{url.rstrip('/')}/?v=10&encoding=json", max_msg_size=_MAX_FRAME, timeout=timeout
             ) as ws:
                 self._ws = ws
+                if session is not None:
+                    session.url = url
                 try:
                     async with asyncio.timeout(_HELLO_SECONDS):
                         hello = await self._read(ws)
