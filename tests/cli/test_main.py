@@ -44,6 +44,16 @@ def test_serve_does_not_load_libraries_of_other_commands_and_features() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_serve_loads_nothing_of_chat_platforms_but_their_descriptors() -> None:
+    code = (
+        "import sys, talaria.cli.serve, talaria.app, talaria.parts\n"
+        "parents = [f'talaria.channels.{name}.' for name in ('discord', 'slack', 'telegram')]\n"
+        "print([n for n in sys.modules if n.startswith((*parents, 'aiohttp')) and not n.endswith('.part')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
