@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from talaria.channels.live_message import REPEATED
+from talaria.channels.reception import CORRECTS
 from talaria.testing.simulated_users import DeliveryReport, MessageKind, SimulatedMessage, check_chat
 from talaria.testing.telegram_platform import ShownMessage
 
@@ -60,6 +61,10 @@ def test_an_edit_answers_for_the_message_whose_text_it_replaced() -> None:
     assert check_chat([first, second, edit], chat("m1", "m2", "m3")) == DeliveryReport(3, 3)
     assert check_chat([first, second, edit], chat("m2", "m3")).out_of_order == ("m2 before m3",)
     assert check_chat([first, second, edit], chat("m2")).lost == ("m1", "m3")
+    stop = SimulatedMessage("m4", MessageKind.STOP)
+    late = check_chat([first, stop, second, edit], chat("m2", f"{CORRECTS}\nm3"))
+    assert late.is_good, "the message was stopped, and its edit came too late"
+    assert late.answered == 2
 
 
 def test_what_people_write_is_no_answer() -> None:

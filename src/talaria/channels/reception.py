@@ -36,7 +36,7 @@ from talaria.workspace.quota import FolderFull
 _log = logging.getLogger("talaria.channels")
 
 _DOWNLOADS_AT_ONCE = 3  # files are held in memory as a whole
-_CORRECTS = "[This corrects an earlier message.]"
+CORRECTS = "[This corrects an earlier message.]"
 _OLD_BUTTON = "This button is too old."
 
 
@@ -135,7 +135,7 @@ class Reception:
         if first.edits is not None and command is None:
             if await self._gateway.turns.amend(msgspec.structs.replace(inbound, key=first.edits), first.key):
                 return
-            corrected = (Text(f"{_CORRECTS}\n{text}".strip()), *parts[bool(text) :])
+            corrected = (Text(f"{CORRECTS}\n{text}".strip()), *parts[bool(text) :])
             inbound = msgspec.structs.replace(inbound, parts=corrected)
         try:
             await self._submit(inbound, first.address)

@@ -25,6 +25,7 @@ from msgspec.structs import astuple
 from talaria.access.authorizer import ChatKind
 from talaria.channels.incoming import chat_key
 from talaria.channels.live_message import CURSOR, REPEATED
+from talaria.channels.reception import CORRECTS
 from talaria.core.ids import ChatKey
 from talaria.testing.discord_platform import DiscordMessageShown
 from talaria.testing.discord_server import DiscordServer
@@ -199,12 +200,11 @@ class DiscordSide:
         sender.presses(channel.messages["1"], text)
 
     def redeliver(self, random: Random) -> None:
-        """Also forget nonces, and the session of a gateway that is gone, as if minutes had passed."""
+        """Also forget nonces, as if minutes had passed. Sessions are kept: without one, Discord
+        never sends the edits and presses of an outage, and only messages can be fetched."""
         session = self._server.session
         if session is not None and session.socket is not None:
             self._server.repeat(random.randint(1, 10))
-        elif random.random() < 0.2:
-            self._server.forget_sessions()
         if random.random() < 0.3:
             self._server.platform.nonces.clear()
 
@@ -364,7 +364,8 @@ def check_chat(sent: Sequence[SimulatedMessage], shown: Sequence[ShownMessage]) 
     given_up = _count_given_up(shown)
     named = [one for one in sent if one.kind is not MessageKind.STOP]
     edits = [one for one in named if one.replaces and one.replaces not in replies and one.name in replies]
-    amended = {one.replaces: one.name for one in edits}
+    # An edit that came too late is a message of its own, also if the earlier one was stopped.
+    amended = {one.replaces: one.name for one in edits if CORRECTS not in replies[one.name][0].text}
     missing = [one.name for one in named if one.name not in replies and one.name not in amended]
     excused = given_up + sum(one.kind in (MessageKind.STOP, MessageKind.STEER) for one in sent)
     unmarked = {name: [one for one in found if not _is_marked(one)] for name, found in replies.items()}
