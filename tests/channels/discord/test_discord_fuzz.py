@@ -92,3 +92,33 @@ async def test_fuzzed_events_break_nothing_and_let_nobody_in(
     turns = await fuzz(tmp_path, discord, count, errors)
     # Most mutated events repeat the ids of a few messages, so the turns are fewer than the events.
     assert turns > min(count / 50, 20), "events are refused before they matter"
+
+
+@pytest.mark.parametrize("stranger", ["unknown", "bot", "webhook", "nobody"])
+async def test_no_kind_of_event_of_a_stranger_is_a_turn(
+    tmp_path: Path, discord: DiscordServer, stranger: str
+) -> None:
+    """The last three have the id of the person who is allowed, or none."""
+
+    def disguise(data: dict[str, Any]) -> dict[str, Any]:
+        data = json.loads(json.dumps(data))
+        people = [data.get("author"), data.get("user"), (data.get("member") or {}).get("user")]
+        for person in filter(None, people):
+            if stranger == "bot":
+                person["bot"] = True
+            elif stranger == "nobody":
+                person["id"] = ""
+        return data | ({"webhook_id": "5"} if stranger == "webhook" else {})
+
+    sender = EVE if stranger == "unknown" else ADA
+    async with discord_line(tmp_path, discord, progress="off") as line:
+        events = [event for event in corpus(discord.platform) if sender_of(event) == str(sender)]
+        if stranger == "webhook":  # they write messages only
+            events = [event for event in events if event[0].startswith("MESSAGE")]
+        assert len({(name, data.get("type")) for name, data in events}) >= (3 if stranger == "webhook" else 5)
+        for name, data in events:
+            discord.dispatch(name, disguise(data))
+        line.ada.says("the last one")
+        await line.answers(1)
+        await until(lambda: line.channel.position is not None and not line.channel.position.pending)
+        assert await line.turns() == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from channels.slack.line import ADA, Line, slack, way_back
+from support.slack_fuzz import corpus, is_their_own
 from talaria.access.people import People, place_of
 from talaria.channels.slack.part import SLACK
 from talaria.core.access import OWNER
@@ -322,3 +323,31 @@ async def test_a_setting_says_whether_unknown_senders_are_answered(
         await line.answers(answers + 1, eve.dm)
         eve.says("hello again")
         assert (await line.answers(answers + 2, eve.dm))[-1] == "You said: hello again"
+
+
+@pytest.mark.parametrize("stranger", ["unknown", "bot", "nobody"])
+async def test_no_kind_of_event_of_a_stranger_is_a_turn(
+    tmp_path: Path, server: SlackServer, stranger: str
+) -> None:
+    """The last two have the id of the person who is allowed, or none."""
+    changes = {"unknown": {"user": "U9EVE"}, "bot": {"bot_id": "B5"}, "nobody": {"user": ""}}[stranger]
+    sent = 0
+    async with slack(tmp_path, server) as line:
+        for kind, payload in corpus():
+            if not is_their_own(payload):
+                continue
+            if "event" in payload:
+                event = payload["event"]
+                message = event.get("message", event) if event.get("subtype") == "message_changed" else event
+                message |= changes
+            elif stranger == "bot":
+                continue  # bots press no buttons
+            elif "user_id" in payload:
+                payload["user_id"] = changes["user"]
+            else:
+                payload["user"] = {"id": changes["user"]}
+            server.platform.push(kind, payload)
+            sent += 1
+        await line.handled()
+        assert sent >= 20
+        assert line.inbounds == []
