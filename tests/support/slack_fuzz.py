@@ -21,11 +21,11 @@ from talaria.core.clock import SystemClock
 from talaria.core.ids import ChatKey
 from talaria.core.turns import Inbound
 from talaria.store.in_memory import MemoryStore
-from talaria.testing.slack_platform import BOT_ID, BOT_USER, Json, SlackPlatform
+from talaria.testing.slack_platform import BOT_USER, Json, SlackPlatform
 from talaria.workspace.places import ChatFolders
 
 ALLOWED = "U7ADA"
-BOT = BotIdentity(BOT_USER, BOT_ID)
+BOT = BotIdentity(BOT_USER)
 
 
 def corpus() -> list[tuple[str, Json]]:

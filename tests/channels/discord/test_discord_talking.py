@@ -15,7 +15,7 @@ from talaria.channels.discord.parse import Place
 from talaria.channels.live_message import REPEATED
 from talaria.core.access import OWNER
 from talaria.core.clock import SystemClock
-from talaria.core.delivery import Button, OutgoingFile, OutgoingMessage
+from talaria.core.delivery import Button, DeliveryRefused, OutgoingFile, OutgoingMessage
 from talaria.store.in_memory import MemoryStore
 from talaria.testing.discord_platform import APPLICATION_ID, BOT_ID, DiscordMessageShown, DiscordRoom
 from talaria.testing.discord_server import DiscordFault, DiscordFaultKind, DiscordServer
@@ -309,6 +309,14 @@ async def test_a_message_to_a_person_opens_the_private_chat(discord: DiscordServ
         await outlet.deliver(OutgoingMessage(":7::", "again", "n2"))
         assert discord.platform.private(discord.person(7)).replies == ["hello", "again"]
         assert discord.count("POST channels") == 1
+
+
+async def test_a_missing_permission_is_refused_with_what_to_click(discord: DiscordServer) -> None:
+    async with discord_outlet(discord) as outlet:
+        channel = discord.platform.channel()
+        channel.is_forbidden = True
+        with pytest.raises(DeliveryRefused, match="Permissions, let the bot's role view the channel"):
+            await outlet.deliver(OutgoingMessage(f"{channel.id}:::", "hello", "n1"))
 
 
 async def test_many_and_long_buttons_keep_discords_limits(discord: DiscordServer) -> None:

@@ -13,9 +13,9 @@ from talaria.access.authorizer import ChatKind, Ingress
 from talaria.channels.incoming import ButtonPress, Withdrawal
 from talaria.channels.slack.parse import Ignored, Parsed, Rules, Said, SlackPlace, parse
 from talaria.channels.slack.slack_api import BotIdentity
-from talaria.testing.slack_platform import BOT_ID, BOT_USER, Json, SlackPlatform
+from talaria.testing.slack_platform import BOT_USER, Json, SlackPlatform
 
-RULES = Rules(BotIdentity(BOT_USER, BOT_ID), "main", commands=frozenset({"new", "status"}))
+RULES = Rules(BotIdentity(BOT_USER), "main", commands=frozenset({"new", "status"}))
 
 
 def parsed(platform: SlackPlatform, rules: Rules = RULES) -> Parsed:

@@ -12,7 +12,7 @@ from support.slack_fuzz import corpus, is_their_own
 from talaria.access.people import People, place_of
 from talaria.channels.slack.part import SLACK
 from talaria.core.access import OWNER
-from talaria.core.delivery import OutgoingMessage
+from talaria.core.delivery import DeliveryRefused, OutgoingMessage
 from talaria.core.ids import ChatAddress, ChatKey
 from talaria.core.messages import Text
 from talaria.store.in_memory import MemoryStore
@@ -256,6 +256,14 @@ async def test_a_message_that_was_not_asked_for_reaches_a_person(tmp_path: Path,
             await outlet.deliver(OutgoingMessage(address or "", "good evening", "n", edits=first))
         assert server.person(ADA).dm.replies == ["good evening"]
         assert server.count("conversations.open") == 1
+
+
+async def test_a_channel_without_the_bot_is_refused_with_what_to_do(server: SlackServer) -> None:
+    place = server.platform.conversation("C5OTHER", ADA)
+    place.members.discard(BOT_USER)
+    async with way_back(server) as outlet:
+        with pytest.raises(DeliveryRefused, match="invite the bot to the channel with /invite"):
+            await outlet.deliver(OutgoingMessage(f"{place.id}:", "hello", "n"))
 
 
 # -- commands -----------------------------------------------------------------------------------------------

@@ -33,6 +33,10 @@ MISSING_ACCESS = 50001
 NO_PERMISSION = 50013
 THREAD_EXISTS = 160004
 
+_PERMISSION_HINT = (
+    "In the settings of the channel, below Permissions, let the bot's role view the channel, send messages "
+    "and attach files, also in threads."
+)
 _AGENT = "DiscordBot (https://github.com/talaria, 1)"
 _FILE_HOSTS = frozenset(("cdn.discordapp.com", "media.discordapp.net"))
 _MAX_ROUTES = 1024
@@ -168,6 +172,8 @@ class DiscordRefused(PlatformRefused):
 
     def __init__(self, status: int, number: int, message: str, retry_after: float | None = None) -> None:
         text = f"Discord refused ({number or status}): {message}"
+        if number in (MISSING_ACCESS, NO_PERMISSION):
+            text += f". {_PERMISSION_HINT}"
         super().__init__(text, code=status, retry_after=retry_after, is_about_token=status == 401)
         self.number = number
 

@@ -36,6 +36,8 @@ _TOKEN_ERRORS = frozenset(
     | {"not_allowed_token_type", "missing_scope", "two_factor_setup_required", "access_denied"}
 )
 _FAILURES = frozenset({"fatal_error", "internal_error"})  # parts of the call may have been carried out
+_INVITE = "; invite the bot to the channel with /invite"
+_HINTS = {"not_in_channel": _INVITE, "channel_not_found": _INVITE}
 _LATER = frozenset(("ratelimited", "rate_limited", "service_unavailable", "request_timeout")) | frozenset(
     ("team_added_to_org", "org_login_required")
 )
@@ -48,10 +50,8 @@ class BotIdentity(msgspec.Struct, frozen=True):
     """The answer of auth.test."""
 
     user_id: str
-    bot_id: str = ""
     user: str = ""
     team: str = ""
-    team_id: str = ""
 
 
 class Posted(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ class SlackRefused(PlatformRefused):
     def __init__(
         self, method: str, error: str, *, needed: str = "", retry_after: float | None = None
     ) -> None:
-        more = f": the scope {needed} is missing" if needed else ""
+        more = f": the scope {needed} is missing" if needed else _HINTS.get(error, "")
         super().__init__(
             f"Slack refused {method}: {error}{more}.",
             code=429 if error in _LATER else error,
