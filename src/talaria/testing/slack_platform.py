@@ -343,6 +343,8 @@ class SlackPlatform:
             raise SlackRefusal("cannot_reply_to_message")
 
     def _replies(self, given: Json) -> Json:
+        """The first message of a thread has a thread_ts too:
+        https://docs.slack.dev/reference/methods/conversations.replies"""
         place = self._writable(given)
         root = str(given.get("ts"))
         if root not in place.messages:
@@ -350,7 +352,10 @@ class SlackPlatform:
         found = [each for each in place.messages.values() if root in (each.ts, each.thread_ts)]
         seen = [each.raw for each in found if each.seen_by is None]
         limit = int(given.get("limit", 1000))
-        first, rest = seen[:1], [each for each in seen[1:] if each["ts"] >= str(given.get("oldest", ""))]
+        first, rest = (
+            [seen[0] | {"thread_ts": root}],
+            [each for each in seen[1:] if each["ts"] >= str(given.get("oldest", ""))],
+        )
         return {"messages": first + rest[:limit], "has_more": len(rest) > limit}
 
     def _open(self, given: Json) -> Json:

@@ -122,13 +122,21 @@ async def test_the_mention_rule_says_what_is_read(
         assert await handled_after(line, line.ada.dm, "a direct message") == now + 1
 
 
-async def test_replies_to_a_message_of_the_agent_are_read(tmp_path: Path, server: SlackServer) -> None:
+async def test_replies_to_a_message_of_the_agent_are_read_with_that_message(
+    tmp_path: Path, server: SlackServer
+) -> None:
     async with slack(tmp_path, server) as line:
         server.platform.call("chat.postMessage", {"channel": line.general.id, "text": "Good morning!"})
         [posted] = line.general.messages.values()
         line.ada.says("good morning", line.general, posted.ts)
         await line.answers(2, line.general)
+        line.ada.says("what is new?", line.general, posted.ts)
+        await line.answers(3, line.general)
     assert line.inbounds[0].chat_key == group_key("C1GENERAL", posted.ts)
+    assert [read_by(line, number) for number in (0, 1)] == [
+        "[Earlier in this thread:]\n> You: Good morning!\nAda (U7ADA) says:\ngood morning",
+        "Ada (U7ADA) says:\nwhat is new?",
+    ]
 
 
 async def test_bots_in_a_followed_thread_are_never_answered(tmp_path: Path, server: SlackServer) -> None:

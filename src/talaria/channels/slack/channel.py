@@ -237,13 +237,9 @@ async def open_slack(gateway: Gateway, settings: SlackSettings) -> AsyncIterator
         outlet = SlackOutlet(api, gateway.clock, settings.progress, hosts_of(gateway))
         handler = EventHandler(api, outlet, authorizer, gateway, settings.unknown)
         channel = SlackChannel(api, app, settings, handler, gateway)
-        webhooks = {}
-        if app is None:
-            webhooks[WEBHOOK_PATH] = SlackWebhook(channel, secrets["signing_secret"], gateway.clock)
+        way = {} if app else {WEBHOOK_PATH: SlackWebhook(channel, secrets["signing_secret"], gateway.clock)}
         await scopes.enter_async_context(
-            run_channel(
-                gateway, SLACK, channel, outlet, authorizer, is_only=app is not None, webhooks=webhooks
-            )
+            run_channel(gateway, SLACK, channel, outlet, authorizer, is_only=app is not None, webhooks=way)
         )
         yield channel
 

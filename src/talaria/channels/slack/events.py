@@ -104,14 +104,17 @@ class EventHandler:
     # -- threads --------------------------------------------------------------------------------------------
 
     async def _is_read(self, said: Said) -> bool:
-        if not said.needs_thread or said.is_own_thread:
-            return True
+        return not said.needs_thread or said.is_own_thread or await self._has_session(said)
+
+    async def _has_session(self, said: Said) -> bool:
         return await self._gateway.store.current_session(said.chat(self._agent)) is not None
 
     async def _earlier(self, said: Said, bot: BotIdentity) -> str:
         """Return what people wrote in the thread since the agent's last message in it. Slack sends an event
-        of each, but the agent has read none that did not address it."""
-        if not (said.is_mention and said.is_reply) or said.is_command or said.edited:
+        of each, but the agent has read none that did not address it. A thread that begins with a message of
+        the agent, such as the result of a job, is a new conversation, which does not know that message."""
+        is_new = said.is_own_thread and not await self._has_session(said)
+        if not said.is_reply or not (said.is_mention or is_new) or said.is_command or said.edited:
             return ""
         try:
             async with asyncio.timeout(_READ_SECONDS):

@@ -389,13 +389,15 @@ def thread_text(
     messages: Collection[MessageFields], before: str, bot: BotIdentity, names: Mapping[str, str], limit: int
 ) -> str:
     """Return the messages of people in a thread after the bot's last one and before the message `before`, the
-    newest ones within `limit` characters; empty if there are none."""
+    newest ones within `limit` characters; empty if there are none. A message of the bot that begins the
+    thread is one of them."""
     unread: list[str] = []
     for message in messages:
         if message.ts >= before:
             break
         if message.user == bot.user_id:
-            unread.clear()
+            is_first = message.thread_ts == message.ts
+            unread = [f"You: {clean(to_plain(message.text or '', names))}"] if is_first else []
         elif message.text and message.subtype in _SPOKEN:
             writer = stable_name(names.get(message.user) or message.user, message.user) or "An app"
             unread.append(f"{writer}: {clean(to_plain(message.text, names))}")
