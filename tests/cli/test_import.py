@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 
 from cli.conftest import Serve, Talaria
@@ -40,3 +41,23 @@ def test_a_dry_run_writes_nothing_and_an_import_saves_the_home_first(
     assert len(list(home.glob("before-import-*.tar.gz"))) == 1
     listed = talaria("sessions", "list")
     assert "Tea" in listed.stdout
+
+
+def test_a_home_without_a_database_is_saved_too(talaria: Talaria, home: Path, tmp_path: Path) -> None:
+    """An import changes its settings, so they have to be in the backup."""
+    source = ordinary(tmp_path / "hermes")
+    source.write("config.yaml", "timezone: Europe/Berlin\n")
+    source.write(".env", "OPENROUTER_API_KEY=sk-or-0123456789\n")
+    (home / "config.toml").write_text("# mine\n[agent]\nname = 'main'\n")
+    options = (str(source.close().path), "--only", "setting", "--only", "secret", "--yes")
+    kept = talaria("import", "hermes", *options)
+    assert kept.returncode == 0 and "--secrets" in kept.stdout, kept.stderr
+    (saved,) = home.glob("before-import-*.tar.gz")
+    with tarfile.open(saved) as archive:
+        (name,) = [each for each in archive.getnames() if each.endswith("config.toml")]
+        member = archive.extractfile(name)
+        assert member is not None and "# mine" in (text := member.read().decode()) and "Berlin" not in text
+    assert not (home / "secrets.env").exists()
+    done = talaria("import", "hermes", *options, "--secrets")
+    assert done.returncode == 0 and "sk-or" not in done.stdout + done.stderr
+    assert "sk-or-0123456789" in (home / "secrets.env").read_text()

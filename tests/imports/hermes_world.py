@@ -175,6 +175,14 @@ def hostile(path: Path) -> HermesHome:
     home.message("odd", "assistant", "Nothing to save.")
     home.message("odd", "user", 42, observed=1)
     home.message("nowhere", "user", "of no session")
+    huge = "z" * (9 << 20)
+    home.session("huge-title", "of a session that cannot be read", title=huge)
+    home.session("huge-words", huge, "an answer")
+    home.session("broken-id", "found by nobody")
+    broken = "UPDATE {} SET {} = CAST(x'ff62726f6b656e' AS TEXT) WHERE {} = 'broken-id'"
+    home.database.execute(broken.format("sessions", "id", "id"))
+    home.database.execute(broken.format("messages", "session_id", "session_id"))
+    home.route("huge-route", "odd", platform="telegram", chat_id=huge)
     home.write("cron/jobs.json", b'\xef\xbb\xbf{"jobs": {"a": 1}}')
     home.write("memories/MEMORY.md", "fine\n§\n" + "y" * 2000 + "\n§\n\n§\n\udcff odd")
     home.write("skills/good/SKILL.md", "---\nname: good\ndescription: Good.\n---\nDo it.\n")
@@ -184,6 +192,11 @@ def hostile(path: Path) -> HermesHome:
     (home.path / "skills" / "good" / "passwd").symlink_to("/etc/passwd")
     (home.path / "memories" / "USER.md").symlink_to("/etc/hostname")
     home.write("sessions/sessions.json", "{broken")
+    home.write("config.yaml", "model: [\n")
     home.write("pairing/telegram-approved.json", '{"77": {"user_name": "Anna", "approved_at": 1}, "78": 3}')
-    home.write(".env", "export TELEGRAM_BOT_TOKEN='1:x'\nTELEGRAM_ALLOWED_USERS=77,79,*\nBROKEN\n# A=b\n")
+    home.write(
+        ".env",
+        "export TELEGRAM_BOT_TOKEN='1:x'\nTELEGRAM_ALLOWED_USERS=77,79,@ada,*\n"
+        "MATRIX_ALLOWED_USERS=@ada:x\nBROKEN\n# A=b\n",
+    )
     return home

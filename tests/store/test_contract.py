@@ -14,6 +14,7 @@ from contracts.store_cluster_suite import StoreClusterSuite
 from contracts.store_compaction_suite import StoreCompactionSuite
 from contracts.store_deletion_suite import StoreDeletionSuite
 from contracts.store_delivery_suite import StoreDeliverySuite
+from contracts.store_import_suite import StoreImportSuite
 from contracts.store_places_suite import StorePlacesSuite
 from contracts.store_questions_suite import StoreQuestionsSuite
 from contracts.store_recall_suite import StoreRecallSuite
@@ -30,7 +31,7 @@ from talaria.testing.clock import FakeClock
 
 
 class TestStoreContract(
-    StoreSuite, StoreDeliverySuite, StoreSendingSuite, StoreQuestionsSuite, StoreTaintSuite
+    StoreSuite, StoreDeliverySuite, StoreImportSuite, StoreSendingSuite, StoreQuestionsSuite, StoreTaintSuite
 ):
     pass
 

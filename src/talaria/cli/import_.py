@@ -6,10 +6,11 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -17,26 +18,57 @@ import msgspec
 from talaria.access.people import People
 from talaria.channels.descriptor import Channel, find_address, pairing_channels
 from talaria.cli.backup import save_home
+from talaria.cli.mcp_add import AddOptions, plan_server, write_server
+from talaria.cli.mcp_paste import parse_paste
 from talaria.cli.options import Invocation, confirm, group, run_loop
 from talaria.cli.text import columns
-from talaria.config.home import Home
+from talaria.config.home import SECRETS_FILE, Home
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
+from talaria.core.errors import BadRequest
 from talaria.core.text import clean_line, visible_json
-from talaria.imports.hermes import HermesImport
-from talaria.imports.hermes_home import open_home
+from talaria.imports.hermes import open_hermes
 from talaria.imports.item import ImportItem, ImportKind, ImportReport, ImportState
-from talaria.imports.target import Target
+from talaria.imports.plan import Import
+from talaria.imports.settings import NOT_CONFIRMED
+from talaria.imports.target import ServerPlan, Source, Target
 from talaria.parts import PARTS
 from talaria.store.home_lock import HomeLock
 from talaria.store.in_memory import MemoryStore
 from talaria.store.part import StoreScope, find_engine
 from talaria.store.settings import is_file
 
+_OWN = ("config.toml", SECRETS_FILE, "memory", "skills")  # what an import may change beside the database
+_WIDEST = 400
+
 
 @group("import", "talaria import hermes ~/.hermes --dry-run", "talaria import hermes backup.zip")
 def command() -> None:
     """Import conversations, jobs, memory and skills from another program."""
+
+
+def _options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add what all imports have: the path, and the options."""
+    for option in (
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        click.option("--json", "as_json", is_flag=True, help="Print every item as JSON."),
+        click.option(
+            "--secrets/--no-secrets",
+            "with_secrets",
+            default=None,
+            help="Copy keys and tokens to secrets.env in the home. Default: ask; with --yes: no.",
+        ),
+        click.option(
+            "--only",
+            multiple=True,
+            type=click.Choice([kind.value for kind in ImportKind]),
+            help="Import only items of this kind. Can be repeated.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Show the plan and import nothing."),
+        click.argument("path", metavar="PATH", type=click.Path(path_type=Path)),
+    ):
+        function = option(function)
+    return function
 
 
 @command.verb(
@@ -45,43 +77,47 @@ def command() -> None:
     "talaria import hermes ~/.hermes/profiles/work --only session --only memory",
     "talaria import hermes hermes-backup.zip --yes",
 )
-@click.argument("source", metavar="PATH", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Show the plan and import nothing.")
-@click.option(
-    "--only",
-    multiple=True,
-    type=click.Choice([kind.value for kind in ImportKind]),
-    help="Import only items of this kind. Can be repeated.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print every item as JSON.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def _hermes(
-    invocation: Invocation, source: Path, only: tuple[str, ...], *, dry_run: bool, as_json: bool, yes: bool
-) -> None:
+@_options
+def _hermes(invocation: Invocation, path: Path, **options: Any) -> None:
     """Import a home of hermes-agent: ~/.hermes, a profile's folder, or a zip of `hermes backup`.
 
-    Stop the gateway first. The command shows a plan and asks. Before it writes, it saves this home in a
-    backup. The source is never changed. A second run imports only what is new.
+    Stop the gateway first. The command shows a plan and asks for confirmation. Before it writes, it saves
+    this home in a backup. The source is never changed. A second run imports only new items.
     """
+    with open_hermes(path) as source:
+        _import(invocation, source, **options)
+
+
+def _import(
+    invocation: Invocation,
+    source: Source,
+    *,
+    only: tuple[str, ...],
+    dry_run: bool,
+    with_secrets: bool | None,
+    as_json: bool,
+    yes: bool,
+) -> None:
     home, kinds = invocation.any_home(), [ImportKind(each) for each in only]
-    with open_home(source) as found, found.open_database() as database:
 
-        async def run() -> ImportReport:
-            async with _open_target(home, makes=False) as target:
-                importing = HermesImport(found, target, PARTS, kinds, pairing_channels(PARTS))
-                report = await importing.plan(database)
-            if dry_run or not report.planned:
-                return report
-            if not as_json:
-                _show(report)
-            confirm(f"Import {report.planned} items into {home.path}?", yes=yes)
-            await _save(home)
-            async with _open_target(home, makes=True) as target:
-                importing = HermesImport(found, target, PARTS, kinds, pairing_channels(PARTS))
-                await importing.plan(database)
-                return await importing.apply(partial(_show_progress, report.planned))
+    async def plan(*, makes: bool, applies: int = 0) -> ImportReport:
+        async with _open_target(home, makes=makes) as target:
+            importing = Import(source, target, PARTS, kinds, with_secrets=bool(with_secrets))
+            report = await importing.plan()
+            return await importing.apply(partial(_show_progress, applies)) if applies else report
 
-        report = run_loop(run())
+    report = run_loop(plan(makes=False))
+    kept = [item.title for item in report.items if item.reason == NOT_CONFIRMED]
+    if not dry_run and kept and with_secrets is None and not yes and sys.stdin.isatty():
+        question = f"Copy these secrets to {home.path / SECRETS_FILE}: {clean_line(', '.join(kept))}?"
+        with_secrets = click.confirm(question, default=False, err=True)
+        report = run_loop(plan(makes=False)) if with_secrets else report
+    if report.planned and not dry_run:
+        if not as_json:
+            _show(report)
+        confirm(f"Import {report.planned} items into {home.path}?", yes=yes)
+        run_loop(_save(home))
+        report = run_loop(plan(makes=True, applies=report.planned))
     if as_json:
         click.echo(visible_json(msgspec.json.encode(report)))
     else:
@@ -103,7 +139,13 @@ async def _open_target(home: Home, *, makes: bool) -> AsyncIterator[Target]:
     }
     address_of = partial(find_address, PARTS, settings.of, settings.agent.name)
     target = partial(
-        Target, home.path, settings, people=People(settings.people, allowed), address_of=address_of
+        Target,
+        home.path,
+        settings,
+        people=People(settings.people, allowed),
+        channels=frozenset(pairing_channels(PARTS)),
+        address_of=address_of,
+        plan_server=partial(_plan_server, home),
     )
     if not makes and not _has_records(home):
         yield target(store=MemoryStore(SystemClock()))
@@ -119,9 +161,29 @@ def _has_records(home: Home) -> bool:
     return not is_file(url) or home.find_database(url).exists()
 
 
+def _plan_server(home: Home, name: str, table: Mapping[str, Any]) -> ServerPlan:
+    """Return an MCP server as `talaria mcp add` would add it. Raises `TalariaError`, also for one that would
+    get variables of this machine: `talaria mcp add` asks about each."""
+    document = msgspec.json.encode({"mcpServers": {name: table}}).decode("utf-8", "replace")
+    new = plan_server(home, parse_paste(document).servers[0], AddOptions())
+    if named := sorted({variable for _, variable in new.server.references()}.difference(new.keys)):
+        raise BadRequest(f"It gets variables of this machine ({', '.join(named)}).", "Use `talaria mcp add`.")
+    where = new.server.url or clean_line(" ".join(new.server.command), 100)
+
+    def add(with_keys: bool) -> None:
+        write_server(home, new if with_keys else msgspec.structs.replace(new, keys={}))
+
+    return ServerPlan(tuple(new.keys), (f"It is {where}.", *new.notes), add)
+
+
 async def _save(home: Home) -> None:
-    if _has_records(home):
-        path = home.path / time.strftime("before-import-%Y%m%d-%H%M%S.tar.gz")
+    """Save a home that has anything. A backup needs a database, so an empty one is made if there is none."""
+    if _has_records(home) or any((home.path / name).exists() for name in _OWN):
+        async with _open_target(home, makes=True):
+            pass
+        name = time.strftime("before-import-%Y%m%d-%H%M%S")
+        paths = (home.path / f"{name}{end}.tar.gz" for end in ("", *(f"-{n}" for n in range(2, 1000))))
+        path = next(path for path in paths if not path.exists())
         await save_home(home, path, force=False)
         click.echo(f"Saved this home in {path}. `talaria restore` brings it back.", err=True)
 
@@ -138,10 +200,11 @@ def _show(report: ImportReport) -> None:
     rows += [(kind.value, *(str(found[state] or "-") for state in states)) for kind, found in report.counts()]
     click.echo(columns(rows) if report.items else f"{report.source} has nothing to import.")
     for item in report.items:
+        name = f"{item.kind} {clean_line(item.title or item.id, 60)}"
         if item.state in (ImportState.SKIPPED, ImportState.CONFLICT):
-            click.echo(f"{item.state}: {item.kind} {clean_line(item.title or item.id, 60)}: {item.reason}")
+            click.echo(f"{item.state}: {name}: {clean_line(item.reason, _WIDEST)}")
         elif item.note:
-            click.echo(f"note: {item.kind} {clean_line(item.title or item.id, 60)}: {item.note}")
+            click.echo(f"note: {name}: {clean_line(item.note, _WIDEST)}")
     left = sum((Counter(item.left_out) for item in report.items), Counter[str]())
     for why, count in sorted(left.items()):
         click.echo(f"{count} messages were left out: {why}.")

@@ -1,120 +1,250 @@
-"""The import from hermes-agent: a plan of everything that a home holds, and carrying it out."""
+"""hermes-agent as a source: its home, its settings, its memory, and the people it knows."""
 
 from __future__ import annotations
 
-import asyncio
+import hashlib
+import re
 import sqlite3
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
 
-from talaria.core.settings import Parts
-from talaria.imports.hermes_files import list_side_files, plan_memory, plan_skills
-from talaria.imports.hermes_home import HermesHome
+from talaria.core.memory import MemoryPage
 from talaria.imports.hermes_jobs import plan_jobs
-from talaria.imports.hermes_sessions import LogReader, SourceConversation, limit_rows, plan_sessions
-from talaria.imports.hermes_settings import plan_people, plan_settings
-from talaria.imports.item import ImportItem, ImportKind, ImportReport
-from talaria.imports.target import Planned, Target
+from talaria.imports.hermes_sessions import plan_sessions
+from talaria.imports.item import ImportItem
+from talaria.imports.jobs import known_zone
+from talaria.imports.logs import SourceLog
+from talaria.imports.settings import FoundModels, channel_secrets
+from talaria.imports.source import SourceFormat, SourceHome, clean_text, is_running, open_home, table, text_of
+from talaria.imports.target import FoundSettings, Planned, Target
+from talaria.models.settings import PRESETS
 
-PAUSE_NOTE = (
-    "Jobs are imported paused. Pause each one in hermes-agent first (`hermes cron pause ID`), then resume it "
-    "here (`talaria jobs resume NAME`): otherwise both programs run it."
+FORMAT: Final = SourceFormat(
+    "hermes-agent",
+    ("state.db", "config.yaml", ".env"),
+    (
+        *(
+            "state.db",
+            "config.yaml",
+            ".env",
+            "SOUL.md",
+            "AGENTS.md",
+            "memories/",
+            "skills/",
+            "cron/jobs.json",
+        ),
+        *("pairing/", "platforms/pairing/", "sessions/sessions.json"),
+    ),
+    "~/.hermes, ~/.hermes/profiles/NAME or a zip of `hermes backup`",
 )
-RUNNING_NOTE = (
-    "The gateway of hermes-agent runs. Stop it (`hermes gateway stop`) before you start this one. Two "
-    "gateways with the same bot take each other's messages, and later messages of hermes-agent are not "
-    "imported."
+_INDEX: Final = "CREATE INDEX talaria_rows ON messages (session_id, id)"  # not every release has one
+_SEPARATOR: Final = "§"
+_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
+_ALLOWED: Final = re.compile(r"([A-Z0-9_]+?)_ALLOWED_USERS")
+_DEFAULT_SOUL: Final = "You are Hermes Agent, an intelligent AI assistant created by Nous Research"
+_KEYS: Final = {"KIMI_API_KEY": "moonshot"} | {
+    preset.api_key_env: name for name, preset in PRESETS.items() if preset.api_key_env
+}
+_READ: Final = (
+    "model",
+    "fallback_model",
+    "fallback_providers",
+    "custom_providers",
+    "timezone",
+    "mcp_servers",
 )
-OWNER_NOTE = (
-    "Memory went to the owner. If a paired person is you, say so: `talaria config set people.owner.ids "
-    "'[\"telegram:ID\"]'`."
+_SIDE: Final = {
+    "auth.json": "Log in again here: two programs must not use the same login.",
+    "gateway.json": "It is an older form of config.yaml.",
+    "profiles": "Import each profile by its own folder.",
+    "memory_store.db": "Only MEMORY.md and USER.md are imported from memory.",
+    "webhook_subscriptions.json": "Create webhooks here anew: see docs/webhooks.md.",
+}
+_KNOWN: Final = (
+    *("state.db", "state.db-wal", "state.db-shm", "state.db-journal", "config.yaml", ".env", "SOUL.md"),
+    *("AGENTS.md", "memories", "skills", "cron", "pairing", "platforms", "sessions"),
+)
+_MACHINE: Final = re.compile(
+    r".*(?:\.pid|\.lock|_cache|\.log)|gateway_state\.json|processes\.json|logs|checkpoints|backups|"
+    r"state-snapshots|hermes-agent|cache|bin|node|audio|image|sandboxes|desktop|\..*"
 )
 
 
-class HermesImport:
-    """A plan. It keeps the items and their steps, but no messages: these are read when they are written."""
+@contextmanager
+def open_hermes(path: Path) -> Iterator[HermesSource]:
+    """Open a home, a profile or a backup for reading. Raises `BadRequest` for anything else."""
+    with open_home(path, FORMAT) as home, home.open_database("state.db", _INDEX) as database:
+        yield HermesSource(home, database)
 
-    def __init__(
-        self,
-        home: HermesHome,
-        target: Target,
-        parts: Parts,
-        only: Collection[ImportKind],
-        channels: Collection[str],
-    ) -> None:
-        self._home = home
-        self._target = target
-        self._parts = parts
-        self._only = only
-        self._channels = frozenset(channels)
-        self._planned: list[Planned] = []
-        self._notes: list[str] = []
 
-    async def plan(self, database: sqlite3.Connection | None) -> ImportReport:
-        """Look at everything, and change nothing. Raises `BadRequest` for a home that cannot be read."""
-        home, target = self._home, self._target
-        found: list[Planned] = []
-        if self._wants(ImportKind.SESSION) and database is not None:
-            limit_rows(database)
-            for item, conversation in plan_sessions(home, database, target.agent):
-                found.append(await self._plan_session(database, item, conversation))
-        if self._wants(ImportKind.JOB):
-            found += await plan_jobs(home, target)
-        if self._wants(ImportKind.MEMORY):
-            found += await asyncio.to_thread(plan_memory, home, target)
-        if self._wants(ImportKind.SKILL):
-            found += await asyncio.to_thread(plan_skills, home, target)
-        if self._wants(ImportKind.PERSON):
-            found += await plan_people(home, target, self._channels)
-        if self._wants(ImportKind.SETTING):
-            found += plan_settings(home, target, self._parts)
-        if self._wants(ImportKind.FILE):
-            found += [(item, None) for item in list_side_files(home)]
-        self._planned = found
-        kinds = {item.kind for item, step in found if step is not None}
-        self._notes = [RUNNING_NOTE] * home.is_running() + [PAUSE_NOTE] * (ImportKind.JOB in kinds)
-        self._notes += [OWNER_NOTE] * ({ImportKind.MEMORY, ImportKind.PERSON} <= kinds)
-        return self._report(tuple(item for item, _ in found))
+class HermesSource:
+    title = "hermes-agent"
+    pause = "hermes cron pause ID"
+    stop = "hermes gateway stop"
 
-    async def apply(self, on_item: Callable[[ImportItem], None]) -> ImportReport:
-        """Import what was planned, one item after the other. Each is whole or not there; after a kill, a new
-        run imports the rest. `on_item` is called after each item."""
-        items = []
-        for item, step in self._planned:
-            done = item if step is None else await step()
-            on_item(done)
-            items.append(done)
-        return self._report(tuple(items))
+    def __init__(self, home: SourceHome, database: sqlite3.Connection | None) -> None:
+        self.home = home
+        self.database = database
+        self._config = self._read_config()
 
-    def _wants(self, kind: ImportKind) -> bool:
-        return not self._only or kind in self._only
+    def is_running(self) -> bool:
+        known = self.home.json("gateway.pid") if "gateway.pid" in self.home.names else None
+        return is_running(table(known).get("pid") if isinstance(known, dict) else known)
 
-    def _report(self, items: tuple[ImportItem, ...]) -> ImportReport:
-        return ImportReport(str(self._home.source), items, tuple(self._notes))
+    def sessions(self, target: Target) -> Iterator[tuple[ImportItem, SourceLog | None]]:
+        if self.database is not None:
+            yield from plan_sessions(self.home, self.database, target.agent, target.channels)
 
-    async def _plan_session(
-        self, database: sqlite3.Connection, item: ImportItem, conversation: SourceConversation | None
-    ) -> Planned:
-        if conversation is None:
-            return item, None
-        if await self._target.store.session(conversation.id) is not None:
-            return item.skip("It was imported before. Later messages of hermes-agent are not added."), None
-        if conversation.is_current:
-            current = await self._target.store.current_session(conversation.chat_key)
-            note = (
-                ""
-                if current is None
-                else "Its chat goes on in its current session here; /resume changes that."
-            )
-            item = ImportItem(
-                item.id, item.kind, item.title, item.state, item.target, note=note, messages=item.messages
-            )
-        return item, partial(self._import_session, database, item, conversation)
+    async def jobs(self, target: Target) -> list[Planned]:
+        return await plan_jobs(self.home, self._config, target)
 
-    async def _import_session(
-        self, database: sqlite3.Connection, item: ImportItem, conversation: SourceConversation
-    ) -> ImportItem:
-        reader = LogReader(database, conversation)
-        if await self._target.store.import_session(reader.order(item.title)) is None:
-            return item.skip("It was imported before.")
-        return item.done(left_out=dict(reader.left_out))
+    def facts(self) -> Iterator[tuple[MemoryPage, str]]:
+        for page in MemoryPage:
+            text = clean_text(self.home.text(f"memories/{page}"))
+            for entry in text.split(f"\n{_SEPARATOR}\n"):
+                if (line := " ".join(entry.split())) and line != _SEPARATOR:
+                    yield page, line
+
+    def skill_roots(self) -> Iterable[Path]:
+        return (self.home.path / "skills",)
+
+    def came_along(self, skill: Path) -> bool:
+        """The manifest has the hash of each skill as it was installed. Older ones have names only."""
+        lines = (self.home.text("skills/.bundled_manifest") or "").splitlines()
+        known = {name.strip(): digest.strip() for name, _, digest in (line.partition(":") for line in lines)}
+        digest = known.get(skill.name)
+        return digest is not None and digest in ("", _digest(skill))
+
+    def people(self) -> Iterator[tuple[str, str, str]]:
+        """Pending requests are not read."""
+        for folder in ("pairing", "platforms/pairing"):
+            for path in sorted((self.home.path / folder).glob("*-approved.json")):
+                known = table(self.home.json(f"{folder}/{path.name}"))
+                for user, about in known.items():
+                    yield (
+                        path.name.removesuffix("-approved.json"),
+                        user,
+                        text_of(table(about).get("user_name")),
+                    )
+        for name, value in self.home.environ().items():
+            if match := _ALLOWED.fullmatch(name):
+                for user in value.split(","):
+                    if user.strip():
+                        yield match[1].lower(), user.strip(), ""
+
+    def side_files(self) -> dict[str, str]:
+        found = {name: _SIDE[name] for name in sorted(self.home.names) if name in _SIDE}
+        for name in sorted(self.home.names.difference(_KNOWN, found)):
+            if not _MACHINE.fullmatch(name):
+                found[name] = "It has no counterpart here."
+        if (self.home.path / "cron" / "output").is_dir():
+            found["cron/output"] = "Earlier results of jobs are not imported."
+        return found
+
+    def settings(self) -> FoundSettings:
+        config, found = self._config, FoundSettings()
+        self._add_models(found)
+        if zone := known_zone(config.get("timezone")):
+            found.values["agent", "timezone"] = zone
+        self._add_prompt(found)
+        environ = self.home.environ()
+        found.servers.update(
+            (str(name), _expanded(server, environ))
+            for name, server in table(config.get("mcp_servers")).items()
+        )
+        for variable, provider in _KEYS.items():
+            if key := environ.get(variable):
+                FoundModels(found).add_key(provider, key)
+        found.secrets.update(channel_secrets(environ))
+        for name in config:
+            if name not in _READ and not str(name).startswith("_"):
+                found.left[str(name)] = "It has no counterpart here, or its default is right."
+        used = {variable for secret in found.secrets.values() for variable in secret.values}
+        for name in environ:
+            if name not in used and name not in _KEYS and not _ALLOWED.fullmatch(name):
+                is_secret = _SECRET.search(name) is not None
+                found.left[f".env.{name}"] = (
+                    "Nothing here uses it." if is_secret else "It has no counterpart here."
+                )
+        if "GATEWAY_ALLOW_ALL_USERS" in environ:
+            found.left[".env.GATEWAY_ALLOW_ALL_USERS"] = "Decide here who may write: see docs/access.md."
+        return found
+
+    def _add_models(self, found: FoundSettings) -> None:
+        config, models = self._config, FoundModels(found)
+        custom = config.get("custom_providers")
+        named = (
+            {text_of(table(each).get("name")).lower(): table(each) for each in custom or [] if table(each)}
+            if isinstance(custom, list)
+            else {}
+        )
+        named |= {str(name).lower(): table(each) for name, each in table(config.get("providers")).items()}
+
+        def add(given: Mapping[str, Any], name: object) -> dict[str, Any] | None:
+            provider = text_of(given.get("provider"))
+            own = named.get(provider.lower().removeprefix("custom:"), {})
+            address = text_of(given.get("base_url") or own.get("base_url"))
+            key = text_of(given.get("api_key") or own.get("api_key"))
+            key = key or self.home.environ().get(text_of(own.get("key_env")), "")
+            return models.add(provider, text_of(name), address, key)
+
+        model = config.get("model")
+        given = {"default": model} if isinstance(model, str) else table(model)
+        main = add(given, given.get("default") or given.get("model"))
+        if main is not None:
+            found.values["model",] = main
+        elif model:
+            found.left["model"] = "Its provider is not known here. Choose one with `talaria setup`."
+        known = config.get("fallback_providers") or config.get("fallback_model") or []
+        for index, each in enumerate(known if isinstance(known, list) else [known]):
+            fallback = add(table(each), table(each).get("model"))
+            if main is None or fallback is None:
+                found.left[f"fallback {index + 1}"] = "Its provider is not known here, or the model is not."
+            else:
+                main.setdefault("fallback", []).append(fallback)
+
+    def _add_prompt(self, found: FoundSettings) -> None:
+        texts = {name: clean_text(self.home.text(name)).strip() for name in ("SOUL.md", "AGENTS.md")}
+        own = [text for text in texts.values() if text and not text.startswith(_DEFAULT_SOUL)]
+        if own:
+            found.values["agent", "prompt"] = "\n\n".join(own)
+        if texts["SOUL.md"].startswith(_DEFAULT_SOUL):
+            found.left["SOUL.md"] = "It is the text that comes with hermes-agent."
+
+    def _read_config(self) -> Mapping[str, Any]:
+        import yaml  # noqa: PLC0415 - only for an import
+
+        text = self.home.text("config.yaml")
+        try:
+            return table(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if text else {})  # noqa: S506
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            why = (str(error).splitlines() or ["damaged"])[0]
+            self.home.note("config.yaml", f"It is not valid YAML ({why}), so no setting is read from it.")
+            return {}
+
+
+def _expanded(value: Any, environ: Mapping[str, str], depth: int = 4) -> Any:
+    """Return a value in which `${NAME}` is the value of .env, as hermes-agent reads it."""
+    if isinstance(value, str):
+        return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", lambda found: environ.get(found[1], found[0]), value)
+    if isinstance(value, dict) and depth:
+        return {str(key): _expanded(each, environ, depth - 1) for key, each in value.items()}
+    return (
+        [_expanded(each, environ, depth - 1) for each in value]
+        if isinstance(value, list) and depth
+        else value
+    )
+
+
+def _digest(folder: Path) -> str:
+    """Return the hash of a skill's folder as the manifest has it."""
+    found = hashlib.md5(usedforsecurity=False)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            found.update(str(path.relative_to(folder)).encode())
+            with path.open("rb") as file:
+                while piece := file.read(1 << 20):
+                    found.update(piece)
+    return found.hexdigest()

@@ -15,6 +15,8 @@ class ImportKind(StrEnum):
     SKILL = "skill"
     PERSON = "person"
     SETTING = "setting"
+    SERVER = "server"
+    SECRET = "secret"  # noqa: S105 - a kind
     FILE = "file"
 
 

@@ -1,29 +1,47 @@
-"""The home that an import writes to, and the steps that write."""
+"""What an import reads and writes: the source, the home, and the steps that write."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
 
 from talaria.access.people import People
 from talaria.config.settings import Settings
 from talaria.core.ids import ChatAddress
-from talaria.imports.item import ImportItem
+from talaria.core.memory import MemoryPage
+from talaria.core.settings import KeyPath
+from talaria.imports.item import ImportItem, ImportKind, ImportState
+from talaria.imports.logs import SourceLog
+from talaria.imports.source import SourceHome
 from talaria.store.store import Store
+
+
+class ServerPlan(msgspec.Struct, frozen=True):
+    """An MCP server as it would be added. `add` adds it, with its keys or without."""
+
+    keys: tuple[str, ...]
+    notes: tuple[str, ...]
+    add: Callable[[bool], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The home, its settings and its records. The caller holds the home's lock. `address_of` returns where
-    messages to a chat go; it raises `BadRequest` for a chat of a channel that is not connected."""
+    """The home, its settings and its records. The caller holds the home's lock. `channels` are those that
+    people are paired on. `address_of` returns where messages to a chat go; it raises `BadRequest` for a chat
+    of a channel that is not connected. `plan_server` returns a server of another program as it would be added
+    here, and raises `TalariaError` for one that cannot be."""
 
     home: Path
     settings: Settings
     store: Store
     people: People
+    channels: frozenset[str]
     address_of: Callable[[ChatAddress], str | None]
+    plan_server: Callable[[str, Mapping[str, Any]], ServerPlan]
 
     @property
     def agent(self) -> str:
@@ -35,3 +53,57 @@ Step: TypeAlias = Callable[[], Awaitable[ImportItem]]
 
 Planned: TypeAlias = tuple[ImportItem, Step | None]
 """An item and the step that imports it; None if it is not imported."""
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """Values for `secrets.env`, and the settings that name them."""
+
+    values: dict[str, str]
+    settings: dict[KeyPath, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSettings:
+    """The settings of a source by their keys here, its secrets and its MCP servers by their names, and what
+    has no counterpart here, with the reason."""
+
+    values: dict[KeyPath, Any] = field(default_factory=dict)
+    secrets: dict[str, Secret] = field(default_factory=dict)
+    servers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """A home of another program. Nothing here changes it."""
+
+    home: SourceHome
+    title: str  # of the program
+    pause: str  # how its jobs are paused
+    stop: str  # how its gateway is stopped
+
+    def is_running(self) -> bool: ...
+
+    def sessions(self, target: Target) -> Iterator[tuple[ImportItem, SourceLog | None]]:
+        """Yield each conversation, and an item for each that is not imported."""
+
+    async def jobs(self, target: Target) -> list[Planned]: ...
+
+    def facts(self) -> Iterable[tuple[MemoryPage, str]]:
+        """Return what is remembered, each fact as one line."""
+
+    def skill_roots(self) -> Iterable[Path]: ...
+
+    def came_along(self, skill: Path) -> bool:
+        """Return whether a skill is part of the program, and unchanged."""
+
+    def people(self) -> Iterable[tuple[str, str, str]]:
+        """Return the channel, the id and the name of each person who may write."""
+
+    def settings(self) -> FoundSettings: ...
+
+    def side_files(self) -> Mapping[str, str]:
+        """Return the other files and folders of the home, with the reason why they are not imported."""
+
+
+def file_item(name: str, reason: str) -> ImportItem:
+    return ImportItem(f"{ImportKind.FILE}:{name}", ImportKind.FILE, name, ImportState.SKIPPED, reason=reason)

@@ -16,7 +16,8 @@ INSERT_SESSION = f"INSERT INTO sessions ({SESSION_COLUMNS}) VALUES (?, ?, ?, ?, 
 SET_HEAD = "UPDATE sessions SET epoch = ?, seq = ? WHERE id = ?"
 SET_CURRENT = """
 INSERT INTO chats (chat_key, session_id, member, place) VALUES (?, ?, '', '')
-ON CONFLICT (chat_key) DO NOTHING
+ON CONFLICT (chat_key) DO UPDATE SET session_id = excluded.session_id
+WHERE NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = chats.session_id)
 """
 
 
