@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,8 +53,8 @@ class Killed(BaseException):
 class World:
     """A home that imports, without a gateway."""
 
-    def __init__(self, home: Path, store: Store) -> None:
-        self.home, self.store = home, store
+    def __init__(self, home: Path, store: Store, opens: Any = open_hermes) -> None:
+        self.home, self.store, self.opens = home, store, opens
         self.target = Target(
             home, Settings(), store, People(), CHANNELS, lambda chat: "7::", partial(_plan_server, Home(home))
         )
@@ -69,13 +70,13 @@ class World:
             if left == 0:
                 raise Killed
 
-        with open_hermes(source) as found:
+        with self.opens(source) as found:
             importing = Import(found, self.target, PARTS, only, with_secrets=with_secrets)
             await importing.plan()
             return await importing.apply(count)
 
     async def plan(self, source: Path, *only: ImportKind) -> ImportReport:
-        with open_hermes(source) as found:
+        with self.opens(source) as found:
             return await Import(found, self.target, PARTS, only).plan()
 
     async def log(self, source: str) -> list[Entry]:

@@ -29,6 +29,7 @@ from talaria.core.errors import BadRequest
 from talaria.core.text import clean_line, visible_json
 from talaria.imports.hermes import open_hermes
 from talaria.imports.item import ImportItem, ImportKind, ImportReport, ImportState
+from talaria.imports.openclaw import open_openclaw
 from talaria.imports.plan import Import
 from talaria.imports.settings import NOT_CONFIRMED
 from talaria.imports.target import ServerPlan, Source, Target
@@ -85,6 +86,22 @@ def _hermes(invocation: Invocation, path: Path, **options: Any) -> None:
     this home in a backup. The source is never changed. A second run imports only new items.
     """
     with open_hermes(path) as source:
+        _import(invocation, source, **options)
+
+
+@command.verb(
+    "openclaw",
+    "talaria import openclaw ~/.openclaw --dry-run",
+    "talaria import openclaw ~/.openclaw --only memory --only skill",
+)
+@_options
+def _openclaw(invocation: Invocation, path: Path, **options: Any) -> None:
+    """Import the state folder of openclaw: ~/.openclaw.
+
+    Stop both gateways first. Sessions are imported from openclaw 2026.7.2 or newer, which keeps them in
+    SQLite. Otherwise it works like `talaria import hermes`.
+    """
+    with open_openclaw(path) as source:
         _import(invocation, source, **options)
 
 

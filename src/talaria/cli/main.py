@@ -44,7 +44,7 @@ VERBS = {
     "why": "List recent messages, or show the history of one.",
     "backup": "Save the home in one file, also while the gateway runs.",
     "restore": "Bring a backup back.",
-    "import": "Import conversations, jobs, memory and skills from hermes-agent.",
+    "import": "Import conversations, jobs, memory and skills from hermes-agent or openclaw.",
     "store": "Copy the database to another place or engine.",
     "demo": "See it for yourself, without a key: `demo crash` kills a gateway five times.",
     "top": "Watch the running gateway: pool, turns, endpoints, memory.",

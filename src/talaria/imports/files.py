@@ -72,8 +72,8 @@ def plan_skills(source: Source, target: Target) -> list[Planned]:
     library = SkillLibrary(target.home / FOLDER)
     return [
         _plan_skill(source, library, root, folder)
-        for root in source.skill_roots()
-        for folder in _skill_folders(source.home, root)
+        for home, root in source.skill_roots()
+        for folder in _skill_folders(home, root)
     ]
 
 
@@ -86,7 +86,7 @@ def _skill_folders(home: SourceHome, top: Path) -> Iterator[Path]:
 
 
 def _plan_skill(source: Source, library: SkillLibrary, root: Path, folder: Path) -> Planned:
-    name = clean_line(folder.relative_to(source.home.path).as_posix().removeprefix("skills/"))
+    name = clean_line(folder.relative_to(root).as_posix())
     item = ImportItem(f"skill:{name}", ImportKind.SKILL, clean_line(folder.name), ImportState.PLANNED)
     is_archived = bool(set(folder.relative_to(root).parts) & {*_ARCHIVED})
     try:

@@ -107,8 +107,8 @@ class HermesSource:
                 if (line := " ".join(entry.split())) and line != _SEPARATOR:
                     yield page, line
 
-    def skill_roots(self) -> Iterable[Path]:
-        return (self.home.path / "skills",)
+    def skill_roots(self) -> Iterable[tuple[SourceHome, Path]]:
+        return ((self.home, self.home.path / "skills"),)
 
     def came_along(self, skill: Path) -> bool:
         """The manifest has the hash of each skill as it was installed. Older ones have names only."""

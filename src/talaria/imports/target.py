@@ -91,7 +91,8 @@ class Source(Protocol):
     def facts(self) -> Iterable[tuple[MemoryPage, str]]:
         """Return what is remembered, each fact as one line."""
 
-    def skill_roots(self) -> Iterable[Path]: ...
+    def skill_roots(self) -> Iterable[tuple[SourceHome, Path]]:
+        """Return the folders with skills, each with the home that it may not leave."""
 
     def came_along(self, skill: Path) -> bool:
         """Return whether a skill is part of the program, and unchanged."""
