@@ -110,7 +110,7 @@ def conversation(count: int) -> Iterator[dict[str, Any]]:
     """Rows as hermes-agent's own functions take them: questions, calls with results, answers."""
     for index in range(count // 4):
         yield {"role": "user", "content": f"Question {index}: “ü” \n\twhat?"}
-        call = {"id": f"call_{index}", "type": "function"}
+        call: dict[str, Any] = {"id": f"call_{index}", "type": "function"}
         call |= {"function": {"name": "terminal", "arguments": json.dumps({"command": f"echo {index}"})}}
         yield {"role": "assistant", "content": "", "tool_calls": [call]}
         result = json.dumps({"output": str(index), "exit_code": 0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -205,3 +206,16 @@ async def test_an_older_openclaw_is_named_with_what_to_do(tmp_path: Path, world:
     reasons = {item.id: item.reason for item in report.items}
     assert set(reasons) == {"file:agents/main/sessions", "file:cron/jobs.json"}
     assert all("Update openclaw" in reason for reason in reasons.values())
+
+
+async def test_without_the_extra_a_compressed_session_waits_for_it(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ordinary(tmp_path / "openclaw")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    items = await imported(world, source)
+    assert items["main:dm"].state is ImportState.SKIPPED and "extra openclaw" in items["main:dm"].reason
+    assert items["main:topic"].state is ImportState.IMPORTED
+    monkeypatch.undo()
+    again = of_kind(await world.run(source.path, ImportKind.SESSION), ImportKind.SESSION)
+    assert again["main:dm"].state is ImportState.IMPORTED

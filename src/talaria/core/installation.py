@@ -11,7 +11,13 @@ from talaria.core.errors import ConfigError
 from talaria.core.problems import install_command, shell
 from talaria.core.program import clone_script, is_here
 
-_MODULES = {"local": "xllamacpp", "mcp": "mcp", "postgres": "psycopg", "web": "trafilatura"}
+_MODULES = {
+    "local": "xllamacpp",
+    "mcp": "mcp",
+    "openclaw": "zstandard",
+    "postgres": "psycopg",
+    "web": "trafilatura",
+}
 
 
 class MissingExtra(ConfigError):

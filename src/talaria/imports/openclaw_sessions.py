@@ -18,6 +18,7 @@ import msgspec
 
 from talaria.core.entries import EntryBody
 from talaria.core.ids import ChatKey
+from talaria.core.installation import has_extra, install_extra
 from talaria.core.messages import AssistantMessage, Image, Part, Text, ToolOutcome, UserMessage
 from talaria.core.sessions import shorten_title
 from talaria.imports.item import ImportItem, ImportKind, ImportState
@@ -46,6 +47,7 @@ _WINDOW: Final = (
     *("spawned_by", "display_name"),
 )
 _COUNTED: Final = "SELECT session_id, count(*) FROM transcript_events GROUP BY session_id"
+_PACKED: Final = "SELECT DISTINCT session_id FROM transcript_events WHERE event_json IS NULL"
 _CONVERSATION: Final = (
     *("conversation_id", "channel", "kind", "peer_id", "thread_id", "native_channel_id"),
     "native_direct_user_id",
@@ -66,6 +68,7 @@ def plan_sessions(
     counts = {text_of(key): count for key, count in database.execute(_COUNTED)}
     cold = rows_of(database, "session_transcript_cold_archives", ("session_id",))
     archived = {text_of(row["session_id"]) for row in cold if row is not None}
+    packed = {text_of(row[0]) for row in database.execute(_PACKED)} if not has_extra("openclaw") else set()
     found = []
     for row in rows_of(database, "session_windows", _WINDOW):
         if row is None:
@@ -80,6 +83,11 @@ def plan_sessions(
         item = _item(agent, session, title, count)
         if session in archived:
             yield item.skip("Its history is in a cold archive. Open it in openclaw, and import again."), None
+        elif session in packed:
+            yield (
+                item.skip(f"Some of its messages are compressed. Install: {install_extra('openclaw')}"),
+                None,
+            )
         elif row.get("spawned_by") or ":subagent:" in key:
             yield item.skip("It is a subagent's session."), None
         elif not count:
@@ -209,21 +217,21 @@ def _event(
         return None
     text = row["event_json"]
     if text is None and "event_zstd" in row.keys():  # noqa: SIM118 - a row of SQLite
-        try:
-            import zstandard  # noqa: PLC0415 - an extra
-
-            reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(row["event_zstd"]))
-            text = reader.read(_MAX_EVENT + 1).decode("utf-8", "replace")
-        except ImportError:
-            left_out["compressed: install 'talaria-gateway[openclaw]', and import again"] += 1
-            return None
-        except zstandard.ZstdError:
-            text = ""
+        text = _unpacked(row["event_zstd"])
     value = read_json(text_of(text)) if len(text_of(text)) <= _MAX_EVENT else None
     if not isinstance(value, dict):
         left_out["damaged, or larger than 8 MB"] += 1
         return None
     return value
+
+
+def _unpacked(data: bytes) -> bytes:
+    import zstandard  # noqa: PLC0415 - an extra
+
+    try:
+        return zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read(_MAX_EVENT + 1)
+    except zstandard.ZstdError:
+        return b""
 
 
 def _branch(database: sqlite3.Connection, session: object, nodes: Mapping[int, _Node]) -> Sequence[_Node]:

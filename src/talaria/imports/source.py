@@ -14,7 +14,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ import msgspec
 from talaria.core.errors import BadRequest
 from talaria.core.units import format_size
 
+_COPIES: Final = "talaria-import-"
 _LOGS: Final = ("", "-wal", "-journal")
 _TRIES, _PAUSE_SECONDS = 5, 0.2
 _CLOCK_TICK: Final = 20_000_000  # nanoseconds; file systems date changes no finer than some milliseconds
@@ -182,7 +183,8 @@ def open_home(source: Path, format: SourceFormat) -> Iterator[SourceHome]:
     Raises `BadRequest` for a path that is not a home of this program.
     """
     source = source.expanduser().absolute()
-    with tempfile.TemporaryDirectory(prefix="talaria-import-") as made:
+    _delete_old_copies()
+    with tempfile.TemporaryDirectory(prefix=f"{_COPIES}{os.getpid()}-") as made:
         copies = Path(made) / "copies"
         if source.is_dir():
             try:
@@ -199,6 +201,16 @@ def open_home(source: Path, format: SourceFormat) -> Iterator[SourceHome]:
             yield SourceHome(source, folder, copies, names, troubles)
         else:
             raise BadRequest(f"There is no {source}.", f"Name the home, such as {format.example}.")
+
+
+def _delete_old_copies() -> None:
+    """Delete the copies of imports that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_COPIES}*-*"):
+        number = folder.name.removeprefix(_COPIES).partition("-")[0]
+        with suppress(OSError):
+            is_ours = folder.stat(follow_symlinks=False).st_uid == os.getuid()
+            if is_ours and number.isdecimal() and not is_running(int(number)):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_is_home(source: Path, format: SourceFormat, names: frozenset[str]) -> None:
