@@ -479,7 +479,7 @@ async def test_files_are_read_within_the_home_only(tmp_path: Path, world: World)
     files = of_kind(report, ImportKind.FILE)
     assert {
         *("memories/USER.md", "sessions/sessions.json", "cron/jobs.json", "config.yaml", "outside"),
-        *("state.db: sessions", "state.db: gateway_routing"),
+        *("table sessions", "table gateway_routing"),
     } == set(files)
     assert all(item.state is ImportState.SKIPPED and item.reason for item in files.values())
     assert not (world.home / "memory/main/USER.md").exists()

@@ -14,7 +14,7 @@ import pytest
 
 from imports.hermes_world import HermesHome, ordinary
 from imports.test_hermes import cron_job
-from support.gateway import check_databases
+from support.ledger_rules import check_databases
 from talaria.core.clock import SystemClock
 from talaria.core.ledger import Page
 from talaria.store.part import open_store

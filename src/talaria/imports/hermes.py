@@ -18,7 +18,7 @@ from talaria.imports.jobs import known_zone
 from talaria.imports.logs import SourceLog
 from talaria.imports.settings import FoundModels, channel_secrets
 from talaria.imports.source import SourceFormat, SourceHome, clean_text, is_running, open_home, table, text_of
-from talaria.imports.target import FoundSettings, Planned, Target
+from talaria.imports.target import NOT_READ, UNKNOWN_MODEL, FoundSettings, Planned, Target
 from talaria.models.settings import PRESETS
 
 FORMAT: Final = SourceFormat(
@@ -41,7 +41,7 @@ FORMAT: Final = SourceFormat(
 )
 _INDEX: Final = "CREATE INDEX talaria_rows ON messages (session_id, id)"  # not every release has one
 _SEPARATOR: Final = "§"
-_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
+_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _ALLOWED: Final = re.compile(r"([A-Z0-9_]+?)_ALLOWED_USERS")
 _DEFAULT_SOUL: Final = "You are Hermes Agent, an intelligent AI assistant created by Nous Research"
 _KEYS: Final = {"KIMI_API_KEY": "moonshot"} | {
@@ -138,7 +138,7 @@ class HermesSource:
         found = {name: _SIDE[name] for name in sorted(self.home.names) if name in _SIDE}
         for name in sorted(self.home.names.difference(_KNOWN, found)):
             if not _MACHINE.fullmatch(name):
-                found[name] = "It has no counterpart here."
+                found[name] = "It is not imported."
         if (self.home.path / "cron" / "output").is_dir():
             found["cron/output"] = "Earlier results of jobs are not imported."
         return found
@@ -157,17 +157,16 @@ class HermesSource:
         for variable, provider in _KEYS.items():
             if key := environ.get(variable):
                 FoundModels(found).add_key(provider, key)
-        found.secrets.update(channel_secrets(environ))
-        for name in config:
-            if name not in _READ and not str(name).startswith("_"):
-                found.left[str(name)] = "It has no counterpart here, or its default is right."
-        used = {variable for secret in found.secrets.values() for variable in secret.values}
-        for name in environ:
-            if name not in used and name not in _KEYS and not _ALLOWED.fullmatch(name):
-                is_secret = _SECRET.search(name) is not None
-                found.left[f".env.{name}"] = (
-                    "Nothing here uses it." if is_secret else "It has no counterpart here."
-                )
+        tokens = {
+            f"{str(name).upper()}_BOT_TOKEN": text_of(table(own).get("token"))
+            for name, own in table(config.get("platforms")).items()
+        }
+        found.secrets.update(channel_secrets({**tokens, **environ}))
+        used = {*_KEYS, *_REFERENCE.findall(str(config.get("mcp_servers")))}
+        used.update(variable for secret in found.secrets.values() for variable in secret.values)
+        for name in (*config, *(f".env.{name}" for name in environ if not _ALLOWED.fullmatch(name))):
+            if str(name).removeprefix(".env.") not in {*_READ, *used} and not str(name).startswith("_"):
+                found.left[str(name)] = NOT_READ
         if "GATEWAY_ALLOW_ALL_USERS" in environ:
             found.left[".env.GATEWAY_ALLOW_ALL_USERS"] = "Decide here who may write: see docs/access.md."
         return found
@@ -196,12 +195,12 @@ class HermesSource:
         if main is not None:
             found.values["model",] = main
         elif model:
-            found.left["model"] = "Its provider is not known here. Choose one with `talaria setup`."
+            found.left["model"] = UNKNOWN_MODEL
         known = config.get("fallback_providers") or config.get("fallback_model") or []
         for index, each in enumerate(known if isinstance(known, list) else [known]):
             fallback = add(table(each), table(each).get("model"))
             if main is None or fallback is None:
-                found.left[f"fallback {index + 1}"] = "Its provider is not known here, or the model is not."
+                found.left[f"fallback {index + 1}"] = UNKNOWN_MODEL
             else:
                 main.setdefault("fallback", []).append(fallback)
 
@@ -228,7 +227,7 @@ class HermesSource:
 def _expanded(value: Any, environ: Mapping[str, str], depth: int = 4) -> Any:
     """Return a value in which `${NAME}` is the value of .env, as hermes-agent reads it."""
     if isinstance(value, str):
-        return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", lambda found: environ.get(found[1], found[0]), value)
+        return _REFERENCE.sub(lambda found: environ.get(found[1], found[0]), value)
     if isinstance(value, dict) and depth:
         return {str(key): _expanded(each, environ, depth - 1) for key, each in value.items()}
     return (

@@ -33,7 +33,7 @@ from talaria.imports.logs import (
     tool_call,
     words,
 )
-from talaria.imports.source import SourceHome, clean_text, read_json, rows_of, table, text_of
+from talaria.imports.source import SourceHome, clean_text, read_json, table, text_of
 
 PROGRAM: Final = "hermes"
 NO_PLATFORMS: Final = ("", "cli", "local", "cron", "tool", "api_server", "webhook", "acp", "tui")
@@ -124,10 +124,8 @@ class SourceConversation(msgspec.Struct, frozen=True):
 def read_routes(home: SourceHome, database: sqlite3.Connection) -> dict[str, Route]:
     """Return the chats of the home by their keys. The database wins over the older file."""
     found = {key: _route(entry) for key, entry in table(home.json("sessions/sessions.json")).items()}
-    for row in rows_of(database, "gateway_routing", ("session_key", "entry_json")):
-        if row is None:
-            home.note("state.db: gateway_routing", "A chat's row is damaged or too large.")
-        elif (entry := read_json(text_of(row["entry_json"]))) is not None:
+    for row in home.rows(database, "gateway_routing", ("session_key", "entry_json")):
+        if (entry := read_json(text_of(row["entry_json"]))) is not None:
             found[text_of(row["session_key"])] = _route(entry)
     return {key: route for key, route in found.items() if route.session_id}
 
@@ -153,7 +151,7 @@ def plan_sessions(
     parts, rows = _read_parts(home, database)
     tips = {route.session_id: route for route in read_routes(home, database).values()}
     conversations = [
-        SourceConversation(joined, *_place(agent, channels, joined, tips))
+        SourceConversation(joined, *_find_chat(agent, channels, joined, tips))
         for joined in _join(parts)
         if not joined[0].is_internal
     ]
@@ -200,10 +198,7 @@ def _read_parts(
         before, at = rows.get(text_of(key), (0, 0.0))
         rows[text_of(key)] = before + count, max(at, moment(last, 0.0))
     found = []
-    for known in rows_of(database, "sessions", _SESSION_COLUMNS):
-        if known is None:
-            home.note("state.db: sessions", "The row of a session is damaged or too large.")
-            continue
+    for known in home.rows(database, "sessions", _SESSION_COLUMNS):
         config, source = table(read_json(text_of(known.get("model_config")))), text_of(known.get("source"))
         key = text_of(known["id"])
         count, last_at = rows.get(key, (0, 0.0))
@@ -261,7 +256,7 @@ def _likeness(part: SourceSession) -> tuple[int, float, float, str]:
     return rank, part.last_at, part.started_at, part.id
 
 
-def _place(
+def _find_chat(
     agent: str, channels: Collection[str], joined: Sequence[SourceSession], tips: Mapping[str, Route]
 ) -> tuple[ChatKey, str]:
     """Return the chat of a conversation here, and the platform of one that has none here."""

@@ -27,17 +27,16 @@ from talaria.imports.source import (
     clean_text,
     open_home,
     read_json,
-    rows_of,
     table,
     text_of,
 )
-from talaria.imports.target import FoundSettings, Planned, Target
+from talaria.imports.target import NOT_READ, UNKNOWN_MODEL, FoundSettings, Planned, Target
 from talaria.memory.pages import facts
 
 FORMAT: Final = SourceFormat(PROGRAM, ("openclaw.json", "agents", "state"), example="~/.openclaw")
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<comma>,)"""
-    r"""|(?P<word>[A-Za-z_$][\w$]*)|(?P<rest>[^\s"',A-Za-z_$/]+|.)""",
+    r"""|(?P<number>[+-]?\.?\d[\w.]*)|(?P<word>[A-Za-z_$][\w$]*)|(?P<rest>.)""",
     re.DOTALL,
 )
 _APIS: Final = {
@@ -48,6 +47,7 @@ _APIS: Final = {
 _READ: Final = ("models", "agents", "mcp", "channels", "$include")
 _TEXTS: Final = ("SOUL.md", "AGENTS.md", "IDENTITY.md", "TOOLS.md", "BOOT.md", "BOOTSTRAP.md", "HEARTBEAT.md")
 _STATE: Final = "state/openclaw.sqlite"
+_OLDER: Final = " of an older openclaw. Update openclaw, start it once, and import again."
 
 
 @contextmanager
@@ -94,18 +94,11 @@ class OpenclawSource:
         found: list[tuple[ImportItem, SourceLog | None]] = []
         for agent in self._agents:
             database = self._databases.get(agent)
-            tables = (
-                {row["name"] for row in rows_of(database, "sqlite_master", ("name",)) if row}
-                if database
-                else set()
-            )
-            if {"session_windows", "transcript_events"} <= tables and database is not None:
-                found += plan_sessions(database, agent, target, self.home.note)
+            tables = {row["name"] for row in self.home.rows(database, "sqlite_master", ("name",))}
+            if database is not None and {"session_windows", "transcript_events"} <= tables:
+                found += plan_sessions(self.home, database, agent, target)
             elif (self.home.path / "agents" / agent / "sessions").is_dir():
-                name = f"agents/{agent}/sessions"
-                self.home.note(
-                    name, "Its sessions are of an older openclaw. Update openclaw, and import again."
-                )
+                self.home.note(f"agents/{agent}/sessions", f"It has sessions{_OLDER}")
         plain = [
             log for _, log in found if log is not None and log.chat_key == plain_chat(target.agent, PROGRAM)
         ]
@@ -115,16 +108,11 @@ class OpenclawSource:
             yield item, msgspec.structs.replace(log, is_current=False) if log and is_other else log
 
     async def jobs(self, target: Target) -> list[Planned]:
-        rows = list(rows_of(self._state, "cron_jobs", ("job_id", "name", "job_json"))) if self._state else []
+        rows = [*self.home.rows(self._state, "cron_jobs", ("job_id", "name", "job_json"))]
         if not rows and (self.home.path / "cron/jobs.json").exists():
-            self.home.note(
-                "cron/jobs.json", "Its jobs are of an older openclaw. Update openclaw, and import again."
-            )
+            self.home.note("cron/jobs.json", f"It has jobs{_OLDER}")
         planned = []
         for row in rows:
-            if row is None:
-                self.home.note(f"{_STATE}: cron_jobs", "The row of a job is damaged or too large.")
-                continue
             job = table(read_json(text_of(row["job_json"])))
             name = text_of(job.get("name") or row.get("name"))
             key = JobKey(PROGRAM, PROGRAM, text_of(row["job_id"]), text_of(job.get("createdAtMs")), name)
@@ -137,10 +125,8 @@ class OpenclawSource:
         for page in MemoryPage:
             text = clean_text(self._workspace.text(page.value))
             directives = re.search(r"^## Directives$(.*?)(?:^## |\Z)", text, re.DOTALL | re.MULTILINE)
-            lines = (
-                [each for each in directives[1].splitlines() if each.startswith("- ")] if directives else []
-            )
-            text = "\n".join(lines) if directives else text
+            if directives is not None:
+                text = "\n".join(line for line in directives[1].splitlines() if line.startswith("- "))
             for line in facts(re.sub(r"```.*?```|<!--.*?-->", "", text, flags=re.DOTALL)):
                 if not line.endswith("..."):
                     yield page, " ".join(line.split())
@@ -154,14 +140,8 @@ class OpenclawSource:
 
     def people(self) -> Iterator[tuple[str, str, str]]:
         """Approved senders, and the lists in the configuration. Pending requests are not read."""
-        rows = (
-            rows_of(self._state, "channel_pairing_allow_entries", ("channel_key", "entry"))
-            if self._state
-            else ()
-        )
-        for row in rows:
-            if row is not None:
-                yield text_of(row["channel_key"]), _person(text_of(row["entry"])), ""
+        for row in self.home.rows(self._state, "channel_pairing_allow_entries", ("channel_key", "entry")):
+            yield text_of(row["channel_key"]), _person(text_of(row["entry"])), ""
         for path in sorted((self.home.path / "credentials").glob("*-allowFrom.json")):
             known = self.home.json(f"credentials/{path.name}")
             for user in _listed(table(known).get("allowFrom") if isinstance(known, dict) else known):
@@ -176,11 +156,13 @@ class OpenclawSource:
         for name in _TEXTS:
             if (self._workspace.path / name).is_file():
                 found[f"workspace/{name}"] = (
-                    "Copy what is yours into agent.prompt; much of it is about openclaw."
+                    "Copy your own parts into agent.prompt. The rest is about openclaw."
                 )
         for path in sorted((self._workspace.path / "memory").rglob("*.md")):
             name = f"workspace/memory/{path.relative_to(self._workspace.path / 'memory').as_posix()}"
             found[name] = "Only MEMORY.md and USER.md are imported from memory."
+        for path in sorted(self.home.path.glob("workspace-*")):
+            found[path.name] = "Only the workspace of the agent main is imported."
         for name in ("exec-approvals.json", "secrets.json", "mcp-oauth", "credentials/whatsapp"):
             if (self.home.path / name).exists():
                 found[name] = "Approvals and logins are not imported: decide and log in again here."
@@ -229,12 +211,10 @@ class OpenclawSource:
         }
         found.secrets.update(channel_secrets(tokens))
         if "$include" in config:
-            found.left["$include"] = (
-                "Included files are not read: run the import on a configuration without them."
-            )
+            found.left["$include"] = "Included files are not read."
         for name in config:
             if name not in _READ:
-                found.left[str(name)] = "It has no counterpart here, or its default is right."
+                found.left[str(name)] = NOT_READ
         return found
 
     def _model(
@@ -246,17 +226,15 @@ class OpenclawSource:
         api = _APIS.get(text_of(given.get("api")), "")
         added = models.add(provider, model, text_of(given.get("baseUrl")), key, api)
         if added is None or (given.get("api") and not api):
-            found.left[f"model {clean_text(name)}"] = (
-                "Its provider is not known here. Choose one with `talaria setup`."
-            )
+            found.left[f"model {clean_text(name)}"] = UNKNOWN_MODEL
             return None
         return added
 
     def _profiles(self) -> Iterator[tuple[str, str]]:
         """Yield the providers with their keys. Logins are left out: two programs must not share one."""
         for database in self._databases.values():
-            for row in rows_of(database, "auth_profile_store", ("store_json",)):
-                profiles = table(read_json(text_of((row or {}).get("store_json")))).get("profiles")
+            for row in self.home.rows(database, "auth_profile_store", ("store_json",)):
+                profiles = table(read_json(text_of(row["store_json"]))).get("profiles")
                 for profile in map(table, table(profiles).values()):
                     if profile.get("type") == "api_key" and isinstance(profile.get("key"), str):
                         yield text_of(profile.get("provider")).lower(), profile["key"]
@@ -325,12 +303,7 @@ def _read_job(target: Target, job: Mapping[str, Any]) -> FoundJob:
     if delivery.get("mode") == "announce":
         place, channel = text_of(delivery.get("to")), text_of(delivery.get("channel"))
         kind = "dm" if channel == "telegram" and not place.startswith("-") else "group"
-        origin = {
-            "platform": channel,
-            "chat_id": place,
-            "chat_type": kind,
-            "thread_id": delivery.get("threadId"),
-        }
-        key = chat_of(target.agent, target.channels, origin)
+        origin = {"platform": channel, "chat_id": place, "thread_id": delivery.get("threadId")}
+        key = chat_of(target.agent, target.channels, {**origin, "chat_type": kind})
         to = find_receiver(target, key, f"{channel} {place}".strip() or "last", notes)
     return FoundJob(text, found, zone, to, chat, Sender("owner", is_operator=True), tuple(notes))

@@ -10,7 +10,7 @@ import io
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ from talaria.imports.logs import (
     tool_call,
     words,
 )
-from talaria.imports.source import clean_text, read_json, rows_of, table, text_of
+from talaria.imports.source import SourceHome, clean_text, read_json, table, text_of
 from talaria.imports.target import Target
 
 PROGRAM: Final = "openclaw"
@@ -55,28 +55,21 @@ _CONVERSATION: Final = (
 
 
 def plan_sessions(
-    database: sqlite3.Connection, agent: str, target: Target, note: Callable[[str, str], None]
+    home: SourceHome, database: sqlite3.Connection, agent: str, target: Target
 ) -> Iterator[tuple[ImportItem, SourceLog | None]]:
     """Yield an item for each session of an agent of openclaw, oldest first."""
-    conversations = {
-        row["conversation_id"]: row
-        for row in rows_of(database, "conversations", _CONVERSATION)
-        if row is not None
-    }
-    nodes = rows_of(database, "session_nodes", ("session_key", "current_session_id", "label"))
-    current = {row["session_key"]: row for row in nodes if row is not None}
+    chats = home.rows(database, "conversations", _CONVERSATION)
+    conversations = {row["conversation_id"]: row for row in chats}
+    nodes = home.rows(database, "session_nodes", ("session_key", "current_session_id", "label"))
+    current = {row["session_key"]: row for row in nodes}
     counts = {text_of(key): count for key, count in database.execute(_COUNTED)}
-    cold = rows_of(database, "session_transcript_cold_archives", ("session_id",))
-    archived = {text_of(row["session_id"]) for row in cold if row is not None}
+    cold = home.rows(database, "session_transcript_cold_archives", ("session_id",))
+    archived = {text_of(row["session_id"]) for row in cold}
     packed = {text_of(row[0]) for row in database.execute(_PACKED)} if not has_extra("openclaw") else set()
-    found = []
-    for row in rows_of(database, "session_windows", _WINDOW):
-        if row is None:
-            note(f"agents/{agent}: session_windows", "The row of a session is damaged or too large.")
-        else:
-            found.append(row)
-    found.sort(key=lambda row: (_seconds(row["created_at"], FIRST_TIME), text_of(row["session_id"])))
-    for row in found:
+    found = home.rows(database, "session_windows", _WINDOW)
+    for row in sorted(
+        found, key=lambda row: (_seconds(row["created_at"], FIRST_TIME), str(row["session_id"]))
+    ):
         key, session = text_of(row["session_key"]), text_of(row["session_id"])
         node, count = current.get(key, {}), counts.pop(session, 0)
         title = shorten_title(clean_text(node.get("label") or row.get("display_name"))) or clean_text(key)
@@ -170,7 +163,6 @@ class _Node(msgspec.Struct, frozen=True):
     parent: str
     kind: str
     first_kept: str
-    summary: str
 
 
 def _read(
@@ -184,7 +176,7 @@ def _read(
     for seq in seqs:
         event = _event(database, session, seq, left_out)
         if event is not None:
-            names = ("id", "parentId", "type", "firstKeptEntryId", "summary")
+            names = ("id", "parentId", "type", "firstKeptEntryId")
             nodes[seq] = _Node(seq, *(text_of(event.get(name)) for name in names))
     path = _branch(database, session, nodes)
     left_out["on a branch that was left"] += len(nodes) - len(path)
@@ -193,7 +185,8 @@ def _read(
     for index, node in enumerate(path):
         if node.kind in ("reset", "compaction"):
             shown = max(shown, places.get(node.first_kept, index + 1))
-            summary = clean_text(node.summary) if node.kind == "compaction" else ""
+            event = _event(database, session, node.seq, Counter()) if node.kind == "compaction" else None
+            summary = clean_text((event or {}).get("summary"))
     for index, node in enumerate(path):
         if index == shown:
             yield from writer.fold(summary or _EARLIER)
@@ -262,7 +255,7 @@ def _entries(
     message = table(event.get("message"))
     role = text_of(message.get("role"))
     if node.kind in ("custom_message", "branch_summary"):
-        parts = _parts(event.get("content") or node.summary)
+        parts = _parts(event.get("content") or event.get("summary"))
     elif node.kind != "message":
         left_out["settings and marks of openclaw"] += 1
         return

@@ -121,21 +121,23 @@ class SourceHome(msgspec.Struct, frozen=True):
                     f"Repair it with `sqlite3 {name} .recover`, or import a backup of it.",
                 ) from error
 
-
-def rows_of(
-    database: sqlite3.Connection, name: str, wanted: tuple[str, ...]
-) -> Iterator[dict[str, Any] | None]:
-    """Yield the rows of a table with those of the columns that it has, because every release adds some; None
-    for a row that is damaged or too large, and nothing if there is no such table."""
-    known = {row[1] for row in database.execute(f"PRAGMA table_info({name})")}
-    if not (columns := ", ".join(column for column in wanted if column in known)):
-        return
-    for (key,) in database.execute(f"SELECT rowid FROM {name}").fetchall():  # noqa: S608 - our own names
-        try:
-            row = database.execute(f"SELECT {columns} FROM {name} WHERE rowid = ?", (key,)).fetchone()  # noqa: S608
-            yield dict(row)
-        except sqlite3.DatabaseError:
-            yield None
+    def rows(
+        self, database: sqlite3.Connection | None, name: str, wanted: tuple[str, ...]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a table with those of the columns that it has, because every release adds some;
+        nothing without such a table. Rows that are damaged or too large are noted."""
+        known = (
+            set() if database is None else {row[1] for row in database.execute(f"PRAGMA table_info({name})")}
+        )
+        columns = ", ".join(column for column in wanted if column in known)
+        if database is None or not columns:
+            return
+        for (key,) in database.execute(f"SELECT rowid FROM {name}").fetchall():  # noqa: S608 - our own names
+            try:
+                row = database.execute(f"SELECT {columns} FROM {name} WHERE rowid = ?", (key,)).fetchone()  # noqa: S608
+                yield dict(row)
+            except sqlite3.DatabaseError:
+                self.note(f"table {name}", "A row is damaged or too large.")
 
 
 def read_json(text: str | None) -> Any:

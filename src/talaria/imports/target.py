@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -18,6 +18,10 @@ from talaria.imports.item import ImportItem, ImportKind, ImportState
 from talaria.imports.logs import SourceLog
 from talaria.imports.source import SourceHome
 from talaria.store.store import Store
+
+NOT_READ: Final = "It is not imported. See docs/configuration.md for the settings of Talaria."
+
+UNKNOWN_MODEL: Final = "Its provider is not known here. Choose one with `talaria setup`."
 
 
 class ServerPlan(msgspec.Struct, frozen=True):
