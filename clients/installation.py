@@ -99,6 +99,7 @@ def _install_node(name: str, packages: Mapping[str, str]) -> int:
     manifest = {"private": True, "dependencies": dict(packages)}
     (place / "package.json").write_text(json.dumps(manifest))
     command = [npm, "install", "--prefix", str(place), "--no-audit", "--no-fund", "--no-package-lock"]
+    command.append("--ignore-scripts")  # none is needed, and that of openclaw refuses an older node
     return _mark(place, packages) if _run(f"{name}: {', '.join(packages)}", command) else 1
 
 

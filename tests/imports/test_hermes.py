@@ -531,11 +531,12 @@ async def test_secrets_and_the_keys_of_servers_are_copied_only_with_consent(
         "model: {default: big, provider: mine, base_url: 'http://127.0.0.1:9', api_key: sk-mine-0123456789}\n"
         "mcp_servers:\n  files: {command: uvx, args: [mcp-files], env: {API_KEY: '${FILES_KEY}'}}\n"
         "  docs: {url: 'https://docs.example/mcp', headers: {Authorization: 'Bearer tok-0123456789abc'}}\n"
+        "  query: {url: 'https://docs.example/mcp?key=in-the-address'}\n"
         "  local: {command: uvx, args: [x], env: {HOME_KEY: '${NOT_IN_THE_ENV_FILE}'}}\n",
     )
     home.write(
         ".env",
-        "OPENROUTER_API_KEY=sk-or-0123456789\nTELEGRAM_BOT_TOKEN='12:abc'\nFILES_KEY=file-key-0123456789\n"
+        "OPENROUTER_API_KEY=sk-or-0123456789\nTELEGRAM_BOT_TOKEN='12:abc'\nFILES_KEY=words\n"
         "SLACK_BOT_TOKEN=xoxb-half\n",
     )
     home.close()
@@ -548,13 +549,14 @@ async def test_secrets_and_the_keys_of_servers_are_copied_only_with_consent(
     assert states["setting:.env.SLACK_BOT_TOKEN"] == "skipped"
     assert states["server:files"] == states["server:docs"] == "imported"
     assert states["server:local"] == "skipped"  # it would get a variable of this machine
+    assert states["server:query"] == "skipped"
     told = "".join(path.read_text() for path in world.home.rglob("*") if path.is_file()) + str(report)
-    assert not any(each in told for each in ("sk-", "12:abc", "file-key", "tok-0123", "xoxb"))
+    assert not any(each in told for each in ("sk-", "12:abc", "words", "tok-0123", "xoxb", "in-the-address"))
     assert not (world.home / "secrets.env").exists()
 
     report = await world.run(home.path, *kinds, with_secrets=True)
     assert {item.id for item in report.items if item.state is ImportState.IMPORTED} == {
-        *("secret:OPENROUTER_API_KEY", "secret:MINE_API_KEY", "secret:telegram")
+        *("secret:OPENROUTER_API_KEY", "secret:MINE_API_KEY", "secret:telegram", "server:query")
     }
     found = read_secrets_file(world.home)
     assert found["MINE_API_KEY"] == "sk-mine-0123456789" and found["TELEGRAM_BOT_TOKEN"] == "12:abc"

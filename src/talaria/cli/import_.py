@@ -22,7 +22,7 @@ from talaria.cli.mcp_add import AddOptions, plan_server, write_server
 from talaria.cli.mcp_paste import parse_paste
 from talaria.cli.options import Invocation, confirm, group, run_loop
 from talaria.cli.text import columns
-from talaria.config.home import SECRETS_FILE, Home
+from talaria.config.home import SECRETS_FILE, Home, home_environ
 from talaria.config.load import load
 from talaria.core.clock import SystemClock
 from talaria.core.errors import BadRequest
@@ -178,19 +178,25 @@ def _has_records(home: Home) -> bool:
     return not is_file(url) or home.find_database(url).exists()
 
 
-def _plan_server(home: Home, name: str, table: Mapping[str, Any]) -> ServerPlan:
-    """Return an MCP server as `talaria mcp add` would add it. Raises `TalariaError`, also for one that would
-    get variables of this machine: `talaria mcp add` asks about each."""
+def _plan_server(home: Home, name: str, table: Mapping[str, Any], environ: Mapping[str, str]) -> ServerPlan:
+    """Return an MCP server as `talaria mcp add` would add it. The variables of the source that it refers to
+    become keys. Raises `TalariaError`, also for a server that would get variables of this machine."""
     document = msgspec.json.encode({"mcpServers": {name: table}}).decode("utf-8", "replace")
     new = plan_server(home, parse_paste(document).servers[0], AddOptions())
-    if named := sorted({variable for _, variable in new.server.references()}.difference(new.keys)):
-        raise BadRequest(f"It gets variables of this machine ({', '.join(named)}).", "Use `talaria mcp add`.")
+    known = home_environ(home.path, os.environ)
+    named = {variable for _, variable in new.server.references()}.difference(new.keys)
+    strange = [each for each in named if known.get(each, environ.get(each)) != environ.get(each, "")]
+    if strange:
+        hint = "Add it with `talaria mcp add`, which asks about each."
+        raise BadRequest(f"It gets variables of this machine ({', '.join(sorted(strange))}).", hint)
+    keys = {**new.keys, **{each: environ[each] for each in named}}
     where = new.server.url or clean_line(" ".join(new.server.command), 100)
 
     def add(with_keys: bool) -> None:
-        write_server(home, new if with_keys else msgspec.structs.replace(new, keys={}))
+        write_server(home, msgspec.structs.replace(new, keys=keys if with_keys else {}))
 
-    return ServerPlan(tuple(new.keys), (f"It is {where}.", *new.notes), add)
+    is_secret = new.server.address.whole != str(new.server.url)
+    return ServerPlan(tuple(keys), (f"It is {where}.", *new.notes), is_secret, add)
 
 
 async def _save(home: Home) -> None:

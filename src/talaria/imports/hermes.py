@@ -17,7 +17,16 @@ from talaria.imports.item import ImportItem
 from talaria.imports.jobs import known_zone
 from talaria.imports.logs import SourceLog
 from talaria.imports.settings import FoundModels, channel_secrets
-from talaria.imports.source import SourceFormat, SourceHome, clean_text, is_running, open_home, table, text_of
+from talaria.imports.source import (
+    SourceFormat,
+    SourceHome,
+    clean_text,
+    is_running,
+    listed,
+    open_home,
+    table,
+    text_of,
+)
 from talaria.imports.target import NOT_READ, UNKNOWN_MODEL, FoundSettings, Planned, Target
 from talaria.models.settings import PRESETS
 
@@ -123,11 +132,8 @@ class HermesSource:
             for path in sorted((self.home.path / folder).glob("*-approved.json")):
                 known = table(self.home.json(f"{folder}/{path.name}"))
                 for user, about in known.items():
-                    yield (
-                        path.name.removesuffix("-approved.json"),
-                        user,
-                        text_of(table(about).get("user_name")),
-                    )
+                    name = text_of(table(about).get("user_name"))
+                    yield path.name.removesuffix("-approved.json"), user, name
         for name, value in self.home.environ().items():
             if match := _ALLOWED.fullmatch(name):
                 for user in value.split(","):
@@ -150,10 +156,7 @@ class HermesSource:
             found.values["agent", "timezone"] = zone
         self._add_prompt(found)
         environ = self.home.environ()
-        found.servers.update(
-            (str(name), _expanded(server, environ))
-            for name, server in table(config.get("mcp_servers")).items()
-        )
+        found.add_servers(config.get("mcp_servers"), environ)
         for variable, provider in _KEYS.items():
             if key := environ.get(variable):
                 FoundModels(found).add_key(provider, key)
@@ -173,12 +176,8 @@ class HermesSource:
 
     def _add_models(self, found: FoundSettings) -> None:
         config, models = self._config, FoundModels(found)
-        custom = config.get("custom_providers")
-        named = (
-            {text_of(table(each).get("name")).lower(): table(each) for each in custom or [] if table(each)}
-            if isinstance(custom, list)
-            else {}
-        )
+        custom = [table(each) for each in listed(config.get("custom_providers"))]
+        named = {text_of(each.get("name")).lower(): each for each in custom}
         named |= {str(name).lower(): table(each) for name, each in table(config.get("providers")).items()}
 
         def add(given: Mapping[str, Any], name: object) -> dict[str, Any] | None:
@@ -197,7 +196,7 @@ class HermesSource:
         elif model:
             found.left["model"] = UNKNOWN_MODEL
         known = config.get("fallback_providers") or config.get("fallback_model") or []
-        for index, each in enumerate(known if isinstance(known, list) else [known]):
+        for index, each in enumerate(listed(known) or [known]):
             fallback = add(table(each), table(each).get("model"))
             if main is None or fallback is None:
                 found.left[f"fallback {index + 1}"] = UNKNOWN_MODEL
@@ -222,19 +221,6 @@ class HermesSource:
             why = (str(error).splitlines() or ["damaged"])[0]
             self.home.note("config.yaml", f"It is not valid YAML ({why}), so no setting is read from it.")
             return {}
-
-
-def _expanded(value: Any, environ: Mapping[str, str], depth: int = 4) -> Any:
-    """Return a value in which `${NAME}` is the value of .env, as hermes-agent reads it."""
-    if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: environ.get(found[1], found[0]), value)
-    if isinstance(value, dict) and depth:
-        return {str(key): _expanded(each, environ, depth - 1) for key, each in value.items()}
-    return (
-        [_expanded(each, environ, depth - 1) for each in value]
-        if isinstance(value, list) and depth
-        else value
-    )
 
 
 def _digest(folder: Path) -> str:

@@ -13,7 +13,7 @@ from talaria.core.turns import Sender
 from talaria.imports.hermes_sessions import PROGRAM
 from talaria.imports.jobs import (
     FoundJob,
-    JobKey,
+    SourceJob,
     cron,
     every,
     find_receiver,
@@ -45,7 +45,7 @@ async def plan_jobs(home: SourceHome, config: Mapping[str, Any], target: Target)
     planned = []
     for index, job in enumerate(map(table, jobs)):
         name = text_of(job.get("name") or job.get("prompt"))
-        key = JobKey(
+        key = SourceJob(
             PROGRAM,
             "hermes-agent",
             text_of(job.get("id")) or f"number-{index}",

@@ -48,7 +48,7 @@ class FoundJob(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class JobKey(msgspec.Struct, frozen=True):
+class SourceJob(msgspec.Struct, frozen=True):
     """How a job is known. The same `program`, `id` and `created` give the same job here."""
 
     program: str
@@ -58,7 +58,7 @@ class JobKey(msgspec.Struct, frozen=True):
     name: str
 
 
-async def plan_job(target: Target, key: JobKey, read: Callable[[], FoundJob]) -> Planned:
+async def plan_job(target: Target, key: SourceJob, read: Callable[[], FoundJob]) -> Planned:
     """Return the item of a job. A job that was imported before is not changed. `read` raises `BadRequest` for
     one that cannot be imported."""
     job_id = JobId(JOB_PREFIX + derived_id(key.program, "job", f"{key.id}:{key.created}"))

@@ -17,7 +17,7 @@ from talaria.core.jobs import NOWHERE
 from talaria.core.memory import MemoryPage
 from talaria.core.turns import Sender
 from talaria.imports.item import ImportItem
-from talaria.imports.jobs import FoundJob, JobKey, cron, every, find_receiver, known_zone, once, plan_job
+from talaria.imports.jobs import FoundJob, SourceJob, cron, every, find_receiver, known_zone, once, plan_job
 from talaria.imports.logs import SourceLog, chat_of, moment, plain_chat
 from talaria.imports.openclaw_sessions import PROGRAM, plan_sessions
 from talaria.imports.settings import FoundModels, channel_secrets
@@ -25,6 +25,7 @@ from talaria.imports.source import (
     SourceFormat,
     SourceHome,
     clean_text,
+    listed,
     open_home,
     read_json,
     table,
@@ -115,7 +116,7 @@ class OpenclawSource:
         for row in rows:
             job = table(read_json(text_of(row["job_json"])))
             name = text_of(job.get("name") or row.get("name"))
-            key = JobKey(PROGRAM, PROGRAM, text_of(row["job_id"]), text_of(job.get("createdAtMs")), name)
+            key = SourceJob(PROGRAM, PROGRAM, text_of(row["job_id"]), text_of(job.get("createdAtMs")), name)
             planned.append(await plan_job(target, key, partial(_read_job, target, job)))
         return planned
 
@@ -144,12 +145,12 @@ class OpenclawSource:
             yield text_of(row["channel_key"]), _person(text_of(row["entry"])), ""
         for path in sorted((self.home.path / "credentials").glob("*-allowFrom.json")):
             known = self.home.json(f"credentials/{path.name}")
-            for user in _listed(table(known).get("allowFrom") if isinstance(known, dict) else known):
-                yield path.name.split("-")[0], _person(user), ""
+            for user in listed(table(known).get("allowFrom") or known):
+                yield path.name.split("-")[0], _person(text_of(user)), ""
         for channel, given in table(self._config.get("channels")).items():
             for place in (given, *table(table(given).get("accounts")).values()):
-                for user in _listed(table(place).get("allowFrom")):
-                    yield str(channel), _person(user), ""
+                for user in listed(table(place).get("allowFrom")):
+                    yield str(channel), _person(text_of(user)), ""
 
     def side_files(self) -> dict[str, str]:
         found = {}
@@ -184,8 +185,7 @@ class OpenclawSource:
         models = FoundModels(found)
         chosen = defaults.get("model")
         names = [text_of(table(chosen).get("primary") or chosen)]
-        others = table(chosen).get("fallbacks")
-        names += [text_of(each) for each in others] if isinstance(others, list) else []
+        names += map(text_of, listed(table(chosen).get("fallbacks")))
         resolved = [self._model(models, each, known, found) for each in names if each]
         if resolved and resolved[0] is not None:
             main = resolved[0]
@@ -196,9 +196,7 @@ class OpenclawSource:
             found.values["agent", "timezone"] = zone
         for provider, key in self._profiles():
             models.add_key(provider, key)
-        found.servers.update(
-            (str(name), each) for name, each in table(table(config.get("mcp")).get("servers")).items()
-        )
+        found.add_servers(table(config.get("mcp")).get("servers"), environ)
         channels = table(config.get("channels"))
         tokens = {
             f"{channel.upper()}_{name}": known(
@@ -267,10 +265,6 @@ def _as_json(text: str) -> str:
             piece = f'"{piece}"'
         pieces.append(piece)
     return "".join(pieces)
-
-
-def _listed(value: object) -> list[str]:
-    return [text_of(each) for each in value if text_of(each)] if isinstance(value, list) else []
 
 
 def _person(entry: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -16,16 +16,15 @@ from talaria.config.home import SECRETS_FILE, Home, home_environ, write_secrets_
 from talaria.config.load import load_text, read_config
 from talaria.core.access import Person
 from talaria.core.errors import TalariaError
-from talaria.core.redaction import ApiAddress, password_of
+from talaria.core.redaction import ApiAddress
 from talaria.core.settings import KeyPath, Parts
 from talaria.core.text import clean_line
 from talaria.imports.item import ImportItem, ImportKind, ImportState
-from talaria.imports.target import FoundSettings, Planned, Secret, Source, Target
+from talaria.imports.target import FoundSettings, Planned, ServerPlan, Source, SourceSecret, Target
 from talaria.models.settings import PRESETS
 
 NOT_CONFIRMED: Final = "Secrets are copied only if you agree: add --secrets."
 _NAME: Final = re.compile(r"[^a-z0-9_-]+")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PERSON_ID: Final = {"slack": re.compile(r"[UW][A-Z0-9]{2,40}")}
 _NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _SECRETS_OF: Final = {
@@ -83,7 +82,7 @@ def plan_settings(source: Source, target: Target, parts: Parts, *, with_secrets:
     for path, value in sorted(found.values.items(), key=lambda pair: pair[0] == ("model",)):
         yield _plan_setting(target, parts, found, path, value)
     for name, server in found.servers.items():
-        yield _plan_server(target, name, server, with_secrets=with_secrets)
+        yield _plan_server(target, found, name, server, with_secrets=with_secrets)
     for name, secret in found.secrets.items():
         yield _plan_secret(target, parts, name, secret, with_secrets=with_secrets)
     for name, reason in found.left.items():
@@ -105,7 +104,7 @@ def _plan_setting(
     if present:
         return item.conflict(f"{key} is set to another value here."), None
     providers = [(each, given) for each, given in found.values.items() if each[0] == "providers"]
-    # What the setting needs is not written yet.
+    # A model's provider is not written yet.
     needed = providers if path == ("model",) else []
     if (problem := _refusal(target, parts, (*needed, (path, value)))) is not None:
         return item.skip(problem), None
@@ -154,31 +153,32 @@ def _shown(value: object) -> str:
 # -- MCP servers ------------------------------------------------------------------------------------------
 
 
-def _plan_server(target: Target, name: str, server: Mapping[str, Any], *, with_secrets: bool) -> Planned:
+def _plan_server(
+    target: Target, found: FoundSettings, name: str, server: Mapping[str, Any], *, with_secrets: bool
+) -> Planned:
     name = clean_line(name)
     item = ImportItem(f"server:{name}", ImportKind.SERVER, name, ImportState.PLANNED, f"mcp.servers.{name}")
     if _present(target, ("mcp", "servers", name)):
         return item.skip("There is an MCP server with this name already."), None
+    planning = partial(target.plan_server, name, server, found.environ)
     try:
-        plan = target.plan_server(name, server)
+        plan = planning()
     except TalariaError as error:
         return item.skip(f"{error.user_text} {error.hint}".strip()), None
-    notes = [*plan.notes]
-    if plan.keys:
-        where = (
-            f"are copied to {SECRETS_FILE}" if with_secrets else f"are not copied: set them in {SECRETS_FILE}"
-        )
-        notes.append(f"Its keys {where} ({', '.join(plan.keys)}).")
-    item = msgspec.structs.replace(item, note=" ".join(notes))
-    return item, partial(_add_server, target, item, server, with_secrets=with_secrets)
+    if plan.is_secret and not with_secrets:
+        return item.skip(NOT_CONFIRMED), None
+    told = "are copied to" if with_secrets else "are not copied: set them in"
+    keys = [f"Its keys {told} {SECRETS_FILE} ({', '.join(plan.keys)})."] if plan.keys else []
+    item = msgspec.structs.replace(item, note=" ".join((*plan.notes, *keys)))
+    return item, partial(_add_server, item, planning, with_secrets=with_secrets)
 
 
 async def _add_server(
-    target: Target, item: ImportItem, server: Mapping[str, Any], *, with_secrets: bool
+    item: ImportItem, planning: Callable[[], ServerPlan], *, with_secrets: bool
 ) -> ImportItem:
+    """Plan the server again, because config.toml has changed since, and add it."""
     try:
-        # Planned again: config.toml has changed since.
-        target.plan_server(item.title, server).add(with_secrets)
+        planning().add(with_secrets)
     except TalariaError as error:
         return item.skip(f"{error.user_text} {error.hint}".strip())
     return item.done()
@@ -187,20 +187,18 @@ async def _add_server(
 # -- secrets ----------------------------------------------------------------------------------------------
 
 
-def _plan_secret(target: Target, parts: Parts, name: str, secret: Secret, *, with_secrets: bool) -> Planned:
+def _plan_secret(
+    target: Target, parts: Parts, name: str, secret: SourceSecret, *, with_secrets: bool
+) -> Planned:
     item = ImportItem(f"secret:{name}", ImportKind.SECRET, name, ImportState.PLANNED, SECRETS_FILE)
     known = home_environ(target.home, os.environ)
     is_set = all(_present(target, path) == value for path, value in secret.settings.items())
     if is_set and all(known.get(each) == value for each, value in secret.values.items()):
         return item.skip("It is set already."), None
-    if any(known.get(each, value) != value for each, value in secret.values.items()):
+    pairs = [(_present(target, path), value) for path, value in secret.settings.items()]
+    pairs += [(known.get(each), value) for each, value in secret.values.items()]
+    if any(present and present != value for present, value in pairs):
         return item.conflict("It is set to another value here."), None
-    if any(
-        present and present != value
-        for path, value in secret.settings.items()
-        if (present := _present(target, path))
-    ):
-        return item.conflict(f"{'.'.join(next(iter(secret.settings)))} is set to another value here."), None
     if any("\n" in value or "\r" in value for value in secret.values.values()):
         return item.skip("Its value has several lines."), None
     if not with_secrets:
@@ -208,17 +206,18 @@ def _plan_secret(target: Target, parts: Parts, name: str, secret: Secret, *, wit
     return item, partial(_copy_secret, target, parts, item, secret)
 
 
-async def _copy_secret(target: Target, parts: Parts, item: ImportItem, secret: Secret) -> ImportItem:
+async def _copy_secret(target: Target, parts: Parts, item: ImportItem, secret: SourceSecret) -> ImportItem:
     """Write the values first: a setting that names a variable without a value would stop the gateway."""
     if (problem := _refusal(target, parts, tuple(secret.settings.items()))) is not None:
         return item.skip(problem)
     write_secrets_file(target.home, secret.values)
-    for path, value in secret.settings.items():
-        set_keys(Home(target.home).config, path[:-1], {path[-1]: value})
+    for place in {path[:-1] for path in secret.settings}:
+        keys = {path[-1]: value for path, value in secret.settings.items() if path[:-1] == place}
+        set_keys(Home(target.home).config, place, keys)
     return item.done()
 
 
-def channel_secrets(values: Mapping[str, str]) -> dict[str, Secret]:
+def channel_secrets(values: Mapping[str, str]) -> dict[str, SourceSecret]:
     """Return the secrets of each channel that has all of its secrets, by the names of their variables."""
     found = {}
     for channel, names in _SECRETS_OF.items():
@@ -227,7 +226,7 @@ def channel_secrets(values: Mapping[str, str]) -> dict[str, Secret]:
             ("channels", channel, f"{key}_env"): name for key, name in names.items()
         }
         if len(given) == len(names):
-            found[channel] = Secret(given, settings)
+            found[channel] = SourceSecret(given, settings)
     return found
 
 
@@ -249,8 +248,8 @@ class FoundModels:
         preset = PRESETS.get(provider)
         if not name or (preset is None and not address):
             return None
-        if password_of(address):
-            self._found.left[f"{provider}.base_url"] = "The address contains a password, so it is not copied."
+        if str(ApiAddress(address)) != address:
+            self._found.left[f"{provider}.base_url"] = "The address contains a secret, so it is not copied."
             return None
         if address and (preset is None or address.rstrip("/") != str(preset.base_url).rstrip("/")):
             provider = _NAME.sub("-", provider).strip("-") or "custom"
@@ -269,8 +268,4 @@ class FoundModels:
         if not variable:
             variable = re.sub(r"[^A-Z0-9]+", "_", f"{provider}_API_KEY".upper()).lstrip("_0123456789")
             settings = {("providers", provider, "api_key_env"): variable}
-        self._found.secrets.setdefault(variable, Secret({variable: key}, settings))
-
-
-def is_variable(name: str) -> bool:
-    return _VARIABLE.fullmatch(name) is not None
+        self._found.secrets.setdefault(variable, SourceSecret({variable: key}, settings))

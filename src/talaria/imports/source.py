@@ -153,6 +153,11 @@ def table(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def listed(value: object) -> list[Any]:
+    """Return a value of JSON or YAML if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
 def text_of(value: object) -> str:
     """Return a value as text; an empty one for a list or a table. Values of SQLite and JSON have any type."""
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""What an import reads and writes: the source, the home, and the steps that write."""
+"""The source and the home of an import, and the steps that write."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from talaria.core.memory import MemoryPage
 from talaria.core.settings import KeyPath
 from talaria.imports.item import ImportItem, ImportKind, ImportState
 from talaria.imports.logs import SourceLog
-from talaria.imports.source import SourceHome
+from talaria.imports.source import SourceHome, table
 from talaria.store.store import Store
 
 NOT_READ: Final = "It is not imported. See docs/configuration.md for the settings of Talaria."
-
 UNKNOWN_MODEL: Final = "Its provider is not known here. Choose one with `talaria setup`."
 
 
 class ServerPlan(msgspec.Struct, frozen=True):
-    """An MCP server as it would be added. `add` adds it, with its keys or without."""
+    """An MCP server as it would be added. `add` adds it, with its keys or without. One that `is_secret` has a
+    secret in its address, so it is added only with its keys."""
 
     keys: tuple[str, ...]
     notes: tuple[str, ...]
+    is_secret: bool
     add: Callable[[bool], None]
 
 
@@ -36,8 +37,8 @@ class ServerPlan(msgspec.Struct, frozen=True):
 class Target:
     """The home, its settings and its records. The caller holds the home's lock. `channels` are those that
     people are paired on. `address_of` returns where messages to a chat go; it raises `BadRequest` for a chat
-    of a channel that is not connected. `plan_server` returns a server of another program as it would be added
-    here, and raises `TalariaError` for one that cannot be."""
+    of a channel that is not connected. `plan_server` returns a server of another program, which refers to
+    variables of that program, as it would be added here. It raises `TalariaError` for one that cannot be."""
 
     home: Path
     settings: Settings
@@ -45,7 +46,7 @@ class Target:
     people: People
     channels: frozenset[str]
     address_of: Callable[[ChatAddress], str | None]
-    plan_server: Callable[[str, Mapping[str, Any]], ServerPlan]
+    plan_server: Callable[[str, Mapping[str, Any], Mapping[str, str]], ServerPlan]
 
     @property
     def agent(self) -> str:
@@ -59,7 +60,7 @@ Planned: TypeAlias = tuple[ImportItem, Step | None]
 """An item and the step that imports it; None if it is not imported."""
 
 
-class Secret(msgspec.Struct, frozen=True):
+class SourceSecret(msgspec.Struct, frozen=True):
     """Values for `secrets.env`, and the settings that name them."""
 
     values: dict[str, str]
@@ -68,13 +69,19 @@ class Secret(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FoundSettings:
-    """The settings of a source by their keys here, its secrets and its MCP servers by their names, and what
-    has no counterpart here, with the reason."""
+    """The settings of a source by their keys here, its secrets and its MCP servers by their names, what
+    has no counterpart here, with the reason, and the variables that servers refer to."""
 
     values: dict[KeyPath, Any] = field(default_factory=dict)
-    secrets: dict[str, Secret] = field(default_factory=dict)
+    secrets: dict[str, SourceSecret] = field(default_factory=dict)
     servers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def add_servers(self, servers: object, environ: Mapping[str, str]) -> None:
+        """Add MCP servers, which may refer to variables of the source as `${NAME}`."""
+        self.servers.update((str(name), table(server)) for name, server in table(servers).items())
+        self.environ.update(environ)
 
 
 class Source(Protocol):
