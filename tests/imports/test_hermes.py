@@ -325,18 +325,26 @@ async def test_an_import_that_is_killed_after_any_item_goes_on_without_duplicate
     assert all(each == results[0] for each in results)
 
 
-async def test_a_session_that_fails_in_the_middle_is_not_there(tmp_path: Path) -> None:
-    ordinary(tmp_path / "hermes").close()
+async def test_a_session_that_cannot_be_read_is_not_there_and_keeps_no_other_out(tmp_path: Path) -> None:
+    home = HermesHome(tmp_path / "hermes")
+    home.session("first", "one", "two")
+    home.session("second", "three")
     (tmp_path / "home").mkdir()
     async with open_store(tmp_path / "talaria.db", SystemClock()) as store:
-        with open_hermes(tmp_path / "hermes") as found:
+        with open_hermes(home.close().path) as found:
             importing = Import(found, World(tmp_path / "home", store).target, PARTS)
             await importing.plan()
             assert found.database is not None
-            found.database.execute("DROP TABLE messages")
-            with pytest.raises(Exception, match="messages"):
-                await importing.apply(lambda item: None)
-        assert not (await store.sessions(Page(10))).items
+            found.database.create_function("broken", 0, lambda: 1 / 0)
+            found.database.executescript(
+                "ALTER TABLE messages RENAME TO kept; CREATE VIEW messages AS SELECT *, 1 AS more FROM kept "
+                "WHERE session_id <> 'first' OR broken()"
+            )
+            report = await importing.apply(lambda item: None)
+        items = of_kind(report, ImportKind.SESSION)
+        assert items["first"].state is ImportState.SKIPPED and "cannot be stored" in items["first"].reason
+        assert items["second"].state is ImportState.IMPORTED
+        assert [each.id for each in (await store.sessions(Page(10))).items] == [items["second"].target]
 
 
 # -- chats ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 
+from talaria.core.errors import StoreError
 from talaria.core.settings import Parts
 from talaria.imports.files import plan_memory, plan_skills
 from talaria.imports.item import ImportItem, ImportKind, ImportReport
@@ -108,7 +109,15 @@ class Import:
         return item, partial(self._import_session, item, log)
 
     async def _import_session(self, item: ImportItem, log: SourceLog) -> ImportItem:
-        left_out = Counter[str]()
-        if await self._target.store.import_session(log.order(item.title, left_out)) is None:
+        """Import a session. One that cannot be read does not keep the others out; raises `StoreError` if it
+        is the store that fails."""
+        store, left_out = self._target.store, Counter[str]()
+        try:
+            session = await store.import_session(log.order(item.title, left_out))
+        except StoreError as error:
+            if store.trouble is not None:
+                raise
+            return item.skip(error.user_text)
+        if session is None:
             return item.skip("It was imported before.")
         return item.done(left_out=dict(left_out))
