@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import tarfile
 from pathlib import Path
 
 from cli.conftest import Serve, Talaria
+from cli.terminal import Terminal
+from imports import openclaw_world
 from imports.hermes_world import ordinary
+from support.programs import needs
 
 
 def test_a_dry_run_writes_nothing_and_an_import_saves_the_home_first(
@@ -61,3 +66,37 @@ def test_a_home_without_a_database_is_saved_too(talaria: Talaria, home: Path, tm
     done = talaria("import", "hermes", *options, "--secrets")
     assert done.returncode == 0 and "sk-or" not in done.stdout + done.stderr
     assert "sk-or-0123456789" in (home / "secrets.env").read_text()
+
+
+@needs("tmux")
+def test_in_a_terminal_secrets_are_asked_about_apart(terminal: Terminal, home: Path, tmp_path: Path) -> None:
+    source = ordinary(tmp_path / "hermes")
+    source.write(".env", "OPENROUTER_API_KEY=sk-or-0123456789\n")
+    command = (
+        sys.executable,
+        "-m",
+        "talaria",
+        "import",
+        "hermes",
+        str(source.close().path),
+        "--home",
+        str(home),
+    )
+    terminal.start(*command, "--only", "secret", "--only", "session")
+    terminal.until("Copy these secrets", "OPENROUTER_API_KEY", "[y/N]")
+    terminal.send("y")
+    terminal.until("Import", "[y/N]")
+    terminal.send("y")
+    screen = terminal.until("IMPORTED", "LEFT WITH 0")
+    assert re.search(r"^ +IMPORTED", screen, re.MULTILINE), "the progress is gone"
+    assert "sk-or-0123456789" in (home / "secrets.env").read_text()
+
+
+def test_openclaw_is_imported_by_the_same_command(talaria: Talaria, tmp_path: Path) -> None:
+    source = openclaw_world.ordinary(tmp_path / "openclaw").close().path
+    done = talaria("import", "openclaw", str(source), "--yes", "--json")
+    assert done.returncode == 0, done.stderr
+    states = {item["id"]: item["state"] for item in json.loads(done.stdout)["items"]}
+    assert states["session:main:dm"] == "imported" and states["session:main:child"] == "skipped"
+    wrong = talaria("import", "openclaw", str(tmp_path))
+    assert wrong.returncode == 1 and "is not a home of openclaw" in wrong.stderr

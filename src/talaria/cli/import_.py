@@ -117,11 +117,11 @@ def _import(
 ) -> None:
     home, kinds = invocation.any_home(), [ImportKind(each) for each in only]
 
-    async def plan(*, makes: bool, applies: int = 0) -> ImportReport:
+    async def plan(*, makes: bool, applies: bool = False) -> ImportReport:
         async with _open_target(home, makes=makes) as target:
             importing = Import(source, target, PARTS, kinds, with_secrets=bool(with_secrets))
             report = await importing.plan()
-            return await importing.apply(partial(_show_progress, applies)) if applies else report
+            return await importing.apply(_show_progress) if applies else report
 
     report = run_loop(plan(makes=False))
     kept = [item.title for item in report.items if item.reason == NOT_CONFIRMED]
@@ -134,7 +134,9 @@ def _import(
             _show(report)
         confirm(f"Import {report.planned} items into {home.path}?", yes=yes)
         run_loop(_save(home))
-        report = run_loop(plan(makes=True, applies=report.planned))
+        report = run_loop(plan(makes=True, applies=True))
+        if sys.stderr.isatty():
+            click.echo("\r\x1b[K", nl=False, err=True)
     if as_json:
         click.echo(visible_json(msgspec.json.encode(report)))
     else:
@@ -211,7 +213,7 @@ async def _save(home: Home) -> None:
         click.echo(f"Saved this home in {path}. `talaria restore` brings it back.", err=True)
 
 
-def _show_progress(total: int, item: ImportItem) -> None:
+def _show_progress(item: ImportItem) -> None:
     if sys.stderr.isatty() and item.state is ImportState.IMPORTED:
         click.echo(f"\r\x1b[K{item.kind}: {clean_line(item.title, 60)}", nl=False, err=True)
 
