@@ -664,6 +664,10 @@ async def test_a_home_that_is_in_use_is_read_with_its_log(tmp_path: Path, world:
     subprocess.run([sys.executable, "-c", write, str(tmp_path / "hermes")], env=environ, check=True)
     before = tree(tmp_path / "hermes")
     assert any(name.endswith("-wal") and content for name, content in before.items())
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "state.db").symlink_to(tmp_path / "hermes" / "state.db")
+    assert [item.messages for item in (await world.plan(linked, ImportKind.SESSION)).items] == [1]
     report = await world.run(tmp_path / "hermes", ImportKind.SESSION)
     assert [(item.state, item.messages) for item in report.items] == [(ImportState.IMPORTED, 1)]
     assert tree(tmp_path / "hermes") == before

@@ -32,20 +32,9 @@ from talaria.models.settings import PRESETS
 
 FORMAT: Final = SourceFormat(
     "hermes-agent",
-    ("state.db", "config.yaml", ".env"),
-    (
-        *(
-            "state.db",
-            "config.yaml",
-            ".env",
-            "SOUL.md",
-            "AGENTS.md",
-            "memories/",
-            "skills/",
-            "cron/jobs.json",
-        ),
-        *("pairing/", "platforms/pairing/", "sessions/sessions.json"),
-    ),
+    "state.db config.yaml .env",
+    "state.db config.yaml .env SOUL.md AGENTS.md memories/ skills/ cron/jobs.json pairing/ "
+    "platforms/pairing/ sessions/sessions.json",
     "~/.hermes, ~/.hermes/profiles/NAME or a zip of `hermes backup`",
 )
 _INDEX: Final = "CREATE INDEX talaria_rows ON messages (session_id, id)"  # not every release has one
@@ -56,14 +45,7 @@ _DEFAULT_SOUL: Final = "You are Hermes Agent, an intelligent AI assistant create
 _KEYS: Final = {"KIMI_API_KEY": "moonshot"} | {
     preset.api_key_env: name for name, preset in PRESETS.items() if preset.api_key_env
 }
-_READ: Final = (
-    "model",
-    "fallback_model",
-    "fallback_providers",
-    "custom_providers",
-    "timezone",
-    "mcp_servers",
-)
+_READ: Final = "model fallback_model fallback_providers custom_providers providers timezone mcp_servers"
 _SIDE: Final = {
     "auth.json": "Log in again here: two programs must not use the same login.",
     "gateway.json": "It is an older form of config.yaml.",
@@ -145,6 +127,9 @@ class HermesSource:
         for name in sorted(self.home.names.difference(_KNOWN, found)):
             if not _MACHINE.fullmatch(name):
                 found[name] = "It is not imported."
+        for path in sorted((self.home.path / "memories").glob("*.md")):
+            if path.name not in set(MemoryPage):
+                found[f"memories/{path.name}"] = "Only MEMORY.md and USER.md are imported from memory."
         if (self.home.path / "cron" / "output").is_dir():
             found["cron/output"] = "Earlier results of jobs are not imported."
         return found
@@ -168,7 +153,9 @@ class HermesSource:
         used = {*_KEYS, *_REFERENCE.findall(str(config.get("mcp_servers")))}
         used.update(variable for secret in found.secrets.values() for variable in secret.values)
         for name in (*config, *(f".env.{name}" for name in environ if not _ALLOWED.fullmatch(name))):
-            if str(name).removeprefix(".env.") not in {*_READ, *used} and not str(name).startswith("_"):
+            if str(name).removeprefix(".env.") not in {*_READ.split(), *used} and not str(name).startswith(
+                "_"
+            ):
                 found.left[str(name)] = NOT_READ
         if "GATEWAY_ALLOW_ALL_USERS" in environ:
             found.left[".env.GATEWAY_ALLOW_ALL_USERS"] = "Decide here who may write: see docs/access.md."

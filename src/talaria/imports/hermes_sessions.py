@@ -48,21 +48,10 @@ _SUMMARY: Final = (
     "if it wrote one, follows.]"
 )
 _SESSION_COLUMNS: Final = (
-    *("id", "source", "title", "model", "model_config", "parent_session_id", "started_at", "ended_at"),
-    *("end_reason", "user_id", "chat_id", "chat_type", "thread_id", "origin_json"),
+    "id source title model model_config parent_session_id started_at ended_at end_reason user_id chat_id "
+    "chat_type thread_id origin_json"
 )
-_MESSAGE_COLUMNS: Final = (
-    *(
-        "role",
-        "content",
-        "api_content",
-        "tool_call_id",
-        "tool_calls",
-        "timestamp",
-        "observed",
-        "display_kind",
-    ),
-)
+_MESSAGE_COLUMNS: Final = "role content api_content tool_call_id tool_calls timestamp observed display_kind"
 _TIMES: Final = "CASE WHEN typeof(timestamp) IN ('real', 'integer') THEN timestamp END"
 _ORIGIN: Final = ("platform", "chat_id", "chat_type", "thread_id", "user_id", "parent_chat_id")
 
@@ -124,7 +113,7 @@ class SourceConversation(msgspec.Struct, frozen=True):
 def read_routes(home: SourceHome, database: sqlite3.Connection) -> dict[str, Route]:
     """Return the chats of the home by their keys. The database wins over the older file."""
     found = {key: _route(entry) for key, entry in table(home.json("sessions/sessions.json")).items()}
-    for row in home.rows(database, "gateway_routing", ("session_key", "entry_json")):
+    for row in home.rows(database, "gateway_routing", "session_key entry_json"):
         if (entry := read_json(text_of(row["entry_json"]))) is not None:
             found[text_of(row["session_key"])] = _route(entry)
     return {key: route for key, route in found.items() if route.session_id}
@@ -326,7 +315,7 @@ class _LogReader:
         self._left_out = left_out
         self._writer = LogWriter("hermes-agent", conversation.parts[0].started_at, left_out)
         self._known = {row[1] for row in database.execute("PRAGMA table_info(messages)")}
-        columns = ", ".join(name for name in _MESSAGE_COLUMNS if name in self._known)
+        columns = ", ".join(name for name in _MESSAGE_COLUMNS.split() if name in self._known)
         self._select = f"SELECT {columns} FROM messages WHERE id = ?"  # noqa: S608 - columns of the database
 
     def read(self) -> Iterator[tuple[float, EntryBody]]:

@@ -34,7 +34,7 @@ from talaria.imports.source import (
 from talaria.imports.target import NOT_READ, UNKNOWN_MODEL, FoundSettings, Planned, Target
 from talaria.memory.pages import facts
 
-FORMAT: Final = SourceFormat(PROGRAM, ("openclaw.json", "agents", "state"), example="~/.openclaw")
+FORMAT: Final = SourceFormat(PROGRAM, "openclaw.json agents state", "", "~/.openclaw")
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<comma>,)"""
     r"""|(?P<number>[+-]?\.?\d[\w.]*)|(?P<word>[A-Za-z_$][\w$]*)|(?P<rest>.)""",
@@ -95,7 +95,7 @@ class OpenclawSource:
         found: list[tuple[ImportItem, SourceLog | None]] = []
         for agent in self._agents:
             database = self._databases.get(agent)
-            tables = {row["name"] for row in self.home.rows(database, "sqlite_master", ("name",))}
+            tables = {row["name"] for row in self.home.rows(database, "sqlite_master", "name")}
             if database is not None and {"session_windows", "transcript_events"} <= tables:
                 found += plan_sessions(self.home, database, agent, target)
             elif (self.home.path / "agents" / agent / "sessions").is_dir():
@@ -109,7 +109,7 @@ class OpenclawSource:
             yield item, msgspec.structs.replace(log, is_current=False) if log and is_other else log
 
     async def jobs(self, target: Target) -> list[Planned]:
-        rows = [*self.home.rows(self._state, "cron_jobs", ("job_id", "name", "job_json"))]
+        rows = [*self.home.rows(self._state, "cron_jobs", "job_id name job_json")]
         if not rows and (self.home.path / "cron/jobs.json").exists():
             self.home.note("cron/jobs.json", f"It has jobs{_OLDER}")
         planned = []
@@ -141,7 +141,7 @@ class OpenclawSource:
 
     def people(self) -> Iterator[tuple[str, str, str]]:
         """Approved senders, and the lists in the configuration. Pending requests are not read."""
-        for row in self.home.rows(self._state, "channel_pairing_allow_entries", ("channel_key", "entry")):
+        for row in self.home.rows(self._state, "channel_pairing_allow_entries", "channel_key entry"):
             yield text_of(row["channel_key"]), _person(text_of(row["entry"])), ""
         for path in sorted((self.home.path / "credentials").glob("*-allowFrom.json")):
             known = self.home.json(f"credentials/{path.name}")
@@ -231,7 +231,7 @@ class OpenclawSource:
     def _profiles(self) -> Iterator[tuple[str, str]]:
         """Yield the providers with their keys. Logins are left out: two programs must not share one."""
         for database in self._databases.values():
-            for row in self.home.rows(database, "auth_profile_store", ("store_json",)):
+            for row in self.home.rows(database, "auth_profile_store", "store_json"):
                 profiles = table(read_json(text_of(row["store_json"]))).get("profiles")
                 for profile in map(table, table(profiles).values()):
                     if profile.get("type") == "api_key" and isinstance(profile.get("key"), str):

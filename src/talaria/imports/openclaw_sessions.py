@@ -43,14 +43,13 @@ _KEY: Final = re.compile(
 _EARLIER: Final = "[The earlier part of this conversation comes from openclaw, where it was reset.]"
 _MAX_EVENT: Final = 4 << 20  # bytes, as openclaw limits them
 _WINDOW: Final = (
-    *("session_id", "session_key", "session_scope", "created_at", "updated_at", "primary_conversation_id"),
-    *("spawned_by", "display_name"),
+    "session_id session_key session_scope created_at updated_at spawned_by display_name "
+    "primary_conversation_id"
 )
 _COUNTED: Final = "SELECT session_id, count(*) FROM transcript_events GROUP BY session_id"
 _PACKED: Final = "SELECT DISTINCT session_id FROM transcript_events WHERE event_json IS NULL"
 _CONVERSATION: Final = (
-    *("conversation_id", "channel", "kind", "peer_id", "thread_id", "native_channel_id"),
-    "native_direct_user_id",
+    "conversation_id channel kind peer_id thread_id native_channel_id native_direct_user_id"
 )
 
 
@@ -60,10 +59,10 @@ def plan_sessions(
     """Yield an item for each session of an agent of openclaw, oldest first."""
     chats = home.rows(database, "conversations", _CONVERSATION)
     conversations = {row["conversation_id"]: row for row in chats}
-    nodes = home.rows(database, "session_nodes", ("session_key", "current_session_id", "label"))
+    nodes = home.rows(database, "session_nodes", "session_key current_session_id label")
     current = {row["session_key"]: row for row in nodes}
     counts = {text_of(key): count for key, count in database.execute(_COUNTED)}
-    cold = home.rows(database, "session_transcript_cold_archives", ("session_id",))
+    cold = home.rows(database, "session_transcript_cold_archives", "session_id")
     archived = {text_of(row["session_id"]) for row in cold}
     packed = {text_of(row[0]) for row in database.execute(_PACKED)} if not has_extra("openclaw") else set()
     found = home.rows(database, "session_windows", _WINDOW)

@@ -39,9 +39,9 @@ class SourceFormat(msgspec.Struct, frozen=True):
     an import reads; of a zip only these are unpacked."""
 
     program: str
-    marks: tuple[str, ...]
-    needed: tuple[str, ...] = ()
-    example: str = ""
+    marks: str
+    needed: str
+    example: str
 
 
 class SourceHome(msgspec.Struct, frozen=True):
@@ -121,15 +121,13 @@ class SourceHome(msgspec.Struct, frozen=True):
                     f"Repair it with `sqlite3 {name} .recover`, or import a backup of it.",
                 ) from error
 
-    def rows(
-        self, database: sqlite3.Connection | None, name: str, wanted: tuple[str, ...]
-    ) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a table with those of the columns that it has, because every release adds some;
-        nothing without such a table. Rows that are damaged or too large are noted."""
+    def rows(self, database: sqlite3.Connection | None, name: str, wanted: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a table with those of the wanted columns that it has: every release adds some.
+        Yield nothing without such a table. Rows that are damaged or too large are noted."""
         known = (
             set() if database is None else {row[1] for row in database.execute(f"PRAGMA table_info({name})")}
         )
-        columns = ", ".join(column for column in wanted if column in known)
+        columns = ", ".join(column for column in wanted.split() if column in known)
         if database is None or not columns:
             return
         for (key,) in database.execute(f"SELECT rowid FROM {name}").fetchall():  # noqa: S608 - our own names
@@ -221,8 +219,8 @@ def _delete_old_copies() -> None:
 
 
 def _check_is_home(source: Path, format: SourceFormat, names: frozenset[str]) -> None:
-    if not names.intersection(format.marks):
-        marks = ", ".join(format.marks)
+    if not names.intersection(format.marks.split()):
+        marks = ", ".join(format.marks.split())
         raise BadRequest(
             f"{source} is not a home of {format.program}: it has none of {marks}.",
             f"Name the home, such as {format.example}.",
@@ -240,7 +238,9 @@ def _unquoted(value: str) -> str:
 
 def _copy_database(source: Path, copy: Path) -> bool:
     """Copy a database with its log, and return whether there is one. A shared-memory file is not copied:
-    SQLite makes it from the log. Raises `BadRequest` while it changes."""
+    SQLite makes it from the log, which is beside the file that a link leads to. Raises `BadRequest` while it
+    changes."""
+    source = source.resolve()
     if not source.is_file():
         return False
     for _ in range(_TRIES):
@@ -286,7 +286,8 @@ def _unpack(source: Path, folder: Path, format: SourceFormat) -> tuple[frozenset
             safe = [member for member in members if _is_safe(member)]
             names = frozenset(PurePosixPath(member.filename).parts[0] for member in safe)
             _check_is_home(source, format, names)
-            wanted = [each for each in safe if each.filename.startswith(format.needed) and not each.is_dir()]
+            needed = tuple(format.needed.split())
+            wanted = [each for each in safe if each.filename.startswith(needed) and not each.is_dir()]
             size = sum(each.file_size for each in wanted)
             folder.mkdir()
             room = shutil.disk_usage(folder).free - _SPARE_BYTES
