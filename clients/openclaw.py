@@ -18,9 +18,12 @@ _READY_SECONDS, _STOP_SECONDS = 90.0, 60.0
 
 
 class RealOpenclaw:
-    """A state folder of openclaw, whose model is the scripted server at `model_url`."""
+    """A state folder of openclaw, whose model is the scripted server at `model_url`. Its gateway has a bot at
+    `telegram_url`, to which the people with these ids may write."""
 
-    def __init__(self, home: Path, command: list[str], model_url: str) -> None:
+    def __init__(
+        self, home: Path, command: list[str], model_url: str, telegram_url: str, token: str, *people: int
+    ) -> None:
         self.home, self._command = home, command
         self._token = "a-token-of-the-gateway"
         model = {"id": "scripted", "name": "scripted", "contextWindow": 200_000, "maxTokens": 4096}
@@ -29,7 +32,11 @@ class RealOpenclaw:
             "api": "openai-completions",
             "apiKey": "sk-local-0123456789",
         }
+        allowed = {"dmPolicy": "allowlist", "allowFrom": [str(each) for each in people]}
         config = {
+            "channels": {"telegram": {"botToken": token, "apiRoot": telegram_url, **allowed}},
+            "plugins": {"entries": {"telegram": {"enabled": True}}},
+            "session": {"dmScope": "per-channel-peer"},
             "models": {"providers": {"stub": {**provider, "models": [model]}}},
             "agents": {"defaults": {"model": {"primary": "stub/scripted"}}},
         }

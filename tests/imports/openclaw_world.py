@@ -159,9 +159,14 @@ def ordinary(path: Path) -> OpenclawHome:
     )
     home.session("shared", "agent:main:main", scope="shared-main")
     for name, is_owner in (("owner", True), ("Bea", False), ("Cy", False)):
-        home.events("shared", user(f"from {name}", __openclaw={"senderIsOwner": is_owner}))
+        home.events("shared", user(f"from {name}", __openclaw={"senderIsOwner": is_owner, "senderId": name}))
     home.session("other", "agent:work:main", agent="work", scope="shared-main")
-    home.events("other", user("of another agent"), assistant("yes"), agent="work")
+    home.events(
+        "other",
+        user("of another agent", __openclaw={"senderIsOwner": False, "senderId": "7"}),
+        assistant("yes"),
+        agent="work",
+    )
     home.session("child", "agent:main:subagent:x", spawned_by="agent:main:main")
     home.events("child", user("do it"))
     home.session("cold", "agent:main:explicit:cold")

@@ -56,7 +56,14 @@ class World:
     def __init__(self, home: Path, store: Store, opens: Any = open_hermes) -> None:
         self.home, self.store, self.opens = home, store, opens
         self.target = Target(
-            home, Settings(), store, People(), CHANNELS, lambda chat: "7::", partial(_plan_server, Home(home))
+            home,
+            Settings(),
+            {},
+            store,
+            People(),
+            CHANNELS,
+            lambda chat: "7::",
+            partial(_plan_server, Home(home)),
         )
 
     async def run(

@@ -96,6 +96,9 @@ async def test_chats_continue_and_the_shared_session_is_the_owners_only(tmp_path
     page = await world.store.entries(SessionId(items["main:shared"].target), Page(50))
     said_by = [entry.message for entry in page.entries if entry.message is not None]
     assert [is_untrusted(message) for message in said_by] == [False, True, True]
+    page = await world.store.entries(SessionId(items["work:other"].target), Page(50))
+    alone = [entry.message for entry in page.entries if entry.message is not None]
+    assert not any(map(is_untrusted, alone)), "one person wrote all of it"
 
 
 async def test_jobs_memory_skills_and_people(tmp_path: Path, world: World) -> None:

@@ -161,6 +161,7 @@ async def _open_target(home: Home, *, makes: bool) -> AsyncIterator[Target]:
         Target,
         home.path,
         settings,
+        os.environ,
         people=People(settings.people, allowed),
         channels=frozenset(pairing_channels(PARTS)),
         address_of=address_of,

@@ -96,7 +96,7 @@ def plan_sessions(
                 count,
                 began,
                 _seconds(row["updated_at"], began),
-                partial(_read, database, row["session_id"], began),
+                partial(_read, database, row["session_id"], began, is_shared=bool(told)),
             )
             yield msgspec.structs.replace(item, target=log.id, note=told), log
     for session, count in counts.items():
@@ -165,18 +165,20 @@ class _Node(msgspec.Struct, frozen=True):
 
 
 def _read(
-    database: sqlite3.Connection, session: object, began: float, left_out: Counter[str]
+    database: sqlite3.Connection, session: object, began: float, left_out: Counter[str], *, is_shared: bool
 ) -> Iterator[tuple[float, EntryBody]]:
     writer = LogWriter(PROGRAM, began, left_out)
     seqs = [row[0] for row in database.execute(
         "SELECT seq FROM transcript_events WHERE session_id = ? ORDER BY seq", (session,)
     )]  # fmt: skip
     nodes: dict[int, _Node] = {}
+    senders = {""}
     for seq in seqs:
         event = _event(database, session, seq, left_out)
         if event is not None:
             names = ("id", "parentId", "type", "firstKeptEntryId")
             nodes[seq] = _Node(seq, *(text_of(event.get(name)) for name in names))
+            senders.add(text_of(_sender(event).get("senderId")))
     path = _branch(database, session, nodes)
     left_out["on a branch that was left"] += len(nodes) - len(path)
     shown, summary = 0, ""
@@ -191,7 +193,8 @@ def _read(
             yield from writer.fold(summary or _EARLIER)
         event = _event(database, session, node.seq, Counter())
         writer.at = _seconds(table((event or {}).get("message")).get("timestamp"), writer.at)
-        yield from _entries(writer, node, event or {}, left_out)
+        is_strange = len(senders) > 2 and _sender(event or {}).get("senderIsOwner") is False
+        yield from _entries(writer, node, event or {}, left_out, is_untrusted=is_shared and is_strange)
     yield from writer.fold(summary or _EARLIER) if shown >= len(path) > 0 else writer.settle()
     for reason in [reason for reason, count in left_out.items() if not count]:
         del left_out[reason]
@@ -215,6 +218,10 @@ def _event(
         left_out["damaged, or larger than 8 MB"] += 1
         return None
     return value
+
+
+def _sender(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    return table(table(event.get("message")).get("__openclaw"))
 
 
 def _unpacked(data: bytes) -> bytes:
@@ -248,7 +255,7 @@ def _branch(database: sqlite3.Connection, session: object, nodes: Mapping[int, _
 
 
 def _entries(
-    writer: LogWriter, node: _Node, event: Mapping[str, Any], left_out: Counter[str]
+    writer: LogWriter, node: _Node, event: Mapping[str, Any], left_out: Counter[str], *, is_untrusted: bool
 ) -> Iterator[tuple[float, EntryBody]]:
     """Yield the entries of an event, or count why it has none."""
     message = table(event.get("message"))
@@ -282,8 +289,7 @@ def _entries(
         if text or calls:
             body = AssistantMessage(text, tuple(calls.values()), model=clean_text(message.get("model")))
     elif parts:
-        is_strange = table(message.get("__openclaw")).get("senderIsOwner") is False
-        body = UserMessage(parts, untrusted=True if is_strange else msgspec.UNSET)
+        body = UserMessage(parts, untrusted=True if is_untrusted else msgspec.UNSET)
     if body is None:
         left_out["empty messages"] += 1
     else:

@@ -3,7 +3,6 @@ replaced, and no secret is copied unless a person has agreed to it."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -191,7 +190,7 @@ def _plan_secret(
     target: Target, parts: Parts, name: str, secret: SourceSecret, *, with_secrets: bool
 ) -> Planned:
     item = ImportItem(f"secret:{name}", ImportKind.SECRET, name, ImportState.PLANNED, SECRETS_FILE)
-    known = home_environ(target.home, os.environ)
+    known = home_environ(target.home, target.environ)
     is_set = all(_present(target, path) == value for path, value in secret.settings.items())
     if is_set and all(known.get(each) == value for each, value in secret.values.items()):
         return item.skip("It is set already."), None

@@ -35,13 +35,17 @@ class ServerPlan(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The home, its settings and its records. The caller holds the home's lock. `channels` are those that
-    people are paired on. `address_of` returns where messages to a chat go; it raises `BadRequest` for a chat
-    of a channel that is not connected. `plan_server` returns a server of another program, which refers to
-    variables of that program, as it would be added here. It raises `TalariaError` for one that cannot be."""
+    """The home, its settings, the environment and its records. The caller holds the home's lock.
+
+    `channels` are those that people are paired on. `address_of` returns where messages to a chat go; it
+    raises `BadRequest` for a chat of a channel that is not connected. `plan_server` returns a server of
+    another program, which refers to variables of that program, as it would be added here. It raises
+    `TalariaError` for one that cannot be.
+    """
 
     home: Path
     settings: Settings
+    environ: Mapping[str, str]
     store: Store
     people: People
     channels: frozenset[str]
