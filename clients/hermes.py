@@ -13,7 +13,7 @@ from typing import Any
 
 from clients import installation
 
-ENVIRONMENT = "hermes"
+ENVIRONMENT = "import-hermes"
 _STOP_SECONDS = 30.0
 # Run by hermes-agent's Python: it writes rows as hermes-agent writes them.
 _APPEND = """

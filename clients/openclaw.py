@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clients import installation
 
-PLACE, NODE = "openclaw", "openclaw-node"  # openclaw needs a newer node than the other clients
+PLACE, NODE = "import-openclaw", "import-openclaw-node"  # openclaw needs a newer node than the other clients
 _READY_SECONDS, _STOP_SECONDS = 90.0, 60.0
 
 

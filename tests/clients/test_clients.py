@@ -75,7 +75,9 @@ def test_the_docs_have_a_good_table_of_the_pinned_versions() -> None:
     for feature in FEATURES:
         assert set(cells[feature]) <= {"ok", "–"}
     python, node = read_pins()
-    clients = {name: each for name, each in ({**python, **node}).items() if not name.startswith("mcp-")}
+    clients = {
+        name: each for name, each in ({**python, **node}).items() if not name.startswith(("mcp-", "import-"))
+    }
     for pinned in clients.values():
         for package, version in pinned.items():
             name = package.partition("[")[0]
