@@ -25,6 +25,7 @@ from talaria.store.sqlite.store import SqliteStore
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
 from talaria.turns.delivery import ShownTurn, pause_after
+from talaria.turns.feed import RecordChange
 
 
 @pytest.fixture
@@ -101,6 +102,27 @@ async def test_reply_is_sent_to_its_address(store: Store, tmp_path: Path, clock:
         row = await settled(store, turn)
         assert outlet.texts("room") == ["You said: hello"]
         assert (row.platform_id, row.attempts) == ("m1", 1)
+
+
+async def test_how_each_attempt_ended_is_told_to_those_who_listen(
+    store: Store, tmp_path: Path, clock: FakeClock
+) -> None:
+    """An inbox would else list a reply as unsent long after it was sent."""
+    outlet = FakeOutlet()
+    outlet.faults.extend([OutletFault.REFUSE, OutletFault.DELAY])
+    async with sending(store, tmp_path, clock, outlet) as rig:
+        with rig.live.feed.listen(lambda chat: True, wants_records=True) as listener:
+            told: dict[str | None, list[str]] = {}
+            refused = await say(rig, "first")
+            await settled(store, refused, OutboxState.FAILED)
+            late = await say(rig, "second")
+            while "reply.sent" not in told.get(late.id, []):
+                clock.advance(301)  # longer than any pause
+                for change in await listener.take():
+                    if isinstance(change, RecordChange):
+                        told.setdefault(change.turn_id, []).append(change.what)
+        assert told[refused.id] == ["reply.failed"]
+        assert told[late.id] == ["reply.delayed", "reply.sent"]
 
 
 async def test_answer_of_a_command_is_sent_too(store: Store, tmp_path: Path, clock: FakeClock) -> None:

@@ -45,7 +45,7 @@ from talaria.core.tasks import sleep_until_woken, stop
 from talaria.core.tools import MAX_SENT_BYTES
 from talaria.core.turns import Turn
 from talaria.store.store import Store
-from talaria.turns.feed import Change, TurnChange
+from talaria.turns.feed import Change, RecordChange, RecordEvent, TurnChange
 from talaria.turns.live import LiveTurn, LiveTurns
 from talaria.turns.settings import DeliverySettings
 
@@ -142,6 +142,7 @@ _SHOW_ENDS_SECONDS = 5.0
 _STORE_PAUSE = 1.0
 _BACKOFF = Backoff(2.0, 300.0)
 _TOO_OLD = "it was too old to be sent"
+_TOLD: dict[OutboxState, RecordEvent] = {OutboxState.SENT: "reply.sent", OutboxState.FAILED: "reply.failed"}
 
 
 def pause_after(attempts: int, random: Random) -> float:
@@ -348,6 +349,7 @@ class Delivery:
             self._metrics.delivered(row.channel, mark.state)
             await self._store.outbox.mark(mark)
             self._waiting.discard(row.id)
+            self._tell(row, mark.state)
             until = mark.due_at or None
             hit(Failpoint.MARKED)
         except StoreError as error:
@@ -358,6 +360,13 @@ class Delivery:
         finally:
             if until is not None:
                 self._look_at(until)
+
+    def _tell(self, row: OutboxRow, state: OutboxState) -> None:
+        """Tell those who listen how an attempt ended."""
+        feed = self._live.feed
+        if feed.listeners:
+            what = _TOLD.get(state, "reply.delayed")
+            feed.note(RecordChange(what, str(row.id), row.chat_key, feed.now(), turn_id=row.turn_id))
 
     async def _split(self, outlet: Outlet, row: OutboxRow) -> None:
         """Split a reply that is longer than its platform allows, before the first attempt. `claim` then

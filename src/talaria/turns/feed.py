@@ -87,13 +87,17 @@ RecordEvent = Literal[
     "question.decided",
     "job.saved",
     "job.removed",
+    "reply.sent",
+    "reply.failed",
+    "reply.delayed",
 ]
 RECORD_EVENTS: Final[tuple[RecordEvent, ...]] = get_args(RecordEvent)
 
 
 class RecordChange(msgspec.Struct, frozen=True):
-    """A change at the time `at` of the session, question or job `id`. The chat is that of the session, of the
-    turn that asks, or that the job was created in. `decision` and `by` are those of a decided question."""
+    """A change at the time `at` of the session, question, job or reply `id`. The chat is that of the session,
+    of the turn that asks or answers, or that the job was created in. `decision` and `by` are those of a
+    decided question."""
 
     what: RecordEvent
     id: str
@@ -192,8 +196,8 @@ class StateFeed:
         self.on_listen: Callable[[], None] = lambda: None
         self.elsewhere: Iterable[TurnChange] = ()
         self.has_others = False
-        self._recent: deque[RecordChange] = deque(maxlen=_MOST_RECENT)
-        self._kept_since = math.inf  # no change of a record after this time is missing in `_recent`
+        self._recent: deque[tuple[float, RecordChange]] = deque(maxlen=_MOST_RECENT)  # each with its time
+        self._kept_since = math.inf  # no change told after this time is missing in `_recent`
 
     def tell(self, live: LiveTurn) -> None:
         change: TurnChange | None = None
@@ -209,7 +213,9 @@ class StateFeed:
             self._note(change, are_members_told=True)
 
     def pass_on(self, change: Change) -> None:
-        """Tell a change that another member of the cluster has made."""
+        """Tell a change that another member of the cluster has made. A clock that is ahead is corrected,
+        because a listener that comes back names the time of the last change that it was told."""
+        change = msgspec.structs.replace(change, at=min(change.at, self.now()))
         if isinstance(change, RecordChange):
             self._note(change, are_members_told=False)
             return
@@ -219,16 +225,17 @@ class StateFeed:
 
     def _note(self, change: RecordChange, *, are_members_told: bool) -> None:
         if len(self._recent) == _MOST_RECENT:
-            self._kept_since = self._recent[0].at
-        self._recent.append(change)
+            self._kept_since = self._recent[0][0]
+        self._recent.append((self.now(), change))
         for listener in self.listeners:
             is_told = listener.wants_records and (are_members_told or not listener.is_member)
             if is_told and listener.sees(change.chat_key):
                 listener.put(change)
 
     def records_since(self, at: float) -> Sequence[RecordChange] | None:
-        """Return the changes of records since that time; None if some may be missing."""
-        return None if at < self._kept_since else [change for change in self._recent if change.at >= at]
+        """Return the changes of records that were told since then; None if some may be missing. A question is
+        told after it was asked, so the times of changes are in no order."""
+        return None if at <= self._kept_since else [change for told, change in self._recent if told >= at]
 
     @property
     def has_own_listeners(self) -> bool:

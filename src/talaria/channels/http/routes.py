@@ -328,8 +328,8 @@ def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
         errors=("not_found",),
     )
     feed_events = Call(
-        "The states of all turns that the caller may see, and changes of sessions, questions and jobs, as "
-        "they happen. It begins with the turns that are not over, and then `ready`.",
+        "The states of all turns that the caller may see, and changes of sessions, questions, jobs and "
+        "replies, as they happen. It begins with the turns that are not over, and then `ready`.",
         fields=(_LAST_EVENT._replace(text="Turns that have ended since this event come first."),),
         events=_FEED_EVENTS,
     )

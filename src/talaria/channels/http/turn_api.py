@@ -267,8 +267,8 @@ class FeedReset(msgspec.Struct, frozen=True):
 
 
 class FeedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A change of a session, question or job at the time `at`. `title` is that of a session; `decision` and
-    `by` tell how a question was decided, and by which sender."""
+    """A change of a session, question, job or reply at the time `at`. `title` is that of a session;
+    `decision` and `by` tell how a question was decided, and by which sender."""
 
     id: str
     chat_key: ChatKey
