@@ -21,6 +21,7 @@ async def quiet(visit: Visit) -> AsyncIterator[Visitor]:
     """A visitor of a separate gateway with nothing waiting, and with its lists read: what follows is news."""
     async with running_gateway() as (gateway, _):
         visitor = await visit(gateway)
+        await visitor.page.locator("#chats[aria-busy=false]").wait_for(state="attached")
         await visitor.at_rest()
         yield visitor
 

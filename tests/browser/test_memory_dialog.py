@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from browser.visitor import Visitor
 
 
@@ -34,3 +37,30 @@ async def test_memory_is_read_edited_and_never_overwritten_unseen(visitor: Visit
     await dialog.get_by_text("Your changes are not saved.").wait_for()
     await page.keyboard.press("Escape")
     await dialog.wait_for(state="hidden")
+
+
+async def test_a_late_answer_does_not_replace_what_was_typed_since(visitor: Visitor) -> None:
+    page, first, tries = visitor.page, asyncio.Event(), 0
+
+    async def hold_the_first(route: Any) -> None:
+        nonlocal tries
+        tries += 1
+        answer = await route.fetch()
+        if tries == 1:
+            await first.wait()
+        await route.fulfill(response=answer)
+
+    await page.route("**/api/memory", hold_the_first)
+    await page.get_by_role("button", name="Memory").click()
+    await page.get_by_role("button", name="Close").click()
+    await page.get_by_role("button", name="Memory").click()
+    field = page.get_by_role("dialog", name="Memory").locator("textarea").first
+    await field.fill("typed by now")
+    async with page.expect_event("requestfinished"):
+        first.set()
+    await visitor.at_rest()
+    assert await field.input_value() == "typed by now"
+    await page.get_by_role("button", name="Close").click()
+    await page.get_by_role("button", name="Close").click()
+    await page.locator("#memory").wait_for(state="hidden")
+    assert await page.locator("#memory textarea").count() == 0, "old fields would be edited at the next visit"

@@ -38,7 +38,7 @@ test("a turn of an unknown session has it read", () => {
 test("a question marks its chat until it is decided or its turn is over", () => {
   const [, reads] = applyChange(start, "question.asked", { id: "q", at: 1 });
   assert.ok(reads.inbox);
-  const asking = withInbox(start, { questions: [question("q", "b", "t")], turns: [turn("t", "waiting", "b")], replies: [], jobs: [] });
+  const asking = withInbox(start, {}, { questions: [question("q", "b", "t")], turns: [turn("t", "waiting", "b")], replies: [], jobs: [] });
   assert.equal(markOf(asking, session("b"), false), "needs");
   assert.equal(needsCount(asking), 1);
   assert.equal(needsCount(tell(asking, "question.decided", { id: "q", at: 2 })), 0);
@@ -73,7 +73,33 @@ test("the last turn of a session is the latest one that is known", () => {
 
 test("a list that was read before a turn ended does not open it again", () => {
   const ended = tell(tell(start, "failed", turn("t", "failed", "a")), "question.decided", { id: "q", at: 2 });
-  const late = withInbox(ended, { questions: [question("q", "a", "u"), question("r", "a", "t")], turns: [turn("t", "running", "a")], replies: [], jobs: [] });
+  const late = withInbox(ended, ended.turns, { questions: [question("q", "a", "u"), question("r", "a", "t")], turns: [turn("t", "running", "a")], replies: [], jobs: [] });
   assert.equal(markOf(late, session("a"), true), "failed");
   assert.deepEqual(late.questions, []);
+});
+
+test("a turn that begins while the inbox is read stays running", () => {
+  const meanwhile = tell(start, "running", turn("t", "running", "a"));
+  const known = withInbox(meanwhile, start.turns, { questions: [], turns: [turn("u", "running", "b")], replies: [], jobs: [] });
+  assert.deepEqual(["a", "b"].map((id) => markOf(known, session(id), false)), ["running", "running"]);
+  const gone = withInbox(known, known.turns, { questions: [], turns: [], replies: [], jobs: [] });
+  assert.equal(markOf(gone, session("a"), false), "", "what was known before the reading and is not in it is over");
+});
+
+test("an answer that is late does not bring a deleted session back", () => {
+  const deleted = tell(start, "session.deleted", { id: "a", at: 1 });
+  assert.equal(withSession(deleted, "a", session("a")).sessions.length, 1);
+  assert.equal(deleted.last.a, undefined);
+});
+
+test("calls without a session are not read, listed or kept", () => {
+  const chat_key = "agent:main:http:ephemeral:x";
+  const [running, reads] = applyChange(start, "running", turn("t", "running", "of-call", { chat_key }));
+  assert.deepEqual(reads.sessions, []);
+  const [over, after] = applyChange(running, "done", turn("t", "done", "of-call", { chat_key }));
+  assert.deepEqual([after.sessions, over.last, over.turns], [[], {}, {}]);
+});
+
+test("an attempt to deliver a reply has the inbox read", () => {
+  for (const name of ["reply.sent", "reply.failed", "reply.delayed"]) assert.ok(applyChange(start, name, { id: "1", turn_id: "t", at: 1 })[1].inbox);
 });

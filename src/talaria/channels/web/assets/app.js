@@ -3,7 +3,7 @@
 import { ApiError, call, connection, pause } from "./api.js";
 import { LiveTurn, Log, Said, showProblem } from "./blocks.js";
 import { Chat, isSteer } from "./chat.js";
-import { Badge, ChatList, began, hear, label, listed, narrow, open, readInbox, readLists, store, toggleSide } from "./chats.js";
+import { Badge, ChatList, narrow, open, toggleSide } from "./chats.js";
 import { Composer } from "./composer.js";
 import { partsOf } from "./conversation.js";
 import { $, spoken } from "./elements.js";
@@ -14,6 +14,7 @@ import { show } from "./markdown.js";
 import { drawModel, fetchLarger, isDownloading, modelProblem } from "./model.js";
 import { effect, html, render, signal } from "./preact.js";
 import { Question, decisions } from "./questions.js";
+import { began, hear, label, listed, readSoon, store } from "./reading.js";
 import "./search.js";
 import { drafts, forgetAll, login, newName, outbox, titles } from "./storage.js";
 import { needsCount } from "./store.js";
@@ -269,10 +270,11 @@ function listen() {
   followFeed(take, heard.signal).catch(fail);
 }
 
-function take(name, data) {
-  hear(name, data, fail);
+function take(name, data, id) {
+  hear(name, data, id, fail);
   const here = chat;
   if (data.state) renewInspector(data.id);
+  else if (data.turn_id) renewInspector(data.turn_id);
   if (["ready", "reset"].includes(name)) outbox.unsent().forEach(post); // the gateway is back
   if (!here) return;
   const isOurs = here.session ? data.session_id === here.session.id : here.name && data.channel === "http" && data.chat_key.endsWith(`:api:${here.name}`);
@@ -286,14 +288,14 @@ async function refresh(hasLists = true) {
     asked = Date.now();
     status = await call("GET", "/api/status");
     outbox.unsent().forEach(post); // including messages of a closed tab
-    if (hasLists) await readLists();
+    if (hasLists) await readSoon({ lists: true });
     chat?.draw();
   } catch (error) {
     fail(error);
   }
 }
 
-decisions.addEventListener("decided", () => { readInbox().catch(fail); });
+decisions.addEventListener("decided", () => { readSoon({ inbox: true }).catch(fail); });
 
 async function poll() {
   for (;;) {
@@ -445,7 +447,7 @@ function forget(here) {
   if (here.name) drafts.set(here.name, "");
   titles.forget(here.session.id);
   if (chat === here) openNew("replaceState");
-  readLists().catch(fail);
+  readSoon({ lists: true }).catch(fail);
 }
 
 $("offer-take").onclick = () => {

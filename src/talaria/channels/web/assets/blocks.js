@@ -6,7 +6,7 @@ import { spoken } from "./elements.js";
 import { card, size } from "./files.js";
 import { openInspector } from "./inspector.js";
 import { show } from "./markdown.js";
-import { html, render, useLayoutEffect, useRef, useState } from "./preact.js";
+import { html, render, useLayoutEffect, useMemo, useRef, useState } from "./preact.js";
 import { Question } from "./questions.js";
 import { Steps, ToolCall, foldLive, useSeconds } from "./tools.js";
 import { dollars, duration, tokens } from "./units.js";
@@ -14,11 +14,15 @@ import { dollars, duration, tokens } from "./units.js";
 const BRIEF = 96; // characters
 const PICTURE = /^(data:image\/(png|jpeg|gif|webp);|blob:)/;
 
-/** `actions`: retry() repeats the last message, if it can be; edit(text) puts one into the field. */
+/** `actions`: retry() repeats the last message, if it can be. While a turn streams, the blocks above it are not compared
+ * with what is shown: that would take longer the longer the conversation is. */
 export function Log({ conversation, actions }) {
-  const blocks = foldSteps(conversation.blocks);
-  const last = blocks.findLast((block) => ["answer", "trouble"].includes(block.kind));
-  return blocks.map((block) => html`<${Block} key=${block.key} block=${block} conversation=${conversation} actions=${block === last ? actions : null} />`);
+  const { blocks, results, turns, pointed, live } = conversation;
+  return useMemo(() => {
+    const folded = foldSteps(blocks);
+    const last = folded.findLast((block) => ["answer", "trouble"].includes(block.kind));
+    return folded.map((block) => html`<${Block} key=${block.key} block=${block} conversation=${conversation} actions=${block === last ? actions : null} />`);
+  }, [blocks, results, turns, pointed, live?.running, live === null, actions]);
 }
 
 export function LiveTurn({ conversation }) {

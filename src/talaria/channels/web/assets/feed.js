@@ -6,14 +6,14 @@ import { feedPlace } from "./storage.js";
 
 const LOCK = "talaria.feed";
 
-/** Passes each change to `take(name, data)` until `signal` is aborted. Throws what `followAll` throws. */
+/** Passes each change to `take(name, data, id)` until `signal` is aborted. Throws what `followAll` throws. */
 export async function followFeed(take, signal) {
   const others = "BroadcastChannel" in window ? new BroadcastChannel(LOCK) : null;
-  if (others) others.onmessage = ({ data: [name, data, id] }) => { feedPlace.set(id); take(name, data); };
+  if (others) others.onmessage = ({ data: [name, data, id] }) => { feedPlace.set(id); take(name, data, id); };
   const lead = () => followAll(feedPlace.get(), (name, data, id) => {
     feedPlace.set(id);
     others?.postMessage([name, data, id]);
-    take(name, data);
+    take(name, data, id);
   }, signal);
   try {
     if (!navigator.locks) { // without TLS a browser has no locks, so each tab listens

@@ -2,10 +2,10 @@
 
 import { call } from "./api.js";
 import { Problem } from "./blocks.js";
-import { label, listed, now, readInbox, store } from "./chats.js";
 import { openInspector } from "./inspector.js";
 import { html, useEffect, useState } from "./preact.js";
 import { Question, personOf } from "./questions.js";
+import { label, listed, now, readSoon, referenceOf, store } from "./reading.js";
 import { channelOf } from "./store.js";
 import { duration } from "./units.js";
 
@@ -17,7 +17,7 @@ export function Inbox() {
   const { questions, turns, replies, jobs } = store.value;
   const [, tick] = useState(0);
   useEffect(() => {
-    const timer = setInterval(() => tick((n) => n + 1), TICK_MS);
+    const timer = setInterval(() => { tick((n) => n + 1); readSoon({ inbox: true }).catch(() => {}); }, TICK_MS);
     return () => clearInterval(timer);
   }, []);
   const running = Object.values(turns).filter((turn) => !questions.some((each) => each.turn_id === turn.id));
@@ -43,7 +43,7 @@ function age(at) {
 function Place({ session, chat }) {
   const known = listed(session);
   const name = known ? label(known) : channelOf(chat) === "jobs" ? "A job" : chat.split(":").slice(2).join(" ");
-  return html`<a class="place" href=${`#chat=${known?.name ?? session}`} dir="auto">${name}</a> ${channelOf(chat) !== "http" && html`<span class="channel">${channelOf(chat)}</span>`}`;
+  return html`<a class="place" href=${`#chat=${known ? referenceOf(known) : session}`} dir="auto">${name}</a> ${channelOf(chat) !== "http" && html`<span class="channel">${channelOf(chat)}</span>`}`;
 }
 
 function Asked({ asked }) {
@@ -74,7 +74,7 @@ function Reply({ reply }) {
 
 function Job({ job }) {
   const [error, setError] = useState(null);
-  const resume = () => call("PATCH", `/api/jobs/${job.id}`, { body: JSON.stringify({ state: "active" }) }).then(readInbox).catch(setError);
+  const resume = () => call("PATCH", `/api/jobs/${job.id}`, { body: JSON.stringify({ state: "active" }) }).then(() => readSoon({ inbox: true })).catch(setError);
   return html`<article class="item line-item">
     <p class="about-item"><strong dir="auto">${job.name}</strong> <b class="mark" data-state="job">Paused</b> <small>${job.schedule}</small></p>
     ${job.reason && html`<p class="text">${job.reason}</p>`}

@@ -6,20 +6,22 @@ import { html, signal, useEffect, useLayoutEffect, useRef } from "./preact.js";
 import { dollars, duration, tokens } from "./units.js";
 
 const inspected = signal(null); // { id, turn?, error? }
+let wanted = 0; // the number of the last reading: an earlier one that answers late is dropped
 
 /** Shows the story of a turn beside the chat. */
 export async function openInspector(id) {
-  inspected.value = { id };
+  const number = (wanted += 1);
+  if (inspected.peek()?.id !== id) inspected.value = { id };
+  const show = (more) => { if (number === wanted && inspected.peek()?.id === id) inspected.value = { id, ...more }; };
   try {
-    const turn = await call("GET", `/api/turns/${encodeURIComponent(id)}`);
-    if (inspected.value?.id === id) inspected.value = { id, turn };
+    show({ turn: await call("GET", `/api/turns/${encodeURIComponent(id)}`) });
   } catch (error) {
-    if (inspected.value?.id === id) inspected.value = { id, error };
+    show({ error });
     if (error.status === 401) throw error;
   }
 }
 
-/** Reads the open story again, for example when its turn has a new state. */
+/** Reads the open story again, for example when its turn has a new state. What is shown stays meanwhile. */
 export function renewInspector(id) {
   if (inspected.peek()?.id === id) openInspector(id);
 }

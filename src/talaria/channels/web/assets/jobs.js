@@ -1,9 +1,9 @@
 /* Jobs in a dialog: when each runs next, what its last runs cost and took, and a new one in plain words. */
 
 import { call } from "./api.js";
-import { label, listed, store } from "./chats.js";
 import { $, make } from "./elements.js";
 import { effect } from "./preact.js";
+import { label, listed, store } from "./reading.js";
 import { showProblem } from "./blocks.js";
 
 const STRIP = { runs: 40, width: 8, height: 28 };

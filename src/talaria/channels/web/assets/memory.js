@@ -8,18 +8,18 @@ const MEANING = {
   "MEMORY.md": "what new conversations should know",
   "USER.md": "about you",
 };
+let reading = 0; // the number of the last reading; one that answers after the dialog was closed is dropped
 let isWarned = false; // that text is not saved
 let shown = []; // the pages as they were read, each with the field that edits it
 
 /** Shows what is remembered. New conversations begin with it; open ones are told of a change. */
 export async function showMemory() {
+  const mine = (reading += 1);
   showProblem($("memory-error"), null);
-  isWarned = false;
-  shown = [];
-  $("memory-pages").replaceChildren(); // what was read last time is not edited again
   $("memory").showModal();
   try {
-    draw(await call("GET", "/api/memory"));
+    const memory = await call("GET", "/api/memory");
+    if (mine === reading) draw(memory);
   } catch (error) {
     showProblem($("memory-error"), error);
   }
@@ -49,7 +49,7 @@ async function save() {
       const { pages } = await call("POST", `/api/memory/${each.page.name}`, { body });
       each.page = pages.find(({ name }) => name === each.page.name);
     }
-    $("memory").close();
+    close();
   } catch (error) {
     showProblem($("memory-error"), error);
   } finally {
@@ -69,6 +69,14 @@ function leave() {
     showProblem($("memory-error"), { message: "Your changes are not saved.", hint: "Save them, or close again to drop them." });
     return;
   }
+  close();
+}
+
+/** Closes the dialog with its fields, so that nothing that was read now is edited at the next visit. */
+function close() {
+  reading += 1;
   isWarned = false;
+  shown = [];
+  $("memory-pages").replaceChildren();
   $("memory").close();
 }

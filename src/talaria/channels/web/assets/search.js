@@ -1,8 +1,9 @@
 /* Searching all conversations: the field above the list of chats, and the hits that take the list's place. */
 
 import { ApiError, attempt } from "./api.js";
-import { listed, narrow, toggleSide } from "./chats.js";
+import { narrow, toggleSide } from "./chats.js";
 import { $, make } from "./elements.js";
+import { listed } from "./reading.js";
 
 const PAUSE_MS = 200; // after the last key
 const PAGE = 20;

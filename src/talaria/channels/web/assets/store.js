@@ -3,13 +3,14 @@
 
 /**
  * @typedef {{ sessions: any[], more: boolean, turns: Record<string, any>, last: Record<string, any>, questions: any[],
- *   replies: any[], jobs: any[], jobsAt: number, over: string[] }} Store
- *   `last` has the last turn of each session that is known; `jobsAt` grows with each change of a job; `over` are the ids of
- *   turns that ended and questions that were decided, which an answer that was under way may still have as open
+ *   replies: any[], jobs: any[], jobsAt: number, over: string[], isRead: boolean }} Store
+ *   `isRead` tells whether the sessions were read at all; `last` has the last turn of each session that is known; `jobsAt` grows with each change of a job; `over` are the ids of
+ *   turns that ended, questions that were decided and sessions that were deleted, which an answer that was under way may
+ *   still have
  */
 
 /** @type {Store} */
-export const NOTHING = { sessions: [], more: false, turns: {}, last: {}, questions: [], replies: [], jobs: [], jobsAt: 0, over: [] };
+export const NOTHING = { sessions: [], more: false, turns: {}, last: {}, questions: [], replies: [], jobs: [], jobsAt: 0, over: [], isRead: false };
 const FINAL = ["done", "failed", "cancelled"];
 const MOST_OVER = 500;
 const DAY_MS = 86_400_000;
@@ -30,6 +31,8 @@ export function applyChange(store, name, data) {
       return [withSession(store, data.id, name === "session.titled" ? { title: data.title } : { ended_at: data.at }), reads];
     case "session.deleted":
       return [withoutSession(store, data.id), { ...reads, inbox: true }];
+    case "reply.sent": case "reply.failed": case "reply.delayed":
+      return [store, { ...reads, inbox: true }];
     case "question.asked":
       return [store, { ...reads, inbox: true }];
     case "question.decided":
@@ -48,27 +51,36 @@ function withTurn(store, turn, reads) {
   if (isOver) delete turns[turn.id];
   else turns[turn.id] = turn;
   const questions = turn.state === "waiting" ? store.questions : store.questions.filter(({ turn_id: id, kind }) => id !== turn.id || kind === "host");
-  if (isOver || !store.sessions.some(({ id }) => id === turn.session_id)) reads.sessions = [turn.session_id];
+  if (isListed(turn) && (isOver || !store.sessions.some(({ id }) => id === turn.session_id))) reads.sessions = [turn.session_id];
   if (isOver && turn.channel === "jobs") reads.lists = true; // its result is in another chat
   if (turn.state === "waiting" || (isOver && turn.channel !== "http")) reads.inbox = true;
   const isLater = !known && (store.last[turn.session_id]?.accepted_at ?? 0) > turn.accepted_at;
-  const last = isLater ? store.last : { ...store.last, [turn.session_id]: turn };
+  const last = isLater || !isListed(turn) ? store.last : { ...store.last, [turn.session_id]: turn };
   const over = isOver ? [...store.over, turn.id].slice(-MOST_OVER) : store.over;
   const jobsAt = store.jobsAt + (turn.channel === "jobs" ? 1 : 0);
   return { ...store, turns, questions, last, jobsAt, over };
 }
 
-/** Changes a session, or adds it. A session is listed by when it was used last. */
+/** Whether a session, or that of a turn, is in the list of chats. Jobs have an inner session for each run, and each call
+ * without a session has one too. */
+export function isListed({ chat_key: key }) {
+  return channelOf(key) !== "jobs" && !key.includes(":ephemeral:");
+}
+
+/** Changes a session, or adds it unless it was deleted. A session is listed by when it was used last. */
 export function withSession(store, id, more) {
   const known = store.sessions.find((session) => session.id === id);
-  if (!known && !more.id) return store;
+  if (!known && (!more.id || store.over.includes(id))) return store;
   const rest = store.sessions.filter((session) => session.id !== id);
   const sessions = [...rest, { ...known, ...more }].sort((one, other) => other.updated_at - one.updated_at);
   return { ...store, sessions };
 }
 
 export function withoutSession(store, id) {
-  return { ...store, sessions: store.sessions.filter((session) => session.id !== id), questions: store.questions.filter(({ session_id: of }) => of !== id) };
+  const { [id]: _, ...last } = store.last;
+  const sessions = store.sessions.filter((session) => session.id !== id);
+  const questions = store.questions.filter(({ session_id: of }) => of !== id);
+  return { ...store, sessions, questions, last, over: [...store.over, id].slice(-MOST_OVER) };
 }
 
 /** Takes over the sessions that were read. `before` are those of the store when the reading began: a session that changed
@@ -78,13 +90,15 @@ export function withSessions(store, before, read, more) {
   const current = new Map(store.sessions.map((session) => [session.id, session]));
   const isChanged = (id) => current.get(id) !== former.get(id);
   const changed = store.sessions.filter(({ id }) => isChanged(id));
-  const sessions = [...read.filter(({ id }) => !isChanged(id)), ...changed].sort((one, other) => other.updated_at - one.updated_at);
-  return { ...store, sessions, more };
+  const sessions = [...read.filter(({ id }) => !isChanged(id) && !store.over.includes(id)), ...changed].sort((one, other) => other.updated_at - one.updated_at);
+  return { ...store, sessions, more, isRead: true };
 }
 
-/** Takes over the inbox as the gateway lists it. Its turns are all that are not over. */
-export function withInbox(store, { questions: asked, turns: unfinished, replies, jobs }) {
-  const turns = unfinished.filter(({ id }) => !store.over.includes(id));
+/** Takes over the inbox as the gateway lists it. Its turns are all that are not over. `before` are the turns of the store
+ * when the reading began: a turn that was told since then is newer in the store than in the answer. */
+export function withInbox(store, before, { questions: asked, turns: unfinished, replies, jobs }) {
+  const isTold = (id) => store.turns[id] !== before[id];
+  const turns = [...unfinished.filter(({ id }) => !store.over.includes(id) && !isTold(id)), ...Object.values(store.turns).filter(({ id }) => isTold(id))];
   const questions = asked.filter(({ id, turn_id: turn, kind }) => !store.over.includes(id) && (kind === "host" || !store.over.includes(turn)));
   const open = Object.fromEntries(turns.map((turn) => [turn.id, { ...store.turns[turn.id], ...turn, channel: channelOf(turn.chat_key) }]));
   const last = { ...store.last };
