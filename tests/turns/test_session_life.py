@@ -10,6 +10,8 @@ from support.rig import Rig, start
 from support.waiting import until
 from talaria.agent.settings import AgentSettings
 from talaria.core.entries import Hidden
+from talaria.core.ledger import Page
+from talaria.core.messages import UserMessage
 from talaria.core.turns import TurnState
 from talaria.parts import builtin_tools
 from talaria.store.store import Store
@@ -224,6 +226,25 @@ async def test_a_branch_copies_what_the_model_sees_and_leaves_the_original(rig: 
     await rig.say("/resume 1")
     await rig.say("four")
     assert seen_by_model(rig) == ["one", "You said: one", "four"]
+
+
+async def test_a_branch_can_end_before_an_earlier_message(rig: Rig) -> None:
+    """This is how the page edits a message: a branch before it, and the new words."""
+    for text in ("one", "two", "three"):
+        first = await rig.say(text)
+    page = await rig.store.entries(first.session_id, Page(50))
+    places = {entry.body.text: entry.seq for entry in page.entries if isinstance(entry.body, UserMessage)}
+    await rig.say(f"/branch @{places['two']} another try")
+    await rig.say("two, but better")
+    assert seen_by_model(rig) == ["one", "You said: one", "two, but better"]
+    assert "another try" in str((await rig.say("/sessions")).reply)
+    await rig.say("/resume 1")
+    await rig.say(f"/branch @{places['one']}")
+    await rig.say("one, but better")
+    assert seen_by_model(rig) == ["one, but better"], "before the first message there is nothing"
+    await rig.say("/branch @99999")
+    await rig.say("more")
+    assert seen_by_model(rig)[-3:] == ["one, but better", "You said: one, but better", "more"]
 
 
 # -- /reload

@@ -32,8 +32,7 @@ from talaria.cli.gateway_tools import CallPlace, GatewayTool, ToolAnswer, gatewa
 from talaria.console.gateway_client import GatewayAddress, GatewayClient, GatewayGone
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.program import spoken, this_version
-from talaria.operations.operation import PageQuery
-from talaria.operations.sessions import list_sessions
+from talaria.operations.sessions import SessionsQuery, list_sessions
 from talaria.operations.table import OPERATIONS, Operations
 
 MCP_PATH = "/mcp"
@@ -180,7 +179,7 @@ class TokenGate:
             return _error(401, ErrorInfo(_UNAUTHORIZED, "The request has no token.", hint))
         try:
             async with self._open_gateway(token) as gateway:
-                await gateway.carry_out(list_sessions, PageQuery(limit=1))
+                await gateway.carry_out(list_sessions, SessionsQuery(limit=1))
         except GatewayGone as error:
             return _error(503, error.info())
         except TalariaError as error:

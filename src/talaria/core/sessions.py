@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path, PurePosixPath
-from typing import Final, NewType
+from typing import Final, Literal, NewType
 
 import msgspec
 
@@ -13,9 +13,12 @@ from talaria.core.ids import ChatKey, SessionId, SpecId
 from talaria.core.messages import File, UserMessage
 from talaria.core.text import clean_line
 
+Mark = Literal["", "pinned", "archived"]
+
 
 class Session(msgspec.Struct, frozen=True):
-    """The row of a session. `spec_id` is None until a model could be resolved."""
+    """The row of a session. `spec_id` is None until a model could be resolved. `mark` is what a person has
+    made of it in the list of sessions."""
 
     id: SessionId
     chat_key: ChatKey
@@ -26,6 +29,7 @@ class Session(msgspec.Struct, frozen=True):
     title: str = ""
     ephemeral: bool = False
     ended_at: float | None = None
+    mark: Mark = ""
 
 
 # -- titles of sessions from their first words, without a model -------------------------------------------

@@ -10,20 +10,22 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from talaria.access.callers import CHANNEL, HOME_CALLER, TOKEN, ApiCaller
+from talaria.commands.command import ExtraCommand
 from talaria.core.access import EVERYTHING, Reach
 from talaria.core.errors import BadRequest, LeaseHeld, NotFound, Refused, ToolError
 from talaria.core.files import SentPage
 from talaria.core.ids import SESSION_PREFIX, ChatAddress, ChatKey, SessionId, is_session_name
 from talaria.core.ledger import EntryPage
 from talaria.core.problems import Action, Do
-from talaria.core.sessions import Session, shorten_title
+from talaria.core.sessions import Mark, Session, shorten_title
 from talaria.core.text import clean_line
 from talaria.core.views import view_of
-from talaria.gateway import Records
+from talaria.gateway import Gateway, Records
 from talaria.operations.operation import ALL, CHAT, OPERATE, OperationCall, PageQuery, argument, operation
 from talaria.search.index import FoundEntry, SearchPage
 from talaria.search.words import terms
-from talaria.turns.feed import RecordChange
+from talaria.turns.feed import RecordChange, RecordEvent
+from talaria.turns.slash import CommandSpec
 
 _MAX_QUERY: Final = 1000  # characters
 _MAX_FOUND: Final = 100
@@ -66,6 +68,19 @@ class TitleBody(msgspec.Struct, frozen=True, kw_only=True):
     title: Annotated[str, Meta(min_length=1, max_length=200, description="The new title.")]
 
 
+class SessionsQuery(PageQuery, frozen=True, kw_only=True):
+    mark: Annotated[
+        Mark, Meta(description="Only sessions with this mark: `pinned` or `archived`. Default: all.")
+    ] = ""
+
+
+class MarkBody(msgspec.Struct, frozen=True, kw_only=True):
+    x: SessionName
+    mark: Annotated[Mark, Meta(description="`pinned`, `archived`, or empty for neither. Default: empty.")] = (
+        ""
+    )
+
+
 class SearchQuery(msgspec.Struct, frozen=True):
     q: Annotated[
         str,
@@ -94,7 +109,7 @@ class ProjectBody(msgspec.Struct, frozen=True, kw_only=True):
 
 class SessionView(msgspec.Struct, frozen=True):
     """A session. `name` identifies it in paths; only sessions in the caller's own chats have one. `model` is
-    null in lists."""
+    null in lists. `mark` is `pinned`, `archived` or empty."""
 
     id: SessionId
     name: str | None
@@ -105,6 +120,7 @@ class SessionView(msgspec.Struct, frozen=True):
     revision: str
     ended_at: float | None
     model: str | None = None
+    mark: Mark = ""
 
     @classmethod
     def of(cls, session: Session, model: str | None = None, caller: ApiCaller = HOME_CALLER) -> SessionView:
@@ -150,6 +166,29 @@ def _found_list(page: SearchPage, query: str, caller: ApiCaller) -> FoundList:
     wanted = frozenset(terms(query))
     found = (hit for hit in page.hits if not wanted.isdisjoint(terms(hit.excerpt)))
     return FoundList(tuple(FoundView.of(hit, caller) for hit in found), page.next, page.is_complete)
+
+
+class CommandView(msgspec.Struct, frozen=True):
+    """A slash command. `origin` is empty for built-in ones; else it says whose it is, such as
+    `plugin:weather`."""
+
+    name: str
+    arguments: str
+    help: str
+    origin: str
+
+    @classmethod
+    def of(cls, command: CommandSpec | ExtraCommand) -> CommandView:
+        return view_of(cls, command, origin=getattr(command, "origin", ""))
+
+
+class SessionOptions(msgspec.Struct, frozen=True):
+    """`context_tokens` is the size of the last request, as the provider counted it; null if none did. The
+    window is null if the session has no model yet."""
+
+    commands: tuple[CommandView, ...]
+    context_tokens: int | None = None
+    context_window: int | None = None
 
 
 class ProjectView(msgspec.Struct, frozen=True):
@@ -242,9 +281,10 @@ class SessionLookup:
     usage=("talaria sessions list --limit 100",),
     tool="list_sessions",
 )
-async def list_sessions(records: Records, call: OperationCall, wanted: PageQuery) -> SessionList:
+async def list_sessions(records: Records, call: OperationCall, wanted: SessionsQuery) -> SessionList:
     """List sessions, most recently used first."""
-    page = await records.store.sessions(wanted.page, call.caller.prefix(records.settings.agent.name))
+    within = call.caller.prefix(records.settings.agent.name)
+    page = await records.store.sessions(wanted.page, within, wanted.mark)
     items = tuple(SessionView.of(session, caller=call.caller) for session in page.items)
     return SessionList(items, page.next)
 
@@ -339,12 +379,49 @@ async def rename_session(records: Records, call: OperationCall, wanted: TitleBod
         raise BadRequest("The title is empty.", "Write at least one visible character.")
     if not await records.store.retitle(session.id, session.title, title):
         raise Refused("head_moved", "The title was changed meanwhile.", "Read the session again.")
+    _tell(records, session, "session.titled", title)
+    return SessionView.of(msgspec.structs.replace(session, title=title), caller=call.caller)
+
+
+@operation(
+    "sessions.mark",
+    "POST /api/sessions/{x}/mark",
+    CHAT,
+    audit="session.mark",
+    errors=_UNKNOWN,
+    example='{"mark": "pinned"}',
+    usage=("talaria sessions mark work --mark pinned", "talaria sessions mark work"),
+)
+async def mark_session(records: Records, call: OperationCall, wanted: MarkBody) -> SessionView:
+    """Pin a session to the top of the list, or archive it. Its conversation continues as before."""
+    session = await SessionLookup(records).session(wanted.x, call)
+    await records.store.mark(session.id, wanted.mark)
+    _tell(records, session, "session.marked")
+    return SessionView.of(msgspec.structs.replace(session, mark=wanted.mark), caller=call.caller)
+
+
+def _tell(records: Records, session: Session, what: RecordEvent, title: str = "") -> None:
     if records.sessions.feed is not None:
         now = records.store.clock.now()
-        records.sessions.feed.note(
-            RecordChange("session.titled", session.id, session.chat_key, now, title=title)
-        )
-    return SessionView.of(msgspec.structs.replace(session, title=title), caller=call.caller)
+        records.sessions.feed.note(RecordChange(what, session.id, session.chat_key, now, title=title))
+
+
+@operation("sessions.options", "GET /api/sessions/{x}/options", ALL, errors=_UNKNOWN)
+async def show_options(gateway: Gateway, call: OperationCall, wanted: SessionKey) -> SessionOptions:
+    """Show the commands that a chat takes, and how full its model's window is."""
+    agents = gateway.turns.agents
+    commands = tuple(map(CommandView.of, agents.commands.all()))
+    try:
+        session = await SessionLookup(gateway).session(wanted.x, call)
+    except NotFound:
+        if wanted.x.startswith(SESSION_PREFIX):
+            raise
+        return SessionOptions(commands)  # a chat with a name need not exist yet
+    if session.spec_id is None:
+        return SessionOptions(commands)
+    pinned = await agents.builder.pinned(session.spec_id)
+    used = await gateway.store.last_input(session.id)
+    return SessionOptions(commands, used, agents.compaction.limits(pinned.spec).window)
 
 
 def _busy(session_id: SessionId) -> Refused:
@@ -410,5 +487,7 @@ SESSION_OPERATIONS: Final = (
     list_sent_files,
     end_session,
     rename_session,
+    mark_session,
+    show_options,
     use_project,
 )

@@ -155,6 +155,7 @@ class Store(SqlPort):
     end_session = writes(leases.end_session)
     delete_session = writes(retention.delete_session, is_durable=True)
     retitle = writes(orders.retitle)
+    mark = writes(orders.mark)
     end_unused = writes(leases.end_unused)
     reclaim = writes(leases.reclaim)
     yield_turns = writes(leases.yield_turns, is_durable=True)

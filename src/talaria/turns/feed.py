@@ -82,6 +82,7 @@ RecordEvent = Literal[
     "session.ended",
     "session.deleted",
     "session.titled",
+    "session.marked",
     "session.written",
     "question.asked",
     "question.decided",

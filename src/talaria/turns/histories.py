@@ -245,15 +245,26 @@ class Branching:
         self._agents = agents
         self._limits = limits
 
-    async def copy(self, chat_key: ChatKey, fresh: Fresh) -> Fresh:
-        """Return a session that begins with what the model sees of the chat's current session."""
+    async def copy(self, chat_key: ChatKey, fresh: Fresh, before: int | None = None) -> Fresh:
+        """Return a session that begins with what the model sees of the chat's current session: all of it, or
+        up to the entry `before`."""
         current = await self._store.current_session(chat_key)
         if current is None:
             return fresh
-        spec, log = await self._spec_of(current, fresh), await self._store.shown_log(current.id)
-        context = settled_bodies(current.id, log, _first_seq(spec))
-        place = BranchPoint(current.id, current.revision.seq)
+        head = current.revision.seq
+        place = BranchPoint(current.id, head if before is None else min(head, max(0, before - 1)))
+        spec = await self._spec_of(current, fresh)
+        log = await self._log_to(place)
+        context = settled_bodies(current.id, log, _first_seq(spec), place.seq)
         return Fresh(fresh.session_id, spec, context, parent=place)
+
+    async def _log_to(self, place: BranchPoint) -> Sequence[Entry]:
+        """Return the log from which a branch at this place is made: all of it if a summary stands for the
+        place."""
+        log = await self._store.shown_log(place.session_id)
+        if not log or log[0].seq > place.seq:
+            return await self._store.log(place.session_id, 0)
+        return log
 
     async def _spec_of(self, session: Session, fresh: Fresh) -> PinnedSpec | None:
         return await self._agents.builder.pinned(session.spec_id) if session.spec_id else fresh.spec
@@ -283,9 +294,7 @@ class Branching:
         parent, spec = None, await self._spec_of(current, fresh)
         if place.kept:
             parent = BranchPoint(current.id, known[place.kept - 1].last)
-            log = await self._store.shown_log(current.id)
-            if not log or log[0].seq > parent.seq:  # a summary stands for the place
-                log = await self._store.log(current.id, 0)
+            log = await self._log_to(parent)
             context = settled_bodies(current.id, log, _first_seq(spec), parent.seq)
         context = (*context, *messages_of(sent[place.taken :]))
         return Fresh(fresh.session_id, spec, context, parent=parent), Binding.NEW

@@ -60,7 +60,7 @@ from talaria.turns.live import NO_OPTIONS, CallOptions, LiveTurn
 from talaria.turns.long_inputs import LongInputs
 from talaria.turns.retries import ClientRequest, RecentRequests
 from talaria.turns.settings import Busy, TurnSettings
-from talaria.turns.slash import canonical
+from talaria.turns.slash import canonical, parse_branch
 from talaria.turns.states import LiveState
 
 _LONG_TEXT = 64 << 10  # characters are searched for secrets in less than a millisecond
@@ -215,7 +215,8 @@ class Intake(msgspec.Struct, eq=False, dict=True):
         fresh = None if is_usual else self._fresh(inbound)
         binding, resume = await self._bind(inbound, command)
         if fresh is not None and command is not None and command.name == "branch":
-            fresh = await self._branches.copy(inbound.chat_key, fresh)
+            before, _ = parse_branch(command.args)
+            fresh = await self._branches.copy(inbound.chat_key, fresh, before)
         elif fresh is not None and command is None and history is not None:
             redactor = self._agents.secrets.redactor
             sent = [exchange.without_secrets(redactor) for exchange in history]

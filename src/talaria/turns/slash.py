@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 COMPACT = "compact"
 _TITLE_LIMIT = 120
 _QUOTE_LIMIT = 80
+_LONGEST_PLACE = 16  # characters of `@ENTRY`
 _RECENT = 50  # turns among which `/why` looks for messages
 _SHOWN = 5  # messages that `/why` shows
 LINK_SECONDS = 600.0
@@ -155,7 +156,8 @@ class SlashCommands(msgspec.Struct, eq=False):
         return CommandResult(f"Title set: {title}", (TitleSet(title),))
 
     async def branch(self, turn: Turn, args: str) -> CommandResult:
-        entries = (TitleSet(args[:_TITLE_LIMIT]),) if args else ()
+        _, title = parse_branch(args)
+        entries = (TitleSet(title[:_TITLE_LIMIT]),) if title else ()
         reply = f"Branched into {turn.session_id}. `/resume 1` returns to where you were."
         return CommandResult(reply, entries)
 
@@ -365,8 +367,7 @@ class SlashCommands(msgspec.Struct, eq=False):
         if wanted := args.lstrip("/").lower():
             spec = SLASH_COMMANDS.get(canonical(wanted)) or self._agents.commands.find(wanted)
             return CommandResult(spec.describe() if spec else self._unknown(wanted))
-        rows = (*SLASH_COMMANDS.values(), *self._agents.commands)
-        return CommandResult("\n".join(row.describe() for row in rows))
+        return CommandResult("\n".join(row.describe() for row in self._agents.commands.all()))
 
     def _unknown(self, name: str) -> str:
         known = [*SLASH_COMMANDS, *ALIASES, *(each.name for each in self._agents.commands)]
@@ -644,7 +645,12 @@ _ROWS = (
         _say("There is nothing to retry."),  # the runner asks the model again if there is an exchange
         asks_model=True,
     ),
-    CommandSpec("branch", "[TITLE]", "continue in a copy of this session", SlashCommands.branch),
+    CommandSpec(
+        "branch",
+        "[@ENTRY] [TITLE]",
+        "continue in a copy of this session; @ENTRY: with what was before that entry of its log",
+        SlashCommands.branch,
+    ),
     CommandSpec("reload", "", "use the prompt and tools of the current configuration", SlashCommands.reload),
     CommandSpec(
         COMPACT,
@@ -698,6 +704,14 @@ ALIASES: dict[str, str] = {alias: spec.name for spec in _ROWS for alias in spec.
 _ASKING = frozenset({"", *(spec.name for spec in _ROWS if spec.asks_model)})
 
 
+def parse_branch(args: str) -> tuple[int | None, str]:
+    """Return the entry before which `/branch` ends its copy, if one is named, and the title."""
+    place, _, title = args.partition(" ")
+    if place[:1] == "@" and place[1:].isdecimal() and len(place) <= _LONGEST_PLACE:
+        return int(place[1:]), title.strip()
+    return None, args
+
+
 def canonical(name: str) -> str:
     return ALIASES.get(name, name)
 
@@ -738,6 +752,10 @@ class ExtraCommands:
                 if command.name not in known:
                     known.add(command.name)
                     yield command
+
+    def all(self) -> tuple[CommandSpec | ExtraCommand, ...]:
+        """Return all commands, the built-in ones first."""
+        return (*SLASH_COMMANDS.values(), *self)
 
     def find(self, name: str) -> ExtraCommand | None:
         """Return the extra command of this name. None if there is none, or if it is built in."""

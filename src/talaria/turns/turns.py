@@ -68,6 +68,7 @@ class Turns:
         self._store = store
         self._cluster = cluster
         self._keeper = keeper
+        self.agents = agents
         self._pending = agents.pending
         self.agents = agents
         self.memories = agents.memories

@@ -48,6 +48,36 @@ async def _owe(api: Api, turn_id: TurnId, state: OutboxState, body: str, age: fl
     await api.gateway.store._executor.write(lambda tx: delivery.write_replies(tx, [row]))
 
 
+async def test_a_session_is_pinned_archived_and_found_by_its_mark(api: Api) -> None:
+    for name in ("one", "two", "three"):
+        await api.say(name, "hello")
+    other = bearer(await add_token(api, "other", "chat"))
+    await api.post("/api/sessions/one/mark", {"mark": "pinned"})
+    assert (await api.post("/api/sessions/two/mark", {"mark": "archived"}))["mark"] == "archived"
+    await api.post("/api/sessions/one/mark", {"mark": "lost"}, 400)
+    await api.post("/api/sessions/nowhere/mark", {"mark": "pinned"}, 404)
+    marks = {item["name"]: item["mark"] for item in (await api.get("/api/sessions"))["items"]}
+    assert marks == {"one": "pinned", "two": "archived", "three": ""}
+    pinned = await api.get("/api/sessions?mark=pinned")
+    assert [item["name"] for item in pinned["items"]] == ["one"]
+    assert (await api.get("/api/sessions?mark=pinned", headers=other))["items"] == []
+    await api.say("one", "it goes on")
+    assert (await api.get("/api/sessions/one"))["mark"] == "pinned", "a turn keeps it"
+    await api.post("/api/sessions/one/mark", {})
+    assert (await api.get("/api/sessions?mark=pinned"))["items"] == []
+
+
+async def test_a_chat_tells_its_commands_and_how_full_its_window_is(api: Api) -> None:
+    new = await api.get("/api/sessions/one/options")
+    branch = next(each for each in new["commands"] if each["name"] == "branch")
+    assert (branch["arguments"], branch["origin"]) == ("[@ENTRY] [TITLE]", "")
+    assert (new["context_tokens"], new["context_window"]) == (None, None)
+    await api.say("one", "hello")
+    used = await api.get("/api/sessions/one/options")
+    assert 0 < used["context_tokens"] < used["context_window"]
+    await api.get("/api/sessions/ses_nothing/options", 404)
+
+
 async def test_a_log_is_read_backwards_in_pages_without_a_gap(api: Api) -> None:
     for n in range(4):
         await api.say("one", f"message {n}")

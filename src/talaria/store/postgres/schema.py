@@ -3,8 +3,9 @@
 The numbers are those of SQLite's files. The first file is the whole schema as SQLite has it after that many.
 
 Gateways of two versions can serve one database for one step, so that they can be upgraded one after another.
-A file whose first line is `-- compatible_from: N` only adds to the schema, so that programs of the schema N,
-the one before it, go on. Without that line, older programs cannot serve the database any more.
+A file whose first line is `-- compatible_from: N` only adds to the schema, so that programs from the schema N
+on go on. Without that line, older programs cannot serve the database any more. N never decreases: it is at
+least that of the file before.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def latest_version() -> int:
 def compatible_from(number: int, file: Path) -> int:
     """Return the oldest program, by its schema, that can serve a database after this file."""
     found = _COMPATIBLE.match(file.read_bytes())
-    return max(number - 1, int(found[1])) if found else number
+    return int(found[1]) if found else number
 
 
 def migrate(connection: psycopg.Connection[Any], on_create: str = "") -> int:

@@ -171,7 +171,7 @@ INSERT INTO chats (chat_key, session_id, member, place) VALUES (?, ?, ?, ?)
 ON CONFLICT (chat_key) DO UPDATE SET session_id = excluded.session_id
 """
 INSERT_SESSION = f"""
-INSERT INTO sessions ({SESSION_COLUMNS}, job_id) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, NULL, nullif(?, ''))
+INSERT INTO sessions ({SESSION_COLUMNS}, job_id) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, NULL, '', nullif(?, ''))
 """
 
 _HOME = len(ChatHome._fields)

@@ -12,7 +12,7 @@ from talaria.store.sql import leases, locks, log, pairing
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.rows import SESSION_COLUMNS
 
-INSERT_SESSION = f"INSERT INTO sessions ({SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, NULL, ?, 0, ?)"
+INSERT_SESSION = f"INSERT INTO sessions ({SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, NULL, ?, 0, ?, '')"
 SET_HEAD = "UPDATE sessions SET epoch = ?, seq = ? WHERE id = ?"
 SET_CURRENT = """
 INSERT INTO chats (chat_key, session_id, member, place) VALUES (?, ?, '', '')

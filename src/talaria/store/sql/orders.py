@@ -28,7 +28,7 @@ from talaria.core.ledger import (
     TurnEnd,
     ended_turn,
 )
-from talaria.core.sessions import Session
+from talaria.core.sessions import Mark, Session
 from talaria.core.turns import Inbound, ReplyPlace, Sender, StepState, Turn, TurnState, check_turn_move
 from talaria.store.sql import (
     announcements,
@@ -340,6 +340,14 @@ RETITLE = "UPDATE sessions SET title = ? WHERE id = ? AND title = ?"
 def retitle(tx: Transaction, session_id: SessionId, old: str, new: str) -> bool:
     """Give the session a better title than `old`, and return whether it still had that one."""
     return tx.execute(RETITLE, (new, session_id, old)).rowcount == 1
+
+
+MARK = "UPDATE sessions SET mark = ? WHERE id = ?"
+
+
+def mark(tx: Transaction, session_id: SessionId, to: Mark) -> bool:
+    """Mark the session for people, and return whether it exists."""
+    return tx.execute(MARK, (to, session_id)).rowcount == 1
 
 
 # -- commit -----------------------------------------------------------------------------------------------

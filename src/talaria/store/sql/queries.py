@@ -25,7 +25,7 @@ from talaria.core.ledger import (
     TurnSum,
 )
 from talaria.core.messages import TokenUsage, UserMessage
-from talaria.core.sessions import Session
+from talaria.core.sessions import Mark, Session
 from talaria.core.specs import PinnedSpec, Prefix
 from talaria.core.tools import DELEGATE
 from talaria.core.turns import Turn, TurnState
@@ -59,6 +59,8 @@ from talaria.store.sql.rows import (
 from talaria.store.sql.rules import SUMMARY_SESSIONS
 from talaria.store.sql.spending import spent_by_turn, spent_with_delegates
 
+_EVERY_KEY = "agent:"  # with which all keys of chats begin
+
 SESSION = f"SELECT {SESSION_COLUMNS} FROM sessions WHERE id = ?"
 CURRENT_SESSION = f"""
 SELECT {prefixed("s", SESSION_COLUMNS)}
@@ -72,6 +74,12 @@ ORDER BY updated_at DESC, id DESC LIMIT ?
 SESSIONS_WITHIN = f"""
 SELECT {SESSION_COLUMNS} FROM sessions
 WHERE chat_key >= ? AND chat_key < ? AND +ephemeral = 0 AND (updated_at, id) < (?, ?)
+ORDER BY updated_at DESC, id DESC LIMIT ?
+"""
+SESSIONS_MARKED = f"""
+SELECT {SESSION_COLUMNS} FROM sessions
+WHERE mark = ? AND mark <> '' AND chat_key >= ? AND chat_key < ? AND ephemeral = 0
+AND (updated_at, id) < (?, ?)
 ORDER BY updated_at DESC, id DESC LIMIT ?
 """
 ENTRIES = f"SELECT {ENTRY_COLUMNS} FROM entries WHERE session_id = ? AND seq > ? ORDER BY seq LIMIT ?"
@@ -129,12 +137,15 @@ def current_session(db: Connection, chat_key: ChatKey) -> Session | None:
     return find_one(session_from, db.execute(CURRENT_SESSION, (chat_key,)))
 
 
-def sessions(db: Connection, page: Page, within: str = "") -> SessionPage:
+def sessions(db: Connection, page: Page, within: str = "", mark: Mark = "") -> SessionPage:
     """Return lasting sessions, the last used first, but for those of jobs. With `within`, only those of
-    chats whose keys begin with it, chats of jobs too. Raises `BadRequest` for an invalid page."""
+    chats whose keys begin with it, chats of jobs too. With `mark`, only those that people have marked so.
+    Raises `BadRequest` for an invalid page."""
     limit = check_limit(page)
     rest = (*parse_session_cursor(page.after), limit + 1)
-    if within:
+    if mark:
+        rows = db.execute(SESSIONS_MARKED, (mark, *key_bounds(within or _EVERY_KEY), *rest)).fetchall()
+    elif within:
         rows = db.execute(SESSIONS_WITHIN, (*key_bounds(within), *rest)).fetchall()
     else:
         rows = db.execute(SESSIONS, rest).fetchall()

@@ -45,13 +45,15 @@ UNSETTLED = ", ".join(f"'{state}'" for state in rules.UNSETTLED)
 FOR_MEMBER = "t.member <> '' AND (t.state = 'accepted' OR t.state = 'running' OR t.state = 'waiting')"
 UNSENT = "(state = 'pending' OR state = 'sending')"
 
-SESSION_COLUMNS = "id, chat_key, created_at, updated_at, epoch, seq, spec_id, title, ephemeral, ended_at"
+SESSION_COLUMNS = (
+    "id, chat_key, created_at, updated_at, epoch, seq, spec_id, title, ephemeral, ended_at, mark"
+)
 
 
 def session_from(row: Any) -> Session:
-    key, chat_key, created_at, updated_at, epoch, seq, spec_id, title, ephemeral, ended_at = row
-    head = Revision(epoch, seq)
-    return Session(key, chat_key, created_at, updated_at, head, spec_id, title, bool(ephemeral), ended_at)
+    key, chat_key, created_at, updated_at, epoch, seq, spec_id, title, ephemeral, ended_at, mark = row
+    head, is_ephemeral = Revision(epoch, seq), bool(ephemeral)
+    return Session(key, chat_key, created_at, updated_at, head, spec_id, title, is_ephemeral, ended_at, mark)
 
 
 ENTRY_COLUMNS = "session_id, seq, epoch, at, turn_id, body"
