@@ -51,8 +51,8 @@ async def test_a_hit_leads_to_its_place_in_the_conversation(visitor: Visitor, ha
 
 async def test_keys_lead_from_the_field_through_the_hits_and_back(visitor: Visitor, harbour: None) -> None:
     page = visitor.page
-    await page.locator("#text").focus()
-    await page.keyboard.press("Control+k")
+    await page.locator("#new").focus()
+    await page.keyboard.press("/")
     assert await page.locator("#find").evaluate("node => node === document.activeElement")
     await page.keyboard.type("harbour master")
     await page.locator("#found[data-words='harbour master'] li").first.wait_for()

@@ -24,7 +24,10 @@ MEDIA_TYPES: Final = {
     ".txt": b"text/plain; charset=utf-8",
 }
 # The page loads these when they are needed; the last one belongs to a page of its own.
-_LATER: Final = ("dialogs.js", "exporting.js", "jobs.js", "memory.js", "picker.js", "calls.js")
+_LATER: Final = (
+    "dialogs.js", "exporting.js", "jobs.js", "memory.js", "picker.js", "sent.js", "colours.js",
+    "calls.js",
+)  # fmt: skip
 # Hosts that a policy can name with a path: names, and the one address that browsers compare.
 _NAMEABLE: Final = re.compile(r"(?:127\.0\.0\.1|[a-z0-9.-]*[a-z][a-z0-9.-]*)(?::\d+)?")
 _HEADERS: Final[RawHeaders] = (

@@ -4,6 +4,7 @@ import { ApiError, call, connection, pause } from "./api.js";
 import { LiveTurn, Log, Said, showProblem } from "./blocks.js";
 import { Chat, isSteer } from "./chat.js";
 import { Badge, ChatList, narrow, open, toggleSide } from "./chats.js";
+import { setCommands } from "./completion.js";
 import { Composer } from "./composer.js";
 import { partsOf } from "./conversation.js";
 import { $, spoken } from "./elements.js";
@@ -12,19 +13,25 @@ import { Inbox } from "./inbox.js";
 import { Inspector, closeInspector, renewInspector } from "./inspector.js";
 import { show } from "./markdown.js";
 import { drawModel, fetchLarger, isDownloading, modelProblem } from "./model.js";
+import { openPalette } from "./palette.js";
 import { effect, html, render, signal } from "./preact.js";
 import { Question, decisions } from "./questions.js";
 import { began, hear, label, listed, readSoon, store } from "./reading.js";
-import "./search.js";
+import { find } from "./search.js";
 import { drafts, forgetAll, login, newName, outbox, titles } from "./storage.js";
 import { needsCount } from "./store.js";
 import "./theme.js";
 import { Transcript, trouble } from "./transcript.js";
+import { tokens } from "./units.js";
 
 const STATUS_MS = 60_000;
 const FAST_MS = 2_000; // while a built-in model is downloaded
 const transcript = new Transcript();
-const composer = new Composer(send, fail);
+const composer = new Composer(send, fail, () => {
+  const { blocks, live } = transcript.state.peek();
+  const words = (parts) => parts.filter(({ type }) => type === "text").map(({ text }) => text).join("\n");
+  return [...blocks.filter(({ kind, name }) => kind === "said" && !name).map(({ parts }) => words(parts)), live?.item?.text ?? ""].filter(Boolean);
+});
 const waiting = signal([]); // messages of the open chat that wait, each with its note
 const isInbox = signal(false); // whether the inbox is shown instead of a chat
 const older = signal(false); // whether the log of the open chat has a page that was not read
@@ -33,6 +40,7 @@ const page = {
   fail,
   draw,
   began,
+  ended: (here) => readOptions(here).catch(fail),
   announce: (text) => { $("said").textContent = text; },
 };
 let chat = null;
@@ -41,6 +49,8 @@ let asked = 0; // when the status was read last
 let heard = null; // ends the listening to the feed
 const posting = new Map(); // for each chat the promise of its last message, so that messages keep their order
 const underway = new Set(); // the keys of messages that are being sent
+let editing = null; // the message that is edited: its chat and its place in the log, and the draft before
+let hasCommands = false; // whether the commands were read
 let isPinned = true; // whether the page scrolls along with the end of the conversation
 
 function fail(error) {
@@ -165,6 +175,8 @@ function enter(here, { isNew = false, at = 0 }) {
   chat?.leave();
   chat = here;
   open.value = here.ref;
+  stopEditing();
+  $("meter").hidden = true;
   isPinned = !at;
   transcript.clear();
   composer.open(here.name);
@@ -172,11 +184,33 @@ function enter(here, { isNew = false, at = 0 }) {
   closeInspector();
   here.draw();
   if (!narrow.matches) $("text").focus();
+  if (!isNew || !hasCommands) readOptions(here).catch(fail);
   if (isNew) return;
   $("scroll").dataset.loading = "";
   const arrived = () => { if (chat === here) delete $("scroll").dataset.loading; };
   const read = here.catchUp().then(() => (at && chat === here ? pointAt(at) : null));
   read.then(() => explain(here)).catch(fail).finally(arrived);
+}
+
+/** Reads which commands the chat takes, and how full the window of its model is. */
+async function readOptions(here) {
+  let options;
+  try {
+    options = await call("GET", `/api/sessions/${here.ref}/options`);
+  } catch (error) {
+    if (error.status !== 404) throw error; // there is no such chat, which is said elsewhere
+    return;
+  }
+  setCommands(options.commands);
+  hasCommands = true;
+  if (chat !== here) return;
+  const { context_tokens: used, context_window: window } = options;
+  $("meter").hidden = !used || !window;
+  if ($("meter").hidden) return;
+  const share = Math.round((100 * used) / window);
+  $("meter").ariaValueNow = String(Math.min(100, share));
+  $("meter").textContent = `${share} %`;
+  $("meter").title = `The last request filled ${share} % of the model's window (${tokens(used)} of ${tokens(window)} tokens).`;
 }
 
 /** Says why a session can only be read: it is not the current one of its chat, or of another channel. */
@@ -217,6 +251,8 @@ $("new").onclick = () => {
 
 function send(text, files) {
   isPinned = true;
+  if (editing?.chat === chat) post(chat.send(`/branch @${editing.seq}`, []));
+  stopEditing();
   post(chat.send(text, files));
 }
 
@@ -316,7 +352,7 @@ function draw(here, items) {
   $("stop").hidden = !here.watching;
   $("delete").hidden = !here.session && !here.isBusy;
   $("delete").disabled = !here.session;
-  $("rename").hidden = $("export").hidden = !here.session;
+  for (const id of ["rename", "export", "pin", "archive", "files-open", "tools-open"]) $(id).hidden = !here.session;
   const model = here.model ?? status.model.default;
   $("model").hidden = !here.name || !model || model.startsWith("local/");
   $("model").textContent = model.slice(model.indexOf("/") + 1);
@@ -337,16 +373,44 @@ function downChannels({ channels }) {
   return down.map(([name, state]) => `${name} is ${state.replace(/\.$/, "")}. Replies to it wait. \`talaria doctor\` says more.`).join(" ");
 }
 
+const MARKS = [["pin", "Pin", "pinned"], ["archive", "Archive", "archived"]];
+for (const [id, , mark] of MARKS) {
+  $(id).onclick = () => {
+    const session = listed(chat.session.id) ?? chat.session;
+    const body = JSON.stringify({ mark: session.mark === mark ? "" : mark });
+    call("POST", `/api/sessions/${session.id}/mark`, { body }).then((changed) => { chat.session = changed; }).catch(fail);
+  };
+}
+
 function drawTitle() {
   if (!chat) return;
   const session = chat.session && (listed(chat.session.id) ?? chat.session) || listed(chat.ref); // the list has it before its first answer
   const title = session ? label(session) : "New chat";
   $("title").textContent = title;
+  for (const [id, verb, mark] of MARKS) $(id).ariaLabel = $(id).title = `${session?.mark === mark ? `Un${verb.toLowerCase()}` : verb} this chat`;
   const count = needsCount(store.peek());
   document.title = `${count ? `(${count}) ` : ""}${$("main").hidden ? "Inbox" : title} · Talaria`;
 }
 
+function stopEditing() {
+  editing = null;
+  $("editing").hidden = true;
+}
+
+$("editing-stop").onclick = () => {
+  const { before } = editing;
+  stopEditing();
+  composer.write(before);
+};
+
 const actions = {
+  /** Puts a message into the field. It is sent to a copy of the chat that ends before it. */
+  edit({ seq, parts }) {
+    editing = { chat, seq, before: $("text").value };
+    $("editing").hidden = false;
+    composer.write(parts.filter(({ type }) => type === "text").map(({ text }) => text).join("\n"));
+  },
+  branch: (seq) => send(`/branch @${seq}`, []),
   /** Lets the gateway answer the last message again. */
   retry: () => send("/retry", []),
 };
@@ -419,7 +483,7 @@ $("rename").onclick = async () => {
 $("model").onclick = async () => {
   const here = chat;
   const { pickModel } = await import("./picker.js");
-  pickModel(here.model ?? status.model.default, (name) => { if (chat === here) send(`/model ${name}`, []); });
+  pickModel(here.model ?? status.model.default, here.effort, (command) => { if (chat === here) send(command, []); });
 };
 
 $("export").onclick = () => {
@@ -430,10 +494,32 @@ $("export").onclick = () => {
     exporting[name](session, label(listed(session.id) ?? session)).catch(fail);
   };
   $("exporting-markdown").onclick = saved("saveMarkdown");
+  $("exporting-html").onclick = saved("saveHtml");
   $("exporting-json").onclick = saved("saveJson");
   $("exporting").showModal();
 };
 $("exporting-close").onclick = () => $("exporting").close();
+
+$("files-open").onclick = () => import("./sent.js").then(({ showFiles }) => showFiles(chat.session));
+
+/** On a narrow screen the actions of the chat are behind a button. */
+function toggleTools(isOpen) {
+  $("tools").toggleAttribute("data-open", isOpen);
+  $("tools-open").ariaExpanded = String(isOpen);
+}
+$("tools-open").onclick = () => toggleTools(!$("tools").hasAttribute("data-open"));
+document.addEventListener("click", ({ target }) => { if (!target.closest("#tools-open")) toggleTools(false); });
+$("tools").onkeydown = ({ key }) => { if (key === "Escape") { toggleTools(false); $("tools-open").focus(); } };
+
+addEventListener("keydown", (event) => {
+  if (event.key !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey || $("app").hidden) return;
+  event.preventDefault();
+  const names = { new: "New chat", "inbox-open": "Inbox", "jobs-open": "Jobs", "memory-open": "Memory", model: "Choose the model and reasoning", theme: $("theme").textContent, logout: "Log out" };
+  const ofChat = ["rename", "pin", "archive", "files-open", "export", "delete"].map((id) => [id, $(id).ariaLabel]);
+  const can = [...Object.entries(names), ...ofChat].filter(([id]) => !$(id).hidden && !$(id).disabled && ($(id).closest("#main")?.hidden !== true));
+  if (document.querySelector("dialog[open]")) return;
+  openPalette(can.map(([id, name]) => ({ name, run: () => $(id).click() })), find);
+});
 
 $("delete").onclick = async () => {
   const here = chat;

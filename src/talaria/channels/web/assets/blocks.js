@@ -14,14 +14,15 @@ import { dollars, duration, tokens } from "./units.js";
 const BRIEF = 96; // characters
 const PICTURE = /^(data:image\/(png|jpeg|gif|webp);|blob:)/;
 
-/** `actions`: retry() repeats the last message, if it can be. While a turn streams, the blocks above it are not compared
+/** `actions`: retry() repeats the last message, edit(block) lets a message be changed, branch(seq) continues in a copy that ends
+ * before an entry; null while none of them can be done. While a turn streams, the blocks above it are not compared
  * with what is shown: that would take longer the longer the conversation is. */
 export function Log({ conversation, actions }) {
   const { blocks, results, turns, pointed, live } = conversation;
   return useMemo(() => {
     const folded = foldSteps(blocks);
     const last = folded.findLast((block) => ["answer", "trouble"].includes(block.kind));
-    return folded.map((block) => html`<${Block} key=${block.key} block=${block} conversation=${conversation} actions=${block === last ? actions : null} />`);
+    return folded.map((block) => html`<${Block} key=${block.key} block=${block} conversation=${conversation} actions=${actions && { ...actions, retry: block === last ? actions.retry : null }} />`);
   }, [blocks, results, turns, pointed, live?.running, live === null, actions]);
 }
 
@@ -65,16 +66,17 @@ function QuestionBlock({ block }) {
 
 // -- messages
 
-function SaidBlock({ block }) {
-  return html`<${Said} parts=${block.parts} turn=${block.turn} name=${block.name} at=${block.at} />`;
+function SaidBlock({ block, actions }) {
+  const canEdit = actions && block.seq !== undefined && block.key.startsWith(`${block.seq}.`) && block.parts.some((part) => part.type === "text");
+  return html`<${Said} parts=${block.parts} turn=${block.turn} name=${block.name} at=${block.at} edit=${canEdit ? () => actions.edit(block) : null} />`;
 }
 
 /** A message of a person. Only pictures that are part of the log are shown. `turn` is its id, once it has one. `name` is
  * given in chats of several people. */
-export function Said({ parts, turn, name, at, note = null }) {
+export function Said({ parts, turn, name, at, edit = null, note = null }) {
   return html`<article class="person">
     <h2 class=${name ? "who" : "unseen"} dir="auto">${name || "You"}</h2>
-    ${turn && html`<span class="tools">${at && html`<${Time} at=${at} />`}<button type="button" class="plain about" aria-label="About this message" title="Details" onClick=${() => openInspector(turn)}>⋯</button></span>`}
+    ${turn && html`<span class="tools">${at && html`<${Time} at=${at} />`}${edit && html`<button type="button" class="plain" onClick=${edit}>Edit</button>`}<button type="button" class="plain about" aria-label="About this message" title="Details" onClick=${() => openInspector(turn)}>⋯</button></span>`}
     <div class="bubble">${parts.map((part) => html`<${Piece} part=${part} />`)}${note}</div>
   </article>`;
 }
@@ -112,6 +114,7 @@ function Sum({ block, turn, actions }) {
     <span class="facts">${parts.join(" · ")}</span>
     <${Copy} text=${block.text} />
     ${actions?.retry && html`<button type="button" class="plain" onClick=${actions.retry}>Regenerate</button>`}
+    ${actions?.branch && block.seq !== undefined && html`<button type="button" class="plain" title="Continue in a copy that ends with this answer" onClick=${() => actions.branch(block.seq + 1)}>Branch</button>`}
     ${block.turn && html`<button type="button" class="plain" onClick=${() => openInspector(block.turn)}>Details</button>`}
     <${Time} at=${block.at} />
   </footer>`;

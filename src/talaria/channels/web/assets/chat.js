@@ -11,10 +11,11 @@ const END = Number.MAX_SAFE_INTEGER; // before which every entry is
 const FINAL = ["done", "failed", "cancelled"];
 
 /** The chat on the page, until `leave`. `ref` is its name, or the id of a session that is not current.
- * `page` has: transcript, draw(chat, waiting), announce(text), began(turn), fail(error). */
+ * `page` has: transcript, draw(chat, waiting), ended(chat), announce(text), began(turn), fail(error). */
 export class Chat {
   session = null;
   #answered = ""; // the model of the last answer, unless the session was given another since
+  effort = ""; // the reasoning effort that this session was given; empty if none is known
   watching = null;
   #left = new AbortController();
   #syncing = Promise.resolve();
@@ -154,6 +155,7 @@ export class Chat {
           this.#words.set(turn, body.text);
         }
         if (body.type === "spec") this.#answered = "";
+        if (body.type === "reasoning") this.effort = body.effort;
       }
       read.entries.push(...entries);
       read.turns.push(...(page.turns ?? []));
@@ -272,6 +274,7 @@ export class Chat {
     }
     const failure = event.error && `${event.error.message} ${event.error.hint}`;
     const files = event.files?.map(({ name }) => `File: ${name}`) ?? [];
+    this.page.ended(this);
     this.page.announce(failure || [event.reply, ...files].join("\n").trim() || "Stopped.");
   }
 

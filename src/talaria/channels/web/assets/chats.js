@@ -15,9 +15,9 @@ export function ChatList() {
   const state = store.value;
   const unread = seen.unread(state.sessions);
   if (open.value) unread.delete(listed(open.value)?.id);
+  const rows = (sessions) => html`<ul>${sessions.map((session) => html`<${Row} key=${session.id} session=${session} reference=${referenceOf(session)} isUnread=${unread.has(session.id)} />`)}</ul>`;
   return html`${sectionsOf(state, unread, now()).map(({ name, sessions }) => html`<li key=${name} class="section">
-    <h2>${name}</h2>
-    <ul>${sessions.map((session) => html`<${Row} key=${session.id} session=${session} reference=${referenceOf(session)} isUnread=${unread.has(session.id)} />`)}</ul>
+    ${name === "Archived" ? html`<details><summary>${name} <small>${sessions.length}</small></summary>${rows(sessions)}</details>` : html`<h2>${name}</h2>${rows(sessions)}`}
   </li>`)}
   ${state.more && html`<li key="more"><button id="more" onClick=${readMore}>Older chats</button></li>`}`;
 }

@@ -1,6 +1,7 @@
 /* The message field: its text, which is stored as a draft, its files, and its keys. */
 
 import { call } from "./api.js";
+import { complete, completeByKey } from "./completion.js";
 import { $, make } from "./elements.js";
 import { drafts } from "./storage.js";
 
@@ -12,14 +13,17 @@ const UPLOAD_MS = 600_000;
 export class Composer {
   #chat = null; // the name of the open chat, or null if it can only be read
   #attached = new Map(); // files by chat
-  #sent = ""; // the last message
+  #recalled = null; // the message that was brought back: its text, and its place in the history
 
-  constructor(send, fail) {
+  /** `history()` returns the messages that were sent in the open chat, the last one at the end. */
+  constructor(send, fail, history) {
     this.send = send;
     this.fail = fail;
+    this.history = history;
     $("text").oninput = () => this.#changed();
     $("text").onkeydown = (event) => {
-      if (event.key === "ArrowUp" && !$("text").value && !event.shiftKey) this.#recall(event);
+      if (completeByKey(event)) return;
+      if (["ArrowUp", "ArrowDown"].includes(event.key) && !event.shiftKey) this.#recall(event);
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       $("composer").requestSubmit();
@@ -60,20 +64,32 @@ export class Composer {
     $("text").style.height = "auto";
     $("text").style.height = `${$("text").scrollHeight}px`;
     if (this.#chat) drafts.set(this.#chat, $("text").value);
+    complete();
   }
 
-  /** Puts the last message that was sent from this field back into it. */
+  /** Brings earlier messages back into an empty field, and goes through them. */
   #recall(event) {
-    if (!this.#sent) return;
+    const { value } = $("text");
+    const isRecalled = this.#recalled !== null && value === this.#recalled.text;
+    if (value && !isRecalled) return;
+    const texts = this.history();
+    const place = (isRecalled ? this.#recalled.place : texts.length) + (event.key === "ArrowUp" ? -1 : 1);
+    if (place < 0 || place > texts.length || (!isRecalled && place > texts.length - 1)) return;
     event.preventDefault();
-    this.#fill(this.#sent);
+    this.#recalled = { text: texts[place] ?? "", place };
+    this.#fill(this.#recalled.text);
+  }
+
+  /** Puts a text into the field. */
+  write(text) {
+    this.#fill(text);
+    $("text").focus();
   }
 
   #submit() {
     const [text, files] = [$("text").value, this.#of(this.#chat)];
     if (!(text.trim() || files.length)) return;
     this.#attached.delete(this.#chat);
-    this.#sent = text;
     this.#fill("");
     this.send(text, files);
   }

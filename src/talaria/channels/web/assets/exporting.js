@@ -2,13 +2,37 @@
 
 import { call } from "./api.js";
 import { make } from "./elements.js";
+import { show } from "./markdown.js";
 
 const PAGE = 500;
+// The page's own policy allows no styles inside it, so they are not among the nodes that are made.
+const HEAD = "<meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"><style>body{max-width:46rem;margin:2rem auto;padding:0 1rem;font:1rem/1.6 system-ui,sans-serif;overflow-wrap:anywhere}h2{font-size:.85rem;color:#5b616a;margin-top:2rem}.user div{white-space:pre-wrap;background:#e6efeb;padding:.5rem 1rem;border-radius:.8rem}pre{background:#f3f1ec;padding:.8rem;overflow:auto}td,th{padding:.3rem .8rem;border-bottom:1px solid #ddd}.right{text-align:right}.center{text-align:center}</style>";
 
 /** Saves the session as Markdown. */
 export async function saveMarkdown(session, title) {
   const entries = await readAll(session);
   save(`${fileName(title)}.md`, "text/markdown", `# ${title}\n\n${entries.flatMap(paragraphs).join("\n\n")}\n`);
+}
+
+/** Saves the session as a page that needs nothing else and runs nothing. */
+export async function saveHtml(session, title) {
+  const entries = await readAll(session);
+  const made = document.implementation.createHTMLDocument(title);
+  made.body.append(make("h1", { dir: "auto" }, title));
+  for (const entry of entries) {
+    const [head, ...texts] = paragraphs(entry);
+    if (!head) continue;
+    const node = make("section", { className: entry.body.type }, make("h2", { dir: "auto" }, head.replaceAll("**", "")));
+    for (const text of texts) {
+      const part = make("div", { dir: "auto" });
+      if (entry.body.type === "user") part.textContent = text;
+      else show(part, text);
+      part.querySelectorAll("button").forEach((button) => button.remove());
+      node.append(part);
+    }
+    made.body.append(node);
+  }
+  save(`${fileName(title)}.html`, "text/html", `<!doctype html>\n<html><head>${HEAD}${made.head.innerHTML}</head>\n${made.body.outerHTML}</html>\n`);
 }
 
 /** Saves the session as JSON, as the gateway has it. */

@@ -10,6 +10,7 @@ const RULE = /^ {0,3}([-*_])( *\1){2,} *$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])( +|$)/;
 const SEPARATOR = /^:?-+:?$/;
+const TASK = /^\[([ xX])\](?= )/;
 const MAX_DEPTH = 6; // of nested marks; bounds the cost of hostile text
 
 /** Renders `text` into `node`. Unchanged blocks keep their elements, so a stream can call this often. */
@@ -52,23 +53,31 @@ function block(lines, at, depth) {
   if (fence) {
     const close = run((row) => !(row.trimStart().startsWith(fence[1]) && !row.trim().replaceAll(fence[1][0], "")));
     const inner = lines.slice(at + 1, close);
-    return [Math.min(close + 1, lines.length), () => code(inner, fence[2]), (node) => extend(node, inner, fence[2])];
+    const isClosed = close < lines.length;
+    return [Math.min(close + 1, lines.length), () => code(inner, fence[2], isClosed), (node) => extend(node, inner, fence[2], isClosed)];
   }
   const heading = HEADING.exec(first);
-  if (heading) return [at + 1, () => inline(make(`h${Math.min(heading[1].length + 1, 6)}`), unclosed(heading[2]))];
+  if (heading) return [at + 1, () => directed(inline(make(`h${Math.min(heading[1].length + 1, 6)}`), unclosed(heading[2])))];
   if (RULE.test(first)) return [at + 1, () => make("hr")];
   if (depth < MAX_DEPTH && QUOTE.test(first)) {
     const end = run((row) => QUOTE.test(row));
-    return [end, () => fill(make("blockquote"), lines.slice(at, end).map((row) => row.replace(QUOTE, "")), depth)];
+    return [end, () => directed(fill(make("blockquote"), lines.slice(at, end).map((row) => row.replace(QUOTE, "")), depth))];
   }
   if (depth < MAX_DEPTH && ITEM.test(first)) return list(lines, at, run, depth);
   const next = lines[at + 1] ?? "";
   if (first.includes("|") && next.includes("|") && cells(next).every((cell) => SEPARATOR.test(cell))) {
     const end = run((row) => row.includes("|"));
-    return [end, () => table(lines.slice(at, end))];
+    return [end, () => table(lines.slice(at, end), cells(next).map(alignment))];
   }
   const end = run((row) => row.trim() && ![FENCE, HEADING, RULE, QUOTE, ITEM].some((start) => start.test(row)));
-  return [end, () => inline(make("p"), lines.slice(at, end).map((row) => row.trim()).join("\n"))];
+  return [end, () => directed(inline(make("p"), lines.slice(at, end).map((row) => row.trim()).join("\n")))];
+}
+
+/** Text of each block runs as its first letter does. A browser looks for it with each node that is added, so the direction is
+ * set when all of them are there. */
+function directed(node) {
+  node.dir = "auto";
+  return node;
 }
 
 function fill(node, lines, depth) {
@@ -99,9 +108,14 @@ function list(lines, at, run, depth) {
 
 /** An item that begins with a paragraph has its text directly in the `li`. */
 function item(rows, depth) {
-  const node = fill(make("li"), rows, depth);
+  const task = TASK.exec(rows[0])?.[1];
+  const node = fill(make("li"), task ? [rows[0].slice(4), ...rows.slice(1)] : rows, depth);
   if (node.firstElementChild?.tagName === "P") node.firstElementChild.replaceWith(...node.firstElementChild.childNodes);
-  return node;
+  if (!task) return directed(node);
+  const isDone = task !== " ";
+  node.className = "task";
+  node.prepend(make("span", { role: "img", ariaLabel: isDone ? "done: " : "to do: ", className: "box" }, isDone ? "☑" : "☐"), " ");
+  return directed(node);
 }
 
 /** Removes closing marks of a heading, which stand apart: `# C# #` is the heading "C#". */
@@ -120,24 +134,30 @@ function cells(row) {
   return row.trim().replace(/^\||\|$/g, "").split("|").map((cell) => cell.trim());
 }
 
-function table([head, , ...rows]) {
-  const line = (row, tag) => make("tr", {}, ...cells(row).map((cell) => inline(make(tag), cell)));
+function alignment(cell) {
+  if (!cell.endsWith(":")) return "";
+  return cell.startsWith(":") ? "center" : "right";
+}
+
+function table([head, , ...rows], alignments) {
+  const cellOf = (tag, n) => make(tag, { className: alignments[n] ?? "" });
+  const line = (row, tag) => make("tr", {}, ...cells(row).map((cell, n) => directed(inline(cellOf(tag, n), cell))));
   const body = make("tbody", {}, ...rows.map((row) => line(row, "td")));
   return make("div", { className: "wide" }, make("table", {}, make("thead", {}, line(head, "th")), body));
 }
 
 const PIECE = 50; // lines of code in one element, so that a stream lays out the last of them only
 
-function code(lines, language) {
+function code(lines, language, isClosed) {
   const shown = make("code");
   const head = make("div", { className: "codehead" }, make("span", { textContent: language }), copier(shown));
   const node = make("div", { className: "code", dir: "ltr" }, head, make("pre", { tabIndex: 0 }, shown));
-  extend(node, lines, language);
+  extend(node, lines, language, isClosed);
   return node;
 }
 
 /** Shows more lines in a block of code. Returns false if it is another block. The last line may have been cut. */
-function extend(node, lines, language) {
+function extend(node, lines, language, isClosed) {
   if (!node.classList.contains("code") || node.querySelector(".codehead span").textContent !== language) return false;
   const shown = node.querySelector("code");
   const pieces = [...shown.children];
@@ -149,9 +169,10 @@ function extend(node, lines, language) {
     const piece = pieces[at] ?? shown.appendChild(make("span"));
     const known = piece.textContent;
     if (!piece.firstChild) piece.textContent = text;
-    else if (text.startsWith(known)) piece.firstChild.appendData(text.slice(known.length));
+    else if (!piece.firstElementChild && text.startsWith(known)) piece.firstChild.appendData(text.slice(known.length));
     else piece.textContent = text;
   }
+  if (isClosed && language) import("./colours.js").then(({ colour }) => colour([...shown.children], language)); // not while it grows
   return true;
 }
 

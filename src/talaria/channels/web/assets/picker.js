@@ -5,9 +5,14 @@ import { Problem } from "./blocks.js";
 import { $ } from "./elements.js";
 import { html, render, useState } from "./preact.js";
 
-/** Shows the models that can answer. `choose(name)` is called with the one that the person takes. */
-export async function pickModel(current, choose) {
-  const take = (name) => { $("models").close(); choose(name); };
+const EFFORTS = ["none", "low", "medium", "high"];
+
+/** Shows the models that can answer, and how much they think. `say(command)` is called for what the person chooses. */
+export async function pickModel(current, effort, say) {
+  const send = (command) => { $("models").close(); say(command); };
+  const take = (name) => send(`/model ${name}`);
+  render(html`<label for="effort">Reasoning</label><select id="effort" value=${effort} onChange=${({ target }) => send(`/reasoning ${target.value}`)}>
+    ${!effort && html`<option value="">as configured</option>`}${EFFORTS.map((each) => html`<option value=${each}>${each}</option>`)}</select>`, $("models-effort"));
   const draw = (more) => render(html`<${Models} current=${current} take=${take} ...${more} />`, $("models-list"));
   draw({ names: null });
   $("models").showModal();

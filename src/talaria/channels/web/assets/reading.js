@@ -102,6 +102,8 @@ async function readChats() {
     found.push(...part.items);
     next = part.next;
   } while (next && found.length < shown);
+  const pinned = (await call("GET", `/api/sessions?limit=${PAGE}&mark=pinned`)).items; // however old they are
+  found.push(...pinned.filter(({ id }) => !found.some((session) => session.id === id)));
   seen.begin(found);
   store.value = withSessions(store.peek(), before, found, Boolean(next));
 }

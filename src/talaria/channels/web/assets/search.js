@@ -133,11 +133,17 @@ $("search").onkeydown = (event) => {
 };
 $("found").onclick = (event) => { if (event.target.closest("a")) toggleSide(false); };
 addEventListener("keydown", (event) => {
-  const isTyping = event.target.closest?.("input, textarea, dialog");
-  const isKey = (event.key === "k" && (event.ctrlKey || event.metaKey)) || (event.key === "/" && !isTyping);
-  if (!isKey || event.altKey || $("app").hidden) return;
+  const isTyping = event.target.closest?.("input, textarea, select, dialog");
+  if (event.key !== "/" || isTyping || event.altKey || $("app").hidden) return;
   event.preventDefault();
+  find($("find").value);
+});
+
+/** Leads to the field, and searches for the words if they are other ones. */
+export function find(words) {
   toggleSide(narrow.matches);
+  $("find").value = words;
   $("find").focus();
   $("find").select();
-});
+  changed();
+}

@@ -25,7 +25,7 @@ export function applyChange(store, name, data) {
   switch (name) {
     case "ready": case "reset": case "lagged":
       return [store, { ...reads, lists: true }];
-    case "session.created": case "session.written":
+    case "session.created": case "session.written": case "session.marked":
       return [store, { ...reads, sessions: [data.id] }];
     case "session.ended": case "session.titled":
       return [withSession(store, data.id, name === "session.titled" ? { title: data.title } : { ended_at: data.at }), reads];
@@ -126,16 +126,17 @@ export function markOf(store, session, isUnread) {
   return isUnread && store.last[session.id]?.state === "failed" ? "failed" : "";
 }
 
-/** Sessions in sections: those that need somebody, running ones, and the others by day.
+/** Sessions in sections: those that need somebody, running and pinned ones, the others by day, and archived ones.
  * @returns {{ name: string, sessions: any[] }[]} */
 export function sectionsOf(store, unread, now) {
   const midnight = new Date(now).setHours(0, 0, 0, 0);
-  const names = ["Needs you", "Running", "Today", "Yesterday", "Last 7 days", "Older"];
+  const names = ["Needs you", "Running", "Pinned", "Today", "Yesterday", "Last 7 days", "Older", "Archived"];
   const sections = names.map((name) => ({ name, sessions: [] }));
   for (const session of store.sessions) {
     const mark = markOf(store, session, unread.has(session.id));
     const at = session.updated_at * 1000;
-    const place = mark === "needs" ? 0 : mark === "running" ? 1 : at >= midnight ? 2 : at >= midnight - DAY_MS ? 3 : at >= midnight - 6 * DAY_MS ? 4 : 5;
+    const day = at >= midnight ? 3 : at >= midnight - DAY_MS ? 4 : at >= midnight - 6 * DAY_MS ? 5 : 6;
+    const place = mark === "needs" ? 0 : mark === "running" ? 1 : { pinned: 2, archived: 7 }[session.mark] ?? day;
     sections[place].sessions.push(session);
   }
   return sections.filter(({ sessions }) => sessions.length);
