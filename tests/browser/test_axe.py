@@ -34,7 +34,7 @@ STEPS = (
 
 
 class Checked:
-    """Runs axe in each state, and in `colours` in the dark and on a narrow screen, where the contrast differs."""
+    """Runs axe in each state; with `colours` also in the dark and on a narrow screen."""
 
     def __init__(self, visitor: Visitor) -> None:
         self.visitor, self.page = visitor, visitor.page
