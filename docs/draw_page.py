@@ -60,6 +60,14 @@ WAITING = {
 }
 
 
+PLAIN = """() => {  // without the focus, and without the words that direct the scripted model
+  document.activeElement.blur();
+  for (const node of document.querySelectorAll("#chats .last, #inbox .text")) {
+    node.textContent = node.textContent.replace(/^\\[\\[.*\\]\\] ?|^\\[\\[.*/, "");
+  }
+}"""
+
+
 async def rename(gateway: Any, name: str, title: str) -> None:
     await gateway.call("PATCH", f"/api/sessions/{name}", json={"title": title})
 
@@ -94,7 +102,7 @@ async def draw() -> None:
         await page.locator("#chats").get_by_text("Needs you").first.wait_for()
 
         async def picture(name: str) -> None:
-            await page.evaluate("document.activeElement.blur()")
+            await page.evaluate(PLAIN)
             await page.screenshot(path=FOLDER / f"{name}.png", animations="disabled")
 
         for scheme in ("light", "dark"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -158,6 +159,29 @@ async def test_a_long_chat_opens_at_its_end_and_is_read_backwards(quiet: Visitor
     said = await quiet.page.locator("#log .agent .words").all_text_contents()
     assert said == [f"You said: message {number}" for number in range(60)]
     assert await quiet.page.get_by_role("button", name="Earlier messages").count() == 0
+
+
+async def test_a_log_that_is_being_read_is_not_read_twice(quiet: Visitor) -> None:
+    page, held = quiet.page, asyncio.Event()
+    await quiet.gateway.say("one", "hello")
+    await row(quiet, "hello").wait_for()
+    await quiet.at_rest()
+
+    async def hold(route: Any) -> None:
+        answer = await route.fetch()
+        await held.wait()
+        await route.fulfill(response=answer)
+
+    await page.route("**/entries?*", hold)
+    quiet.requests.clear()
+    await row(quiet, "hello").click()
+    async with page.expect_response("**/api/sessions/ses_*/entries?*"):
+        await quiet.gateway.call("PATCH", "/api/sessions/one", json={"title": "Told meanwhile"})
+        await row(quiet, "Told meanwhile").wait_for()
+        held.set()
+    await quiet.sees("You said: hello", "#log .agent")
+    await quiet.at_rest()
+    assert sum("/entries" in request for request in quiet.requests) == 1
 
 
 async def test_the_story_of_a_turn_has_its_steps_tokens_and_times(quiet: Visitor) -> None:

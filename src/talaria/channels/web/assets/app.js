@@ -7,7 +7,7 @@ import { Badge, ChatList, narrow, open, toggleSide } from "./chats.js";
 import { setCommands } from "./completion.js";
 import { Composer } from "./composer.js";
 import { partsOf } from "./conversation.js";
-import { $, spoken } from "./elements.js";
+import { $, make, spoken } from "./elements.js";
 import { followFeed } from "./feed.js";
 import { Inbox } from "./inbox.js";
 import { Inspector, closeInspector, renewInspector } from "./inspector.js";
@@ -40,6 +40,7 @@ const page = {
   fail,
   draw,
   began,
+  notice: () => chat?.notice(store.peek().sessions),
   ended: (here) => readOptions(here).catch(fail),
   announce: (text) => { $("said").textContent = text; },
 };
@@ -209,7 +210,7 @@ async function readOptions(here) {
   if ($("meter").hidden) return;
   const share = Math.round((100 * used) / window);
   $("meter").ariaValueNow = String(Math.min(100, share));
-  $("meter").textContent = `${share} %`;
+  $("meter").replaceChildren(`${share} %`, make("span", {}, " of context"));
   $("meter").title = `The last request filled ${share} % of the model's window (${tokens(used)} of ${tokens(window)} tokens).`;
 }
 
@@ -437,7 +438,7 @@ render(html`<${OpenQuestions} />`, $("asked"));
 render(html`<${Waiting} />`, $("waiting"));
 render(html`<${ChatList} />`, $("chats"));
 render(html`<${Badge} />`, $("inbox-badge"));
-render(html`<${Inspector} />`, $("inspector-place"));
+render(html`<${() => html`<${Inspector} conversation=${transcript.state.value} />`} />`, $("inspector-place"));
 render(html`<${() => isInbox.value && html`<${Inbox} />`} />`, $("inbox-list"));
 render(html`<${() => older.value && html`<button type="button" class="plain" onClick=${readOlder}>Earlier messages</button>`} />`, $("earlier"));
 
@@ -450,10 +451,9 @@ async function readOlder() {
   requestAnimationFrame(() => { scroll.scrollTop = top + scroll.scrollHeight - height; });
 }
 
-/** The list shows that the open chat has entries that were not told as a turn, such as the result of a job. */
 effect(() => {
   const { sessions } = store.value;
-  if (chat && !chat.isBusy && sessions.some((session) => chat.isBehind(session))) chat.catchUp().catch(fail);
+  chat?.notice(sessions);
 });
 
 const CLEAN = $("favicon").href;

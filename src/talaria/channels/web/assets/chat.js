@@ -11,7 +11,7 @@ const END = Number.MAX_SAFE_INTEGER; // before which every entry is
 const FINAL = ["done", "failed", "cancelled"];
 
 /** The chat on the page, until `leave`. `ref` is its name, or the id of a session that is not current.
- * `page` has: transcript, draw(chat, waiting), ended(chat), announce(text), began(turn), fail(error). */
+ * `page` has: transcript, draw(chat, waiting), ended(chat), notice(), announce(text), began(turn), fail(error). */
 export class Chat {
   session = null;
   #answered = ""; // the model of the last answer, unless the session was given another since
@@ -21,6 +21,8 @@ export class Chat {
   #syncing = Promise.resolve();
   #seq = 0;
   #ended = new Set(); // turns whose end this page has shown
+  #reading = 0; // how many readings of the log are under way
+  #isTold = false; // whether the list of chats has changed meanwhile
   #hasMissed = false; // turns of others, while a message of ours was on its way
   older = null; // the number before which there are entries that were not read
   #words = new Map(); // the last text of the model, by turn
@@ -49,7 +51,8 @@ export class Chat {
   /** Shows new entries of the log, explains turns without an answer, and follows turns that still run. */
   async catchUp() {
     this.#hasMissed = false;
-    const open = await this.#sync();
+    this.#reading += 1;
+    const open = await this.#sync().finally(() => { this.#reading -= 1; });
     for (const turn of open) {
       if (!this.page.transcript.has(turn.id)) continue; // it was hidden by /undo
       if (this.#queue.some((item) => item.turn === turn.id)) continue;
@@ -59,6 +62,14 @@ export class Chat {
     }
     this.draw();
     this.#followQueue().catch(this.page.fail);
+    if (this.#isTold) this.page.notice();
+  }
+
+  /** The list of chats has changed. It shows that this chat has entries that were not told as a turn, such as the result of
+   * a job; those of the log that is being read are not read twice. */
+  notice(sessions) {
+    this.#isTold = this.#reading > 0;
+    if (!this.#isTold && !this.isBusy && sessions.some((session) => this.#isBehind(session))) this.catchUp().catch(this.page.fail);
   }
 
   /** A turn of this chat has a new state, of which this page may not know. */
@@ -94,7 +105,7 @@ export class Chat {
   }
 
   /** Whether `session`, a row of the list, is this chat's and has entries that are not shown here. */
-  isBehind(session) {
+  #isBehind(session) {
     const isOurs = this.session ? session.id === this.session.id : this.name && session.name === this.name;
     return isOurs && Number(session.revision.split(".")[1]) > this.#seq;
   }

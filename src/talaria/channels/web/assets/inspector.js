@@ -3,6 +3,7 @@
 import { call } from "./api.js";
 import { copier, spoken } from "./elements.js";
 import { html, signal, useEffect, useLayoutEffect, useRef } from "./preact.js";
+import { ToolCall } from "./tools.js";
 import { dollars, duration, tokens } from "./units.js";
 
 const inspected = signal(null); // { id, turn?, error? }
@@ -30,7 +31,8 @@ export function closeInspector() {
   inspected.value = null;
 }
 
-export function Inspector() {
+/** `conversation` is that of the open chat, which has the arguments and results of its tools. */
+export function Inspector({ conversation }) {
   const shown = inspected.value;
   const button = useRef(null);
   const origin = useRef(null);
@@ -45,7 +47,7 @@ export function Inspector() {
   return html`<aside id="inspector" aria-labelledby="inspector-title" onKeyDown=${onKeyDown}>
     <header><h2 id="inspector-title">What happened</h2><button type="button" class="icon" aria-label="Close" ref=${button} onClick=${closeInspector}>×</button></header>
     ${shown.error && html`<p class="error">${shown.error.message} ${shown.error.hint}</p>`}
-    ${shown.turn ? html`<${Story} turn=${shown.turn} />` : !shown.error && html`<p class="quiet">Reading …</p>`}
+    ${shown.turn ? html`<${Story} turn=${shown.turn} conversation=${conversation} />` : !shown.error && html`<p class="quiet">Reading …</p>`}
     <${Identity} id=${shown.id} />
   </aside>`;
 }
@@ -58,7 +60,7 @@ function Identity({ id }) {
     <small>${spoken("`talaria why").slice(1)} ${id}${" on the gateway's machine tells the same."}</small></p>`;
 }
 
-function Story({ turn }) {
+function Story({ turn, conversation }) {
   const timed = turn.story.filter((line) => line.at !== null);
   const end = Math.max(...timed.map((line) => line.at), turn.accepted_at);
   const whole = Math.max(0.001, end - turn.accepted_at);
@@ -73,8 +75,18 @@ function Story({ turn }) {
     ${turn.error && html`<p class="error">${spoken(turn.error.message)} ${spoken(turn.error.hint)}</p>`}
     <${Bars} turn=${turn} whole=${whole} />
     ${turn.model_calls.length > 0 && html`<h3>Model calls</h3><${Calls} calls=${turn.model_calls} />`}
+    <${Tools} turn=${turn} conversation=${conversation} />
     <h3>Events</h3>
     <ol class="story">${turn.story.map((line) => html`<${Line} line=${line} begin=${turn.accepted_at} />`)}</ol>`;
+}
+
+/** The calls of tools with what they were given and returned; for a turn of another chat a link to it. */
+function Tools({ turn, conversation }) {
+  if (!turn.steps.some(({ kind }) => kind === "tool")) return null;
+  const calls = conversation.blocks.filter((block) => block.kind === "call" && block.turn === turn.id);
+  return html`<h3>Tools</h3>
+    ${calls.map((block) => html`<${ToolCall} key=${block.key} block=${block} conversation=${conversation} />`)}
+    ${!calls.length && html`<p><a href=${`#chat=${turn.session_id}`}>Open the chat</a> to see what they were given and returned.</p>`}`;
 }
 
 const STATES = { accepted: "waits", running: "running", waiting: "waits for you", done: "done", failed: "failed", cancelled: "stopped" };
