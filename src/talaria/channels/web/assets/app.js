@@ -100,6 +100,7 @@ async function begin(code) {
 function showLogin(refusal) {
   heard?.abort();
   heard = null;
+  composer.keep();
   chat?.leave();
   chat = null;
   closeInspector();
@@ -412,8 +413,6 @@ const actions = {
     composer.write(parts.filter(({ type }) => type === "text").map(({ text }) => text).join("\n"));
   },
   branch: (seq) => send(`/branch @${seq}`, []),
-  /** Lets the gateway answer the last message again. */
-  retry: () => send("/retry", []),
 };
 
 function Waiting() {
@@ -431,8 +430,9 @@ function OpenQuestions() {
   return due.map((item) => html`<${Question} key=${item.id} question=${item} />`);
 }
 
-const mayRetry = () => Boolean(chat?.name) && !chat.isBusy;
-render(html`<${() => html`<${Log} conversation=${transcript.state.value} actions=${waiting.value && mayRetry() ? actions : null} />`} />`, $("log"));
+/** Lets the gateway answer the last message again. */
+const retry = () => send("/retry", []);
+render(html`<${() => html`<${Log} conversation=${transcript.state.value} actions=${waiting.value && chat?.name ? actions : null} retry=${chat?.name && !chat.isBusy ? retry : null} />`} />`, $("log"));
 render(html`<${() => html`<${LiveTurn} conversation=${transcript.state.value} />`} />`, $("live"));
 render(html`<${OpenQuestions} />`, $("asked"));
 render(html`<${Waiting} />`, $("waiting"));
@@ -530,6 +530,7 @@ $("delete").onclick = async () => {
 
 /** The chat was deleted, on this page or elsewhere. */
 function forget(here) {
+  composer.keep();
   if (here.name) drafts.set(here.name, "");
   titles.forget(here.session.id);
   if (chat === here) openNew("replaceState");

@@ -9,21 +9,21 @@ import { show } from "./markdown.js";
 import { html, render, useLayoutEffect, useMemo, useRef, useState } from "./preact.js";
 import { Question } from "./questions.js";
 import { Steps, ToolCall, foldLive, useSeconds } from "./tools.js";
-import { dollars, duration, tokens } from "./units.js";
+import { clock, dollars, duration, moment, tokens } from "./units.js";
 
 const BRIEF = 96; // characters
 const PICTURE = /^(data:image\/(png|jpeg|gif|webp);|blob:)/;
 
-/** `actions`: retry() repeats the last message, edit(block) lets a message be changed, branch(seq) continues in a copy that ends
- * before an entry; null while none of them can be done. While a turn streams, the blocks above it are not compared
- * with what is shown: that would take longer the longer the conversation is. */
-export function Log({ conversation, actions }) {
+/** `actions`: edit(block) lets a message be changed, branch(seq) continues in a copy that ends before an entry; null in a chat
+ * that can only be read. `retry()` repeats the last message; null while it cannot be. While a turn streams, the blocks
+ * above it are not compared with what is shown: that would take longer the longer the conversation is. */
+export function Log({ conversation, actions, retry }) {
   const { blocks, results, turns, pointed, live } = conversation;
   return useMemo(() => {
     const folded = foldSteps(blocks);
     const last = folded.findLast((block) => ["answer", "trouble"].includes(block.kind));
-    return folded.map((block) => html`<${Block} key=${block.key} block=${block} conversation=${conversation} actions=${actions && { ...actions, retry: block === last ? actions.retry : null }} />`);
-  }, [blocks, results, turns, pointed, live?.running, live === null, actions]);
+    return folded.map((block) => html`<${Block} key=${block.key} block=${block} conversation=${conversation} actions=${actions} retry=${block === last ? retry : null} />`);
+  }, [blocks, results, turns, pointed, live?.running, live === null, actions, retry]);
 }
 
 export function LiveTurn({ conversation }) {
@@ -42,7 +42,8 @@ function State({ note, since, turn }) {
 
 const KINDS = { said: SaidBlock, announced: Announced, answer: Answer, words: Words, thoughts: Thoughts, call: ToolCall, steps: StepsBlock, question: QuestionBlock, file: File, quiet: Quiet, trouble: Trouble };
 
-export function Block({ block, conversation, actions = null }) {
+/** A block is drawn anew only if something that it shows has changed: a log may have thousands. */
+export function Block({ block, conversation, actions = null, retry = null }) {
   const node = useRef(null);
   const isPointed = conversation.pointed === block.key;
   useLayoutEffect(() => {
@@ -52,8 +53,13 @@ export function Block({ block, conversation, actions = null }) {
     element.focus({ preventScroll: true });
     element.scrollIntoView({ block: "center" });
   }, [isPointed]);
-  const Kind = KINDS[block.kind];
-  return html`<div class=${isPointed ? "block pointed" : "block"} data-kind=${block.kind} ref=${node}><${Kind} block=${block} conversation=${conversation} actions=${actions} /></div>`;
+  const { kind, id, turn } = block;
+  const { results, turns, live, pointed } = conversation;
+  const ofSteps = kind === "steps" ? [results, live?.running, pointed] : [results[id], live?.running?.[id]];
+  return useMemo(() => {
+    const Kind = KINDS[kind];
+    return html`<div class=${isPointed ? "block pointed" : "block"} data-kind=${kind} ref=${node}><${Kind} block=${block} conversation=${conversation} actions=${actions} retry=${retry} /></div>`;
+  }, [block, isPointed, actions, retry, turns[turn], (kind === "call" || kind === "steps") && live === null, ...ofSteps]);
 }
 
 function StepsBlock({ block, conversation }) {
@@ -92,20 +98,20 @@ function Piece({ part }) {
 
 export function Time({ at }) {
   const when = new Date(at * 1000);
-  return html`<time datetime=${when.toISOString()} title=${when.toLocaleString()}>${when.toLocaleTimeString([], { timeStyle: "short" })}</time>`;
+  return html`<time datetime=${when.toISOString()} title=${moment(when)}>${clock(when)}</time>`;
 }
 
-function Answer({ block, conversation, actions }) {
+function Answer({ block, conversation, actions, retry }) {
   const isOver = block.seq !== undefined && block.isLast;
   return html`<article class="agent">
     <h2 class="unseen">Answer</h2>
     <${Markdown} text=${block.text} />
-    ${isOver && html`<${Sum} block=${block} turn=${conversation.turns[block.turn]} actions=${actions} />`}
+    ${isOver && html`<${Sum} block=${block} turn=${conversation.turns[block.turn]} actions=${actions} retry=${retry} />`}
   </article>`;
 }
 
 /** Below an answer: how long it took, its tokens and its cost, and what can be done with it. */
-function Sum({ block, turn, actions }) {
+function Sum({ block, turn, actions, retry }) {
   const parts = [];
   if (turn?.ended_at) parts.push(duration(turn.ended_at - (turn.started_at ?? turn.accepted_at)));
   if (turn?.usage) parts.push(`${tokens(turn.usage.input + turn.usage.output)} tokens`);
@@ -113,8 +119,8 @@ function Sum({ block, turn, actions }) {
   return html`<footer class="sum">
     <span class="facts">${parts.join(" · ")}</span>
     <${Copy} text=${block.text} />
-    ${actions?.retry && html`<button type="button" class="plain" onClick=${actions.retry}>Regenerate</button>`}
-    ${actions?.branch && block.seq !== undefined && html`<button type="button" class="plain" title="Continue in a copy that ends with this answer" onClick=${() => actions.branch(block.seq + 1)}>Branch</button>`}
+    ${retry && html`<button type="button" class="plain" onClick=${retry}>Regenerate</button>`}
+    ${actions && block.seq !== undefined && html`<button type="button" class="plain" title="Continue in a copy that ends with this answer" onClick=${() => actions.branch(block.seq + 1)}>Branch</button>`}
     ${block.turn && html`<button type="button" class="plain" onClick=${() => openInspector(block.turn)}>Details</button>`}
     <${Time} at=${block.at} />
   </footer>`;
@@ -164,8 +170,8 @@ export function Quiet({ block }) {
 }
 
 /** An error: what happened, then what to do. */
-function Trouble({ block, actions }) {
-  return html`<${Problem} error=${block.error} turn=${block.turn} retry=${actions?.retry} />`;
+function Trouble({ block, retry }) {
+  return html`<${Problem} error=${block.error} turn=${block.turn} retry=${retry} />`;
 }
 
 export function Problem({ error, turn = null, retry = null }) {

@@ -5,6 +5,7 @@ import { effect, html, signal } from "./preact.js";
 import { day, label, listed, now, readMore, referenceOf, store } from "./reading.js";
 import { seen } from "./storage.js";
 import { channelOf, markOf, needsCount, sectionsOf } from "./store.js";
+import { clock } from "./units.js";
 
 export const narrow = matchMedia("(max-width: 46rem)");
 export const open = signal(""); // the open chat's reference in the address bar
@@ -24,16 +25,17 @@ export function ChatList() {
 
 function Row({ session, reference, isUnread }) {
   const state = store.value;
+  const today = new Date().toDateString();
   const mark = markOf(state, session, isUnread);
   const last = state.last[session.id];
   const when = new Date(session.updated_at * 1000);
-  const isToday = when.toDateString() === new Date().toDateString();
+  const isToday = when.toDateString() === today;
   const channel = channelOf(session.chat_key);
   return html`<li><a href=${`#chat=${reference}`} aria-current=${reference === open.value ? "page" : undefined} data-mark=${mark || undefined}>
     <span class="title" dir="auto" title=${label(session)}>${label(session)}</span>
     <span class="line">${mark && html`<b class="mark" data-state=${mark}>${MARKS[mark]}</b>`}${isUnread && !mark && html`<b class="unread">New</b>`}${channel !== "http" && html`<span class="channel">${channel}</span>`}
       <span class="last" dir="auto">${last?.text && last.text !== label(session) ? last.text : ""}</span>
-      <time datetime=${when.toISOString()}>${isToday ? when.toLocaleTimeString([], { timeStyle: "short" }) : day(when)}</time></span>
+      <time datetime=${when.toISOString()}>${isToday ? clock(when) : day(when)}</time></span>
   </a></li>`;
 }
 

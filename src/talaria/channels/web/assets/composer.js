@@ -6,6 +6,8 @@ import { $, make } from "./elements.js";
 import { drafts } from "./storage.js";
 
 const UPLOAD_MS = 600_000;
+const DRAFT_MS = 300; // after the last key; a long text takes a while to be stored
+const GROWS = CSS.supports("field-sizing", "content"); // then the field grows without us
 
 /** Calls `send(text, files)` for a message and `fail(error)` for a file that could not be uploaded.
  * A file is { name, size, url, ready, abort, id?, isLost? }. `ready` is the promise of its upload; a message may be
@@ -13,6 +15,7 @@ const UPLOAD_MS = 600_000;
 export class Composer {
   #chat = null; // the name of the open chat, or null if it can only be read
   #attached = new Map(); // files by chat
+  #timer = null; // until the draft is stored
   #recalled = null; // the message that was brought back: its text, and its place in the history
 
   /** `history()` returns the messages that were sent in the open chat, the last one at the end. */
@@ -32,18 +35,30 @@ export class Composer {
       event.preventDefault();
       this.#submit();
     };
+    addEventListener("pagehide", () => this.keep());
+    document.addEventListener("visibilitychange", () => this.keep());
     this.#takeFiles();
   }
 
   open(chat) {
+    this.keep();
     this.#chat = chat;
     $("composer").hidden = !chat;
     this.#fill(chat ? drafts.of(chat) : "");
   }
 
+  /** Stores the text of the field as the chat's draft now. */
+  keep() {
+    if (this.#timer === null) return;
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    if (this.#chat) drafts.set(this.#chat, $("text").value);
+  }
+
   #fill(text) {
     $("text").value = text;
     this.#changed();
+    this.keep();
     this.#drawFiles();
   }
 
@@ -61,9 +76,12 @@ export class Composer {
   }
 
   #changed() {
-    $("text").style.height = "auto";
-    $("text").style.height = `${$("text").scrollHeight}px`;
-    if (this.#chat) drafts.set(this.#chat, $("text").value);
+    if (!GROWS) {
+      $("text").style.height = "auto";
+      $("text").style.height = `${$("text").scrollHeight}px`;
+    }
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.keep(), DRAFT_MS);
     complete();
   }
 
