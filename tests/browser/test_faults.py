@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from browser.visitor import Visit, Visitor
@@ -80,8 +81,11 @@ async def test_8_an_address_of_no_chat_says_so_and_offers_a_new_one(visitor: Vis
 
 async def test_9_a_lost_login_says_that_the_message_is_kept(visit: Visit) -> None:
     visitor = await visit()
+    await visitor.page.locator("#chats[aria-busy=false]").wait_for(state="attached")
+    await visitor.at_rest()
+    await visitor.page.locator("#text").fill("written before the login")
     await visitor.page.context.clear_cookies()
-    await visitor.say("written before the login")
+    await visitor.page.keyboard.press("Enter")
     await visitor.page.locator("#login").get_by_text("Your message is kept in this browser").wait_for()
     await visitor.follow_link(await visitor.new_link())
     name = await visitor.page.evaluate("JSON.parse(localStorage['talaria.outbox'] ?? '[]')[0]?.chat")
@@ -117,6 +121,39 @@ async def test_12_files_are_not_taken_by_a_chat_that_can_only_be_read(visitor: V
       return ["drop" in document.getElementById("app").dataset, over.defaultPrevented];
     }""")
     assert effect == [False, True]
+
+
+async def test_12_a_chat_says_why_it_can_only_be_read_though_it_is_read_again_meanwhile(
+    visitor: Visitor,
+) -> None:
+    await visitor.say("hello")
+    await visitor.sees("You said: hello")
+    await visitor.settled()
+    name = await visitor.name()
+    session = (await visitor.gateway.call("GET", f"/api/sessions/{name}"))["id"]
+    await visitor.say("/new")
+    await visitor.settled()
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Any) -> None:
+        asked.set()
+        await goes_on.wait()
+        await route.continue_()
+
+    async def with_news(route: Any) -> None:
+        answer = await (await route.fetch()).json()
+        for item in answer["items"]:
+            item["revision"] = "0.999" if item["id"] == session else item["revision"]
+        await route.fulfill(json=answer)
+
+    await visitor.page.route(f"**/api/sessions/{name}", hold)
+    await visitor.page.evaluate(f"location.hash = '#chat={session}'")
+    await asked.wait()
+    await visitor.page.route("**/api/sessions?*", with_news)
+    async with visitor.page.expect_response(f"**/api/sessions/{session}/entries?*"):
+        await visitor.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    goes_on.set()
+    await visitor.page.get_by_text("This is an earlier conversation").wait_for()
 
 
 async def test_13_messages_of_a_group_have_the_names_of_their_senders(visitor: Visitor) -> None:

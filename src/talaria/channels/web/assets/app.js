@@ -7,26 +7,23 @@ import { Badge, ChatList, narrow, open, toggleSide } from "./chats.js";
 import { setCommands } from "./completion.js";
 import { Composer } from "./composer.js";
 import { partsOf } from "./conversation.js";
+import { closeInspector, renewInspector } from "./details.js";
 import { $, make, spoken } from "./elements.js";
 import { followFeed } from "./feed.js";
-import { Inbox } from "./inbox.js";
-import { Inspector, closeInspector, renewInspector } from "./inspector.js";
 import { show } from "./markdown.js";
 import { drawModel, fetchLarger, isDownloading, modelProblem } from "./model.js";
-import { openPalette } from "./palette.js";
 import { effect, html, render, signal } from "./preact.js";
 import { Question, decisions } from "./questions.js";
 import { began, hear, label, listed, readSoon, store } from "./reading.js";
-import { find } from "./search.js";
 import { drafts, forgetAll, login, newName, outbox, titles } from "./storage.js";
 import { needsCount } from "./store.js";
 import "./theme.js";
-import { Transcript, trouble } from "./transcript.js";
+import { transcript, trouble } from "./transcript.js";
 import { tokens } from "./units.js";
 
 const STATUS_MS = 60_000;
+const IDLE_MS = 500; // after which the page has its data
 const FAST_MS = 2_000; // while a built-in model is downloaded
-const transcript = new Transcript();
 const composer = new Composer(send, fail, () => {
   const { blocks, live } = transcript.state.peek();
   const words = (parts) => parts.filter(({ type }) => type === "text").map(({ text }) => text).join("\n");
@@ -34,6 +31,7 @@ const composer = new Composer(send, fail, () => {
 });
 const waiting = signal([]); // messages of the open chat that wait, each with its note
 const isInbox = signal(false); // whether the inbox is shown instead of a chat
+const inbox = signal(null); // its component, once it was loaded
 const older = signal(false); // whether the log of the open chat has a page that was not read
 const page = {
   transcript,
@@ -142,6 +140,7 @@ function route() {
   $("menu").ariaCurrent = wantsInbox ? null : "page";
   if (wantsInbox) {
     if (!chat) enter(new Chat(newName(), page), { isNew: true });
+    import("./inbox.js").then(({ Inbox }) => { inbox.value = Inbox; });
     open.value = "";
     $("inbox").focus();
   } else if (!ref) openNew("replaceState");
@@ -220,7 +219,7 @@ async function explain(here) {
   const { session } = here;
   if (here.name) return;
   const current = session?.name ? await call("GET", `/api/sessions/${session.name}`) : null;
-  if (chat?.session !== session) return;
+  if (chat !== here) return;
   const at = /&at=\d+$/.exec(location.hash)?.[0] ?? "";
   const go = () => location.replace(`#chat=${session.name}${at}`); // Back leads to the chat before
   const resume = () => { post(new Chat(session.name, page).send(`/resume ${session.id}`, [])); go(); };
@@ -438,8 +437,7 @@ render(html`<${OpenQuestions} />`, $("asked"));
 render(html`<${Waiting} />`, $("waiting"));
 render(html`<${ChatList} />`, $("chats"));
 render(html`<${Badge} />`, $("inbox-badge"));
-render(html`<${() => html`<${Inspector} conversation=${transcript.state.value} />`} />`, $("inspector-place"));
-render(html`<${() => isInbox.value && html`<${Inbox} />`} />`, $("inbox-list"));
+render(html`<${() => isInbox.value && inbox.value && html`<${inbox.value} />`} />`, $("inbox-list"));
 render(html`<${() => older.value && html`<button type="button" class="plain" onClick=${readOlder}>Earlier messages</button>`} />`, $("earlier"));
 
 /** Reads earlier messages; what is in sight stays where it is. */
@@ -518,7 +516,29 @@ addEventListener("keydown", (event) => {
   const ofChat = ["rename", "pin", "archive", "files-open", "export", "delete"].map((id) => [id, $(id).ariaLabel]);
   const can = [...Object.entries(names), ...ofChat].filter(([id]) => !$(id).hidden && !$(id).disabled && ($(id).closest("#main")?.hidden !== true));
   if (document.querySelector("dialog[open]")) return;
-  openPalette(can.map(([id, name]) => ({ name, run: () => $(id).click() })), find);
+  const show = (module) => module.openPalette(can.map(([id, name]) => ({ name, run: () => $(id).click() })), find);
+  if (palette) show(palette);
+  else import("./palette.js").then(show);
+});
+
+/** Leads to the search field, and searches for the words if they are other ones. */
+function find(words) {
+  toggleSide(narrow.matches);
+  $("find").value = words;
+  $("find").focus();
+  $("find").select();
+  search().then(({ changed }) => changed());
+}
+// It opens at once, so no key is lost; so it is loaded before it is asked for.
+let palette = null;
+setTimeout(() => import("./palette.js").then((module) => { palette = module; }), IDLE_MS);
+const search = () => import("./search.js");
+$("find").addEventListener("focus", () => search().then(({ changed }) => changed()), { once: true });
+addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest?.("input, textarea, select, dialog");
+  if (event.key !== "/" || isTyping || event.altKey || $("app").hidden) return;
+  event.preventDefault();
+  find($("find").value);
 });
 
 $("delete").onclick = async () => {

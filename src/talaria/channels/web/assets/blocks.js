@@ -3,13 +3,12 @@
 
 import { foldSteps, partsOf } from "./conversation.js";
 import { spoken } from "./elements.js";
-import { card, size } from "./files.js";
-import { openInspector } from "./inspector.js";
+import { openInspector } from "./details.js";
 import { show } from "./markdown.js";
 import { html, render, useLayoutEffect, useMemo, useRef, useState } from "./preact.js";
 import { Question } from "./questions.js";
 import { Steps, ToolCall, foldLive, useSeconds } from "./tools.js";
-import { clock, dollars, duration, moment, tokens } from "./units.js";
+import { clock, dollars, duration, moment, size, tokens } from "./units.js";
 
 const BRIEF = 96; // characters
 const PICTURE = /^(data:image\/(png|jpeg|gif|webp);|blob:)/;
@@ -161,7 +160,7 @@ function Thoughts({ block }) {
 
 function File({ block }) {
   const node = useRef(null);
-  useLayoutEffect(() => { node.current.replaceChildren(card(block.file)); }, [block.file.id]);
+  useLayoutEffect(() => { import("./files.js").then(({ card }) => node.current?.replaceChildren(card(block.file))); }, [block.file.id]);
   return html`<div ref=${node}></div>`;
 }
 

@@ -5,6 +5,7 @@ import { make } from "./elements.js";
 import { show } from "./markdown.js";
 
 const PAGE = 500;
+const source = (node) => new XMLSerializer().serializeToString(node);
 // The page's own policy allows no styles inside it, so they are not among the nodes that are made.
 const HEAD = "<meta charset=\"utf-8\"><meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"><style>body{max-width:46rem;margin:2rem auto;padding:0 1rem;font:1rem/1.6 system-ui,sans-serif;overflow-wrap:anywhere}h2{font-size:.85rem;color:#5b616a;margin-top:2rem}.user div{white-space:pre-wrap;background:#e6efeb;padding:.5rem 1rem;border-radius:.8rem}pre{background:#f3f1ec;padding:.8rem;overflow:auto}td,th{padding:.3rem .8rem;border-bottom:1px solid #ddd}.right{text-align:right}.center{text-align:center}</style>";
 
@@ -32,7 +33,7 @@ export async function saveHtml(session, title) {
     }
     made.body.append(node);
   }
-  save(`${fileName(title)}.html`, "text/html", `<!doctype html>\n<html><head>${HEAD}${made.head.innerHTML}</head>\n${made.body.outerHTML}</html>\n`);
+  save(`${fileName(title)}.html`, "text/html", `<!doctype html>\n<html><head>${HEAD}${source(made.querySelector("title"))}</head>\n${source(made.body)}</html>\n`);
 }
 
 /** Saves the session as JSON, as the gateway has it. */

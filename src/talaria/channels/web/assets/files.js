@@ -3,6 +3,7 @@
 
 import { readFile } from "./api.js";
 import { make } from "./elements.js";
+import { size } from "./units.js";
 
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const TEXTS = ["text/plain", "text/markdown", "text/csv", "application/json"];
@@ -60,9 +61,4 @@ async function save(file) {
   const url = URL.createObjectURL(new Blob([await readFile(file.id)], { type: "application/octet-stream" }));
   make("a", { href: url, download: file.name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
-}
-
-export function size(bytes) {
-  if (bytes < 1e3) return `${bytes} B`;
-  return bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
 }

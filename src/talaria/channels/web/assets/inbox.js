@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { Problem } from "./blocks.js";
-import { openInspector } from "./inspector.js";
+import { openInspector } from "./details.js";
 import { html, useEffect, useState } from "./preact.js";
 import { Question, personOf } from "./questions.js";
 import { label, listed, now, readSoon, referenceOf, store } from "./reading.js";

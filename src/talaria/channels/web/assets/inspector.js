@@ -1,16 +1,17 @@
 /* What became of a message: a timeline from its arrival to the delivered reply, its model calls and its tools. */
 
 import { call } from "./api.js";
-import { copier, spoken } from "./elements.js";
-import { html, signal, useEffect, useLayoutEffect, useRef } from "./preact.js";
+import { $, copier, spoken } from "./elements.js";
+import { html, render, signal, useEffect, useLayoutEffect, useRef } from "./preact.js";
 import { ToolCall } from "./tools.js";
+import { transcript } from "./transcript.js";
 import { dollars, duration, tokens } from "./units.js";
 
 const inspected = signal(null); // { id, turn?, error? }
 let wanted = 0; // the number of the last reading: an earlier one that answers late is dropped
 
 /** Shows the story of a turn beside the chat. */
-export async function openInspector(id) {
+export async function open(id) {
   const number = (wanted += 1);
   if (inspected.peek()?.id !== id) inspected.value = { id };
   const show = (more) => { if (number === wanted && inspected.peek()?.id === id) inspected.value = { id, ...more }; };
@@ -22,17 +23,16 @@ export async function openInspector(id) {
   }
 }
 
-/** Reads the open story again, for example when its turn has a new state. What is shown stays meanwhile. */
-export function renewInspector(id) {
-  if (inspected.peek()?.id === id) openInspector(id);
+export function renew(id) {
+  if (inspected.peek()?.id === id) open(id);
 }
 
-export function closeInspector() {
+export function close() {
   inspected.value = null;
 }
 
-/** `conversation` is that of the open chat, which has the arguments and results of its tools. */
-export function Inspector({ conversation }) {
+function Inspector() {
+  const conversation = transcript.state.value; // has the arguments and results of tools of the open chat
   const shown = inspected.value;
   const button = useRef(null);
   const origin = useRef(null);
@@ -43,9 +43,9 @@ export function Inspector({ conversation }) {
     return () => { if (!inspected.peek()) { origin.current?.focus?.(); origin.current = null; } };
   }, [shown?.id]);
   if (!shown) return null;
-  const onKeyDown = (event) => { if (event.key === "Escape") closeInspector(); };
+  const onKeyDown = (event) => { if (event.key === "Escape") close(); };
   return html`<aside id="inspector" aria-labelledby="inspector-title" onKeyDown=${onKeyDown}>
-    <header><h2 id="inspector-title">What happened</h2><button type="button" class="icon" aria-label="Close" ref=${button} onClick=${closeInspector}>×</button></header>
+    <header><h2 id="inspector-title">What happened</h2><button type="button" class="icon" aria-label="Close" ref=${button} onClick=${close}>×</button></header>
     ${shown.error && html`<p class="error">${shown.error.message} ${shown.error.hint}</p>`}
     ${shown.turn ? html`<${Story} turn=${shown.turn} conversation=${conversation} />` : !shown.error && html`<p class="quiet">Reading …</p>`}
     <${Identity} id=${shown.id} />
@@ -143,3 +143,5 @@ function Calls({ calls }) {
 function share({ input, cached }) {
   return input ? `${Math.round((100 * cached) / input)} %` : "–";
 }
+
+render(html`<${Inspector} />`, $("inspector-place"));

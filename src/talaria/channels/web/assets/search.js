@@ -1,7 +1,7 @@
 /* Searching all conversations: the field above the list of chats, and the hits that take the list's place. */
 
 import { ApiError, attempt } from "./api.js";
-import { narrow, toggleSide } from "./chats.js";
+import { toggleSide } from "./chats.js";
 import { $, make } from "./elements.js";
 import { listed } from "./reading.js";
 
@@ -12,7 +12,8 @@ let asked = new AbortController();
 let timer;
 let wanted = ""; // the words whose hits are shown
 
-function changed() {
+/** The words in the field have changed. */
+export function changed() {
   clearTimeout(timer);
   const words = $("find").value.trim();
   if (words === wanted) return;
@@ -132,18 +133,3 @@ $("search").onkeydown = (event) => {
   $("find").focus();
 };
 $("found").onclick = (event) => { if (event.target.closest("a")) toggleSide(false); };
-addEventListener("keydown", (event) => {
-  const isTyping = event.target.closest?.("input, textarea, select, dialog");
-  if (event.key !== "/" || isTyping || event.altKey || $("app").hidden) return;
-  event.preventDefault();
-  find($("find").value);
-});
-
-/** Leads to the field, and searches for the words if they are other ones. */
-export function find(words) {
-  toggleSide(narrow.matches);
-  $("find").value = words;
-  $("find").focus();
-  $("find").select();
-  changed();
-}

@@ -6,7 +6,7 @@ import { signal } from "./preact.js";
 const LATE_MS = 100; // a tab that is not drawn has no frames
 const PIECES = ["delta", "reasoning", "tool.output"];
 
-export class Transcript {
+class Transcript {
   state = signal(EMPTY);
   #waiting = []; // pieces of text that came since the last frame
 
@@ -87,3 +87,5 @@ export function trouble(error) {
 export function quiet(text) {
   return { kind: "quiet", text };
 }
+
+export const transcript = new Transcript();

@@ -36,3 +36,8 @@ export function dollars(text) {
   const amount = Number(text);
   return amount >= 0.01 || amount === 0 ? `$${amount.toFixed(2)}` : `$${amount.toPrecision(2)}`;
 }
+
+export function size(bytes) {
+  if (bytes < 1e3) return `${bytes} B`;
+  return bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`;
+}
