@@ -233,18 +233,18 @@ async def test_a_message_whose_turn_has_come_does_not_wait_any_more(visitor: Vis
 async def test_a_command_is_answered_and_new_begins_anew(visitor: Visitor) -> None:
     await visitor.say("first words")
     await visitor.sees("You said: first words")
-    await visitor.say("/title A good name")
-    await visitor.sees("Title set: A good name")
-    await visitor.page.locator("h1", has_text="A good name").wait_for()
+    await visitor.say("/title A name for now")
+    await visitor.sees("Title set: A name for now")
+    await visitor.page.locator("h1", has_text="A name for now").wait_for()
     await visitor.say("/new")
     await visitor.sees("New session")
     await visitor.settled()
     assert len(await visitor.conversation()) == 2
-    old = visitor.page.locator("#chats a", has_text="A good name")
+    old = visitor.page.locator("#chats a", has_text="A name for now")
     await old.click()
     await visitor.sees("You said: first words")
     await visitor.page.get_by_role("button", name="Continue it").click()
-    await visitor.sees("Back in A good name")
+    await visitor.sees("Back in A name for now")
     await visitor.sees("You said: first words")
 
 

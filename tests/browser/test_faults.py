@@ -10,13 +10,21 @@ from browser.visitor import Visit, Visitor
 NARROW = {"width": 390, "height": 844}
 
 
-async def test_4_latex_keeps_its_backslashes(visitor: Visitor) -> None:
-    await visitor.say(r"[[reply The sum \(\frac{a}{b}\) is $x_1 \times y$, it costs $5 or $6.]]")
+async def test_4_latex_is_typeset_or_keeps_its_backslashes(visitor: Visitor) -> None:
+    await visitor.say(
+        r"[[reply The sum \(\frac{a}{b}\) is $x_1 \times y$, $\wrong{x_1}$, it costs $5 or $6.]]"
+    )
     await visitor.page.locator("#log .agent", has_text="The sum").wait_for()
     await visitor.settled()
-    words = await visitor.page.locator("#log .words").inner_text()
-    assert words == r"The sum \(\frac{a}{b}\) is $x_1 \times y$, it costs $5 or $6."
-    assert await visitor.page.locator("#log .math").count() == 2
+    formulas = visitor.page.locator("#log .math")
+    await visitor.page.locator("#log .math:nth-of-type(2) math").wait_for(state="attached")
+    assert await formulas.evaluate_all("all => all.map((one) => one.title || one.textContent)") == [
+        r"\(\frac{a}{b}\)",
+        r"$x_1 \times y$",
+        r"$\wrong{x_1}$",
+    ], "one that cannot be read stays as it was written"
+    assert await formulas.first.locator("mfrac mi").all_text_contents() == ["a", "b"]
+    assert "it costs $5 or $6." in await visitor.page.locator("#log .words").inner_text()
 
 
 async def test_5_escape_does_not_drop_what_was_typed_into_the_memory(visitor: Visitor) -> None:

@@ -16,7 +16,7 @@ from talaria.core.program import program_name
 
 INDEX: Final = "index.html"
 HTML: Final = ".html"
-VENDORED: Final = "preact.js"  # sent as it is: a test compares its hash
+VENDORED: Final = ("preact.js", "temml.js")  # sent as they are: a test compares their hashes
 MEDIA_TYPES: Final = {
     HTML: b"text/html; charset=utf-8",
     ".js": b"text/javascript; charset=utf-8",
@@ -28,7 +28,7 @@ _CODE: Final = (".js", ".css")
 # The page loads these when they are needed; the first one belongs to a page of its own.
 _LATER: Final = (
     "calls.js", "colours.js", "dialogs.js", "exporting.js", "files.js", "inbox.js", "inspector.js",
-    "jobs.js", "memory.js", "palette.js", "picker.js", "search.js", "sent.js",
+    "jobs.js", "math.js", "memory.js", "palette.js", "picker.js", "search.js", "sent.js", "temml.js",
 )  # fmt: skip
 # Comments and indentation. Lines keep their numbers. A comment behind code has no quotes, so none is a text.
 _UNREAD: Final = re.compile(
@@ -76,7 +76,7 @@ class Assets:
     def _as_sent(self, name: str, body: bytes) -> bytes:
         """Return a page with the addresses of the other files, and with the program as a person types it.
         Scripts read it from the attribute. Return scripts and styles without what only people read."""
-        if name.endswith(_CODE) and name != VENDORED:
+        if name.endswith(_CODE) and name not in VENDORED:
             return _UNREAD.sub(lambda found: b"\n" * found[0].count(b"\n"), body)
         if not name.endswith(HTML):
             return body

@@ -11,7 +11,7 @@ import { Steps, ToolCall, foldLive, useSeconds } from "./tools.js";
 import { clock, dollars, duration, moment, size, tokens } from "./units.js";
 
 const BRIEF = 96; // characters
-const PICTURE = /^(data:image\/(png|jpeg|gif|webp);|blob:)/;
+const PICTURE = new RegExp(`^(data:image/(png|jpeg|gif|webp);|blob:${location.origin}/)`);
 
 /** `actions`: edit(block) lets a message be changed, branch(seq) continues in a copy that ends before an entry; null in a chat
  * that can only be read. `retry()` repeats the last message; null while it cannot be. While a turn streams, the blocks

@@ -178,7 +178,7 @@ function extend(node, lines, language, isClosed) {
 
 const OPENERS = /\$\$[^$\n]{1,400}\$\$|\\\((?:[^\\\n]|\\(?!\))){1,400}\\\)|\\\[(?:[^\\]|\\(?!\])){1,400}\\\]|\$(?=[^\s$])[^$\n]{0,300}[\\^_{][^$\n]{0,300}[^\s$\\]\$(?!\d)|\\([!-/:-@[-`{-~])|`+|\*\*|__|~~|\*|_|!?\[|https?:\/\/[^\s<>"`]+|\n/g;
 const LINK = /^((?:[^[\]]|\[[^[\]]*\])*)\]\(\s?<?([^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?(?:\s"[^"]*")?\s?\)/;
-const MATH = /^(?:\$.|\\[([]..)/s; // shown as it was written, with its backslashes
+const MATH = /^(?:\$.|\\[([]..)/s;
 const ELEMENTS = { "**": "strong", "__": "strong", "~~": "del", "*": "em", "_": "em" };
 
 /** Appends `text` to `node`, with marks as elements. */
@@ -195,11 +195,18 @@ function inline(node, text, depth = 0) {
   return node;
 }
 
+/** A formula as it was written, until what reads it is loaded. */
+function formula(source) {
+  const node = make("span", { className: "math", textContent: source });
+  import("./math.js").then(({ typeset }) => typeset(node));
+  return node;
+}
+
 /** Returns the element that begins at the mark `found` and its end, or null if the mark is just text. */
 function span(text, found, depth) {
   const [mark, escaped] = found;
   const start = found.index + mark.length;
-  if (MATH.test(mark)) return { node: make("span", { className: "math", textContent: mark }), end: start };
+  if (MATH.test(mark)) return { node: formula(mark), end: start };
   if (escaped) return { node: document.createTextNode(escaped), end: start };
   if (mark === "\n") return { node: make("br"), end: start };
   const rest = text.slice(start);

@@ -1,0 +1,2 @@
+import temml from "temml";
+export const treeOf = temml.__renderToMathMLTree;
