@@ -48,6 +48,15 @@ async def _owe(api: Api, turn_id: TurnId, state: OutboxState, body: str, age: fl
     await api.gateway.store._executor.write(lambda tx: delivery.write_replies(tx, [row]))
 
 
+async def test_a_paused_job_is_listed_however_many_jobs_are_older(api: Api) -> None:
+    for number in range(3):
+        await api.post("/api/jobs", {"text": "stretch", "every": "1h", "name": f"active-{number}"}, 201)
+    await api.post("/api/jobs", {"text": "stretch", "every": "1h", "name": "late"}, 201)
+    async with api.client.patch(f"{api.url}/api/jobs/late", json={"state": "paused"}) as response:
+        assert response.status == 200
+    assert [job["name"] for job in (await api.get("/api/inbox?limit=2"))["jobs"]] == ["late"]
+
+
 async def test_a_session_is_pinned_archived_and_found_by_its_mark(api: Api) -> None:
     for name in ("one", "two", "three"):
         await api.say(name, "hello")
