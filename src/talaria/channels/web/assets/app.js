@@ -4,7 +4,6 @@ import { ApiError, call, connection, pause } from "./api.js";
 import { LiveTurn, Log, Said, showProblem } from "./blocks.js";
 import { Chat, isSteer } from "./chat.js";
 import { Badge, ChatList, narrow, open, toggleSide } from "./chats.js";
-import { setCommands } from "./completion.js";
 import { Composer } from "./composer.js";
 import { partsOf } from "./conversation.js";
 import { closeInspector, renewInspector } from "./details.js";
@@ -49,7 +48,6 @@ let heard = null; // ends the listening to the feed
 const posting = new Map(); // for each chat the promise of its last message, so that messages keep their order
 const underway = new Set(); // the keys of messages that are being sent
 let editing = null; // the message that is edited: its chat and its place in the log, and the draft before
-let hasCommands = false; // whether the commands were read
 let isPinned = true; // whether the page scrolls along with the end of the conversation
 
 function fail(error) {
@@ -185,7 +183,7 @@ function enter(here, { isNew = false, at = 0 }) {
   closeInspector();
   here.draw();
   if (!narrow.matches) $("text").focus();
-  if (!isNew || !hasCommands) readOptions(here).catch(fail);
+  if (!isNew || !composer.commands.length) readOptions(here).catch(fail);
   if (isNew) return;
   $("scroll").dataset.loading = "";
   const arrived = () => { if (chat === here) delete $("scroll").dataset.loading; };
@@ -202,8 +200,7 @@ async function readOptions(here) {
     if (error.status !== 404) throw error; // there is no such chat, which is said elsewhere
     return;
   }
-  setCommands(options.commands);
-  hasCommands = true;
+  composer.commands = options.commands;
   if (chat !== here) return;
   const { context_tokens: used, context_window: window } = options;
   $("meter").hidden = !used || !window;

@@ -4,17 +4,11 @@ import { $ } from "./elements.js";
 import { html, render } from "./preact.js";
 
 const MOST = 8;
-let commands = []; // { name, arguments, help, origin }
 let found = [];
 let active = -1; // the chosen row; none before an arrow was pressed
 
-/** Takes the commands of the open chat. */
-export function setCommands(list) {
-  commands = list;
-}
-
-/** Offers what begins like the command that is being typed. */
-export function complete() {
+/** Offers those of the commands that begin like the one that is being typed. */
+export function complete(commands) {
   const typed = /^\/([\w-]*)$/.exec($("text").value)?.[1].toLowerCase();
   const fitting = typed === undefined ? [] : commands.filter(({ name }) => name.startsWith(typed) && name !== typed);
   show(fitting.slice(0, MOST), -1);

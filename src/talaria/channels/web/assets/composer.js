@@ -1,11 +1,11 @@
 /* The message field: its text, which is stored as a draft, its files, and its keys. */
 
 import { call } from "./api.js";
-import { complete, completeByKey } from "./completion.js";
 import { $, make } from "./elements.js";
 import { drafts } from "./storage.js";
 
 const UPLOAD_MS = 600_000;
+let completion = null; // the module, once a command was begun
 const DRAFT_MS = 300; // after the last key; a long text takes a while to be stored
 const GROWS = CSS.supports("field-sizing", "content"); // then the field grows without us
 
@@ -14,6 +14,7 @@ const GROWS = CSS.supports("field-sizing", "content"); // then the field grows w
  * sent before. */
 export class Composer {
   #chat = null; // the name of the open chat, or null if it can only be read
+  commands = []; // of the open chat: { name, arguments, help, origin }
   #attached = new Map(); // files by chat
   #timer = null; // until the draft is stored
   #recalled = null; // the message that was brought back: its text, and its place in the history
@@ -25,7 +26,7 @@ export class Composer {
     this.history = history;
     $("text").oninput = () => this.#changed();
     $("text").onkeydown = (event) => {
-      if (completeByKey(event)) return;
+      if (completion?.completeByKey(event)) return;
       if (["ArrowUp", "ArrowDown"].includes(event.key) && !event.shiftKey) this.#recall(event);
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
@@ -82,7 +83,14 @@ export class Composer {
     }
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.keep(), DRAFT_MS);
-    complete();
+    this.#complete();
+  }
+
+  /** Offers the commands that fit. */
+  async #complete() {
+    if (!completion && !$("text").value.startsWith("/")) return;
+    completion ??= await import("./completion.js");
+    completion.complete(this.commands);
   }
 
   /** Brings earlier messages back into an empty field, and goes through them. */
