@@ -233,6 +233,16 @@ async def test_19_a_title_has_the_width_of_the_list(visitor: Visitor) -> None:
     await visitor.settled()
 
 
+async def test_a_part_of_another_version_asks_for_a_reload(visit: Visit) -> None:
+    """A page that stays open over an upgrade has parts that it has not loaded yet."""
+    visitor = await visit()
+    await visitor.page.route("**/inspector.js", lambda route: route.fulfill(status=404))
+    await visitor.say("hello")
+    await visitor.page.locator("#log .sum").get_by_role("button", name="Details").click()
+    await visitor.sees("reload the page", "#line")
+    await visitor.settled()
+
+
 async def test_a_long_block_of_code_is_appended_to(visitor: Visitor) -> None:
     """It was built anew for each frame, which took up to 283 ms."""
     made = await visitor.page.evaluate("""async () => {

@@ -58,6 +58,11 @@ function fail(error) {
 }
 
 addEventListener("unhandledrejection", (event) => {
+  if (event.reason instanceof TypeError && event.reason.message.includes("module")) { // of another version, or the gateway is away
+    event.preventDefault();
+    show($("line"), "A part of this page could not be loaded. If the gateway was upgraded, reload the page.");
+    return;
+  }
   if (!(event.reason instanceof ApiError) && event.reason?.name !== "AbortError") return;
   event.preventDefault();
   fail(event.reason);
@@ -529,6 +534,7 @@ function find(words) {
 // It opens at once, so no key is lost; so it is loaded before it is asked for.
 let palette = null;
 setTimeout(() => import("./palette.js").then((module) => { palette = module; }), IDLE_MS);
+$("find-form").onsubmit = (event) => event.preventDefault(); // until the search is loaded
 const search = () => import("./search.js");
 $("find").addEventListener("focus", () => search().then(({ changed }) => changed()), { once: true });
 addEventListener("keydown", (event) => {

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { $, copier, spoken } from "./elements.js";
-import { html, render, signal, useEffect, useLayoutEffect, useRef } from "./preact.js";
+import { html, render, signal, useLayoutEffect, useRef } from "./preact.js";
 import { ToolCall } from "./tools.js";
 import { transcript } from "./transcript.js";
 import { dollars, duration, tokens } from "./units.js";
@@ -36,7 +36,7 @@ function Inspector() {
   const shown = inspected.value;
   const button = useRef(null);
   const origin = useRef(null);
-  useEffect(() => {
+  useLayoutEffect(() => { // the focus moves together with what is shown
     if (!shown) return undefined;
     origin.current ??= document.activeElement;
     button.current?.focus();
