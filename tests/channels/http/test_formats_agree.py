@@ -408,3 +408,30 @@ async def test_sessions_of_all_formats_agree(api: Api, name: str) -> None:
         await ask(api, format, user("hello"), streams=False)
     assert [entry["type"] for entry in logs[0][:2]] == ["spec", "user"]
     assert logs == logs[:1] * 6
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+async def test_a_session_names_the_system_prompt_that_it_ignores_in_every_format(api: Api, role: str) -> None:
+    """Its prompt is frozen, and its log keeps what the model has seen."""
+    for format, streams in product(PATHS, (False, True)):
+        body = request(format, [Say("user", "[[history]]")], streams=streams, has_session=True)
+        if format == "responses":
+            body["input"] = [*Say(role, "Be kind.").for_responses(), *body["input"]]
+        else:
+            own = Say(role if format == "chat" else "system", "Be kind.").for_chat()
+            body["messages"] = [own, *body["messages"]]
+        headers = {"X-Talaria-Session": f"{format}-{streams}"}
+        async with api.client.post(api.url + PATHS[format], json=body, headers=headers) as response:
+            assert response.status == 200, format
+            assert response.headers["X-Talaria-Ignored"] == "system", format
+        log = await api.get(f"/api/sessions/{format}-{streams}/entries")
+        assert "Be kind." not in json.dumps(log), format
+
+
+async def test_instructions_and_system_messages_are_named_one_by_one(api: Api) -> None:
+    body = {"input": Say("system", "Be kind.").for_responses() + Say("user", "a").for_responses()}
+    headers = {"X-Talaria-Session": "demo"}
+    async with api.client.post(
+        api.url + "/v1/responses", json={**body, "instructions": "Be brief."}, headers=headers
+    ) as response:
+        assert response.headers["X-Talaria-Ignored"] == "instructions, system"

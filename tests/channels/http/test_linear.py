@@ -18,6 +18,8 @@ from talaria.channels.http.chat_completions import (
 )
 from talaria.channels.http.file_api import find_range
 from talaria.channels.http.login_api import login_cookies
+from talaria.channels.http.messages_api import MessagesRequest
+from talaria.channels.http.messages_api import whole_context as read_messages
 from talaria.channels.http.request import Message, Request
 from talaria.channels.http.turn_api import _encode_event
 from talaria.core.events import Delta, Done
@@ -107,6 +109,34 @@ def test_reading_a_conversation_is_linear(shape: Callable[[int], list[dict[str, 
         return msgspec.convert({"messages": shape(size // 1000)}, CompletionRequest)
 
     assert_linear(make, lambda given: whole_context(given.messages))
+
+
+ANTHROPIC_MESSAGES: dict[str, Callable[[int], list[dict[str, Any]]]] = {
+    "parts": lambda n: [{"role": "user", "content": [{"type": "text", "text": "a"}] * n}],
+    "texts": lambda n: [{"role": "assistant", "content": [{"type": "text", "text": "a" * 20}] * n}],
+    "calls": lambda n: [
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": f"c{i}", "name": "f", "input": {}} for i in range(n)],
+        },
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": f"c{i}"} for i in reversed(range(n))],
+        },
+    ],
+    "users": lambda n: [{"role": "user", "content": "a"}] * n,
+}
+
+
+@pytest.mark.parametrize("shape", ANTHROPIC_MESSAGES.values(), ids=ANTHROPIC_MESSAGES)
+def test_reading_a_conversation_of_anthropics_clients_is_linear(
+    shape: Callable[[int], list[dict[str, Any]]],
+) -> None:
+    def make(size: int) -> MessagesRequest:
+        given = msgspec.json.encode({"messages": shape(size // 300)})
+        return msgspec.json.decode(given, type=MessagesRequest)
+
+    assert_linear(make, lambda given: read_messages(given.system, given.messages))
 
 
 TEXTS = ["a", "\x00", "\\", '"', "😀", "\n", "\u2028"]

@@ -231,3 +231,55 @@ async def test_a_conversation_that_is_too_long_begins_with_the_words_that_claude
 ) -> None:
     said = [{"role": "user", "content": "[[status 400]] [[code context_length_exceeded]]"}]
     assert (await refusal(api, {"messages": said})).startswith("prompt is too long: ")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"thinking": {"type": "adaptive", "display": "omitted"}, "output_config": {"effort": "max"}},
+        {"thinking": {"type": "disabled"}},
+    ],
+)
+async def test_claude_gets_thinking_and_effort_as_they_were_sent(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    async with opened(tmp_path, "anthropic-messages", "claude-opus-4-7") as (client, bodies):
+        await client.messages.create(model="main", max_tokens=4000, messages=HELLO, **given)
+    sent = json.loads(bodies[-1])
+    assert {name: sent[name] for name in given} == given
+
+
+@pytest.mark.parametrize("field", ["thinking", "output_config"])
+async def test_a_wrong_member_is_refused_by_its_field(api: Api, field: str) -> None:
+    wrong: dict[str, Any] = {"thinking": {"type": 1}, "output_config": {"effort": 1}}
+    assert f"`{field}." in await refusal(api, {"messages": HELLO, field: wrong[field]})
+
+
+async def test_counting_tokens_takes_the_requests_that_are_answered(api: Api) -> None:
+    tools = [WEATHER, {"type": "web_search_20250305", "name": "web_search"}]
+    url, body = api.url + "/v1/messages/count_tokens", {"messages": HELLO, "tools": tools}
+    async with api.client.post(url, json=body, headers={"X-Talaria-Tools": "functions"}) as response:
+        assert response.status == 200
+        assert response.headers["X-Talaria-Ignored"] == "tools.web_search_20250305"
+    answer = await api.post("/v1/messages/count_tokens", {"messages": HELLO * 5001}, 413)
+    assert answer["error"]["type"] == "request_too_large"
+
+
+async def test_a_session_answers_in_text(api: Api) -> None:
+    wanted = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    body = {"messages": HELLO, "output_config": wanted}
+    refused = await post(api, body, 400, **{"X-Talaria-Session": "demo"})
+    assert "`output_config.format`" in refused["error"]["message"]
+
+
+async def test_every_answer_and_every_error_has_the_id_of_its_request(api: Api) -> None:
+    for path, status in (("/v1/messages", 401), ("/v1/messages/batches", 401)):
+        async with api.client.post(
+            api.url + path, json={"messages": HELLO}, headers={"Authorization": "Bearer wrong"}
+        ) as response:
+            assert response.status == status
+            assert (await response.json())["request_id"] == response.headers["request-id"]
+    said = [{"role": "user", "content": "[[chunks 2]][[cut 1]][[reply one two three four]]"}]
+    async with api.client.post(api.url + "/v1/messages", json={"messages": said, "stream": True}) as response:
+        last = (await response.text()).strip().rpartition("data: ")[2]
+        assert json.loads(last)["request_id"] == response.headers["request-id"]

@@ -41,7 +41,13 @@ from talaria.core.spending import MOST_COUNTED
 from talaria.core.tools import inner_call
 from talaria.core.turns import Inbound, StepKind, Turn, TurnState
 from talaria.gateway import Gateway
-from talaria.models.parameters import REFUSED_IN_SESSION, TOOL_PARAMETERS, check_session, is_given
+from talaria.models.parameters import (
+    REFUSED_IN_SESSION,
+    TOOL_PARAMETERS,
+    check_session,
+    is_given,
+    refused,
+)
 from talaria.operations.sessions import SessionLookup
 from talaria.store.store import Store
 from talaria.turns.histories import SentExchange, sent_exchanges
@@ -242,6 +248,10 @@ class Conversation(ABC):
     def text(self, n: int) -> str:
         """Return the text of the assistant's message `n`."""
 
+    def has_system_messages(self) -> bool:
+        """Return whether a message is an instruction of the program, and not said by anybody."""
+        return not {"system", "developer"}.isdisjoint(self.roles())
+
     def shown_parts(self, n: int) -> tuple[Part, ...]:
         """Return the content of an earlier message of the user, as a front end repeats it."""
         return self.parts(n)
@@ -321,7 +331,7 @@ class ApiCall(ABC):
     ) -> bytes:
         """Return the whole answer of a turn that is over. `events` are those that a stream would get."""
 
-    def drop_tools(self) -> tuple[str, ...]:
+    def _drop_tools(self) -> tuple[str, ...]:
         """Take the tools, and the parameters about them, out of the call. Return the names of those that were
         given."""
         given: dict[str, Any] = {name: self.rest.pop(name) for name in TOOL_PARAMETERS if name in self.rest}
@@ -332,7 +342,18 @@ class ApiCall(ABC):
                 setattr(self.parameters, field.name, field.default)
         return tuple(name for name in TOOL_PARAMETERS if name in given and is_given(name, given[name]))
 
-    def keep_functions(self) -> tuple[str, ...]:
+    def keep_tools(self, wish: ToolWish) -> tuple[str, ...]:
+        """Take the tools out of the call that the caller does not want. Return their names in
+        `X-Talaria-Ignored`."""
+        match wish:
+            case ToolWish.IGNORE:
+                return self._drop_tools()
+            case ToolWish.FUNCTIONS:
+                return self._keep_functions()
+            case ToolWish.ALL:
+                return ()
+
+    def _keep_functions(self) -> tuple[str, ...]:
         """Take the tools out of the call that are no functions. Return their types, as `tools.TYPE`."""
         tools = getattr(self.parameters, "tools", None) or []
         types = [self.tool_type(tool) for tool in tools]
@@ -349,10 +370,20 @@ class ApiCall(ABC):
             raise invalid_field(str(error), "tools") from None
 
     def check_session(self, *, is_front_end: bool) -> tuple[str, ...]:
-        """Raise `BadRequest` for a parameter that a call with a session cannot keep. Return the names of the
-        parameters that are ignored for a front end."""
+        """Raise `BadRequest` for a parameter that a call with a session cannot keep. Return the names of what
+        is ignored: the caller's system prompt, and parameters of a front end.
+
+        The prompt of a session is frozen, and what its model has seen stays in its log. So the prompt that a
+        client sends with every message would be there once for each of them.
+        """
         own = ((name, getattr(self.parameters, name, None)) for name in REFUSED_IN_SESSION)
-        return check_session((*own, *self.rest.items()), is_front_end=is_front_end)
+        ignored = check_session((*own, *self.rest.items()), is_front_end=is_front_end)
+        prompts = {self.prompt_field(): None, "system" * self.conversation.has_system_messages(): None}
+        return (*filter(None, prompts), *ignored)
+
+    def prompt_field(self) -> str:
+        """Return the field with a system prompt, beside those among the messages; empty without one."""
+        return ""
 
 
 # -- checks that decoders share ---------------------------------------------------------------------------
@@ -369,6 +400,18 @@ def check_output_limit(name: str, value: int | None) -> None:
     if value is not None and not 1 <= value <= MOST_COUNTED:
         expected = "at least 1" if value < 1 else f"at most {MOST_COUNTED}"
         raise BadRequest(f"In the field `{name}`: expected {expected}.", "Leave it out.")
+
+
+def in_text_only(field: str, *, is_front_end: bool) -> tuple[str, ...]:
+    """Return the name of a field with a format of the answer, which a session ignores for a front end. Raises
+    `BadRequest` for other callers."""
+    if not is_front_end:
+        raise refused(
+            field,
+            "a session answers in text",
+            "Leave it out, or leave out X-Talaria-Session and send the whole conversation.",
+        )
+    return (field,)
 
 
 def check_utf8(values: Iterable[msgspec.Raw]) -> None:
@@ -481,21 +524,16 @@ class ApiCalls:
             if not session.is_task:
                 message = said.last_message()
                 if session.is_front_end:
-                    self._check_count(said)
+                    self.check_count(said)
                     history = sent_exchanges(said.earlier_messages())
             if session.has_task(history or (), message, is_stream=call.is_stream):
                 model = model or await self._lookup.model(session.name, request.call)
                 session = None
             elif session.is_front_end:
                 check_end(is_answer=said.ends_with_answer())
-        ignored = tuple[str, ...]()
-        match read_tool_wish(request, session):
-            case ToolWish.IGNORE:
-                ignored = call.drop_tools()
-            case ToolWish.FUNCTIONS:
-                ignored = call.keep_functions()
+        ignored = call.keep_tools(read_tool_wish(request, session))
         if session is None:
-            self._check_count(said)
+            self.check_count(said)
             stateless = await call.stateless(request.caller, model, key)
             tell_ignored(request, ignored + call.ignored)
             return await self._turns.call(stateless), True
@@ -504,7 +542,8 @@ class ApiCalls:
         inbound = Inbound(chat, request.caller.sender, message, key, model)
         return await submit_once(self._turns, request, inbound, history), False
 
-    def _check_count(self, said: Conversation) -> None:
+    def check_count(self, said: Conversation) -> None:
+        """Raise `HttpError` (413) if a conversation has too many messages."""
         check_count(self.gateway.limits, len(said), said.size)
 
     async def _stream(

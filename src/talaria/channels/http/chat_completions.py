@@ -176,11 +176,6 @@ class ChatCall(ApiCall):
             owner=caller.owner,
         )
 
-    def check_session(self, *, is_front_end: bool) -> tuple[str, ...]:
-        ignored = super().check_session(is_front_end=is_front_end)
-        has_prompt = any(isinstance(message, SystemIn | DeveloperIn) for message in self._body.messages)
-        return (*ignored, "system") if has_prompt else ignored
-
     def stream(self, live: LiveTurn, *, is_stateless: bool) -> CompletionChunks:
         wants_usage = self._body.wants_usage
         return CompletionChunks(
@@ -266,7 +261,12 @@ class FunctionIn(msgspec.Struct, tag_field="role", tag="function"):
 
 
 MessageIn = SystemIn | DeveloperIn | UserIn | AssistantIn | ToolIn | FunctionIn
-_ROLES: Final[Mapping[type[MessageIn], str]] = {UserIn: "user", AssistantIn: "assistant"}
+_ROLES: Final[Mapping[type[MessageIn], str]] = {
+    UserIn: "user",
+    AssistantIn: "assistant",
+    SystemIn: "system",
+    DeveloperIn: "developer",
+}
 
 
 class StreamOptions(msgspec.Struct):

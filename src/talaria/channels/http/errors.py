@@ -8,13 +8,13 @@ an API cannot type commands, so a hint for them names none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET
 
-from talaria.channels.http.request import HttpError, RawHeaders, Request
+from talaria.channels.http.request import HttpError, RawHeaders, Request, is_anthropic_path
 from talaria.channels.http.response import Response
 from talaria.core.errors import EmptyAnswer, ErrorInfo, NotFound, Overloaded, TalariaError
 from talaria.core.problems import Do
@@ -101,6 +101,7 @@ _ANTHROPIC_TYPES: Mapping[int, str] = {
     424: "invalid_request_error",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
 # LangChain and LiteLLM look for these words in the message, and not at the code.
 _TOO_LONG = " (context_length_exceeded: the input is longer than the model's context length)"
@@ -122,7 +123,7 @@ _WORDS: Mapping[Do, str] = {
 _encode = msgspec.json.Encoder().encode
 
 
-def error_response(error: Exception, path: str = "") -> Response:
+def error_response(error: Exception, path: str = "", request_id: str = "") -> Response:
     """Return an error in the form that callers of this path read. An error that is not ours is 500, without
     its text."""
     info = error.info() if isinstance(error, TalariaError) else _INTERNAL
@@ -131,7 +132,10 @@ def error_response(error: Exception, path: str = "") -> Response:
     status = (error.status if isinstance(error, HttpError) else None) or status_of(info)
     if wait is not UNSET and status in (429, 503):
         headers = (*headers, (b"retry-after", b"%d" % math.ceil(min(max(wait, 1.0), _MOST_RETRY_AFTER))))
-    return Response(_body_encoder(path)(info) + b"\n", status, headers)
+    if is_anthropic_path(path):
+        return Response(anthropic_error_body(info, request_id) + b"\n", status, headers)
+    body = openai_error_body(info) if is_openai_path(path) else error_body(info)
+    return Response(body + b"\n", status, headers)
 
 
 def status_of(error: ErrorInfo) -> int:
@@ -141,12 +145,6 @@ def status_of(error: ErrorInfo) -> int:
     if error.code == _QUOTA and error.type == "model_refused":
         return 429
     return STATUS.get(error.type, 500)
-
-
-def _body_encoder(path: str) -> Callable[[ErrorInfo], bytes]:
-    if is_anthropic_path(path):
-        return anthropic_error_body
-    return openai_error_body if is_openai_path(path) else error_body
 
 
 def error_body(error: ErrorInfo) -> bytes:
@@ -228,10 +226,6 @@ def openai_error_body(info: ErrorInfo) -> bytes:
 # -- errors of `/v1/messages` -------------------------------------------------------------------------------
 
 
-def is_anthropic_path(path: str) -> bool:
-    return path.startswith("/v1/messages")
-
-
 class AnthropicError(msgspec.Struct, frozen=True):
     """The member `error` of a body, or of an event in a stream. `type` is one of Anthropic's words."""
 
@@ -249,10 +243,11 @@ class AnthropicError(msgspec.Struct, frozen=True):
 
 
 class AnthropicErrorBody(msgspec.Struct, frozen=True):
+    type: Literal["error"]
     error: AnthropicError
-    type: Literal["error"] = "error"
+    request_id: str
 
 
-def anthropic_error_body(info: ErrorInfo) -> bytes:
-    """Return `{"error": {…}, "type": "error"}`, without a line end."""
-    return _encode(AnthropicErrorBody(AnthropicError.of(info)))
+def anthropic_error_body(info: ErrorInfo, request_id: str) -> bytes:
+    """Return `{"type": "error", "error": {…}, "request_id"}`, without a line end."""
+    return _encode(AnthropicErrorBody("error", AnthropicError.of(info), request_id))

@@ -15,7 +15,7 @@ into the form of the other APIs, so any model can answer it:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -31,11 +31,14 @@ from talaria.channels.http.api_calls import (
     TurnAnswer,
     check_output_limit,
     check_tool_name,
+    in_text_only,
     join_texts,
     read_image,
+    read_tool_wish,
+    tell_ignored,
 )
 from talaria.channels.http.errors import anthropic_error_body
-from talaria.channels.http.request import Request
+from talaria.channels.http.request import Request, invalid_field
 from talaria.channels.http.response import EventStream, Response, json_response
 from talaria.core.errors import BadRequest, ErrorInfo
 from talaria.core.events import Delta, Event, ReasoningDelta, ThoughtEnded, ToolCallDelta, UsageReported
@@ -100,15 +103,16 @@ class AnthropicApi:
     async def count_tokens(self, request: Request) -> Response:
         """Answer with about how many tokens the request has: the gateway counts bytes, not tokens."""
         call = await self._decode(request)
+        self._calls.check_count(call.conversation)
+        tell_ignored(request, call.keep_tools(read_tool_wish(request, None)))
         context = whole_context(call.body.system, call.body.messages)
         tools = len(call.body.encoded_tools())
         return json_response(TokenCount(max(1, round((_size(context) + tools) * TOKENS_PER_BYTE))))
 
     async def _decode(self, request: Request) -> MessagesCall:
-        request.more_headers += ((b"request-id", request.id),)
         body, rest = await request.json_and_rest(MessagesRequest, self._calls.max_body)
         body.check(rest)
-        return MessagesCall(body, rest, self._calls)
+        return MessagesCall(body, rest, self._calls, request.id.decode())
 
 
 class SentMessages(Conversation):
@@ -141,10 +145,13 @@ class SentMessages(Conversation):
 class MessagesCall(ApiCall):
     """A request for a message."""
 
-    def __init__(self, body: MessagesRequest, rest: dict[str, msgspec.Raw], calls: ApiCalls) -> None:
+    def __init__(
+        self, body: MessagesRequest, rest: dict[str, msgspec.Raw], calls: ApiCalls, request_id: str
+    ) -> None:
         super().__init__(SentMessages(body.messages), body, rest, body.model, is_stream=bool(body.stream))
         self.body = body
         self._calls = calls
+        self._request_id = request_id
 
     async def stateless(self, caller: ApiCaller, model: str | None, key: str | None) -> StatelessCall:
         body, is_claude = self.body, False
@@ -170,14 +177,19 @@ class MessagesCall(ApiCall):
         """Every request of this API limits its output; a session's turn has its own limits instead."""
         self.body.max_tokens = None
         more, self.rest = tuple(self.rest), {}
-        ignored = super().check_session(is_front_end=is_front_end)
-        return (*ignored, *more, *(("system",) if self.body.system else ()))
+        ignored = super().check_session(is_front_end=is_front_end) + more
+        if self.body.answer_schema() is None:
+            return ignored
+        return (*ignored, *in_text_only("output_config.format", is_front_end=is_front_end))
+
+    def prompt_field(self) -> str:
+        return "system" if self.body.system else ""
 
     def tool_type(self, tool: SentTool) -> str:
         return tool.kind
 
     def stream(self, live: LiveTurn, *, is_stateless: bool) -> MessageEvents:
-        return MessageEvents(live, self._named_model, tells_refusals=is_stateless)
+        return MessageEvents(live, self._named_model, self._request_id, tells_refusals=is_stateless)
 
     async def encode(
         self, live: LiveTurn, answer: TurnAnswer, events: Events, *, is_stateless: bool
@@ -262,11 +274,15 @@ class ToolChoice(msgspec.Struct):
 
 
 class Thinking(msgspec.Struct):
+    """The members of `thinking` that are translated for other models than Claude."""
+
     type: str
     budget_tokens: int | None = None
 
 
 class OutputConfig(msgspec.Struct):
+    """The members of `output_config` that are translated for other models than Claude."""
+
     effort: str | None = None
     format: dict[str, Any] | None = None
 
@@ -298,11 +314,13 @@ class MessagesRequest(msgspec.Struct, forbid_unknown_fields=True):
     top_p: int | float | None = None
     top_k: int | None = None
     service_tier: str | None = None
-    thinking: Thinking | None = None
-    output_config: OutputConfig | None = None
+    thinking: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
 
     def check(self, rest: dict[str, msgspec.Raw]) -> None:
         """Raise `BadRequest` for fields and values that the gateway cannot act on."""
+        _member(self.thinking, Thinking, "thinking")
+        _member(self.output_config, OutputConfig, "output_config")
         if not self.messages:
             raise BadRequest("The field `messages` is missing or empty.", "Send at least one message.")
         check_output_limit("max_tokens", self.max_tokens)
@@ -326,7 +344,7 @@ class MessagesRequest(msgspec.Struct, forbid_unknown_fields=True):
             reasoning = "none" if self.thinking is not None else None  # `thinking` itself goes along
         else:
             reasoning = self._effort()
-            given["response_format"] = self._response_format()
+            given["response_format"] = self.answer_schema()
         members = {name: value for name, value in given.items() if value is not None}
         return CallOptions(
             reasoning, self.max_tokens, _encode(members)[1:-1], streams_parts=bool(self.stream)
@@ -355,23 +373,40 @@ class MessagesRequest(msgspec.Struct, forbid_unknown_fields=True):
         return _encode(functions) if functions else b""
 
     def _effort(self) -> str | None:
-        if self.thinking is not None and self.thinking.type == "disabled":
+        thinking = _member(self.thinking, Thinking, "thinking")
+        output = _member(self.output_config, OutputConfig, "output_config")
+        if thinking is not None and thinking.type == "disabled":
             return "none"
-        if self.output_config is not None and self.output_config.effort in _EFFORTS:
-            return _EFFORTS[self.output_config.effort]
-        if self.thinking is None:
+        if output is not None and output.effort in _EFFORTS:
+            return _EFFORTS[output.effort]
+        if thinking is None:
             return None
-        budget = self.thinking.budget_tokens
+        budget = thinking.budget_tokens
         if budget is None:
             return "medium"
         return next((word for most, word in _BUDGETS if budget <= most), "high")
 
-    def _response_format(self) -> dict[str, Any] | None:
-        wanted = self.output_config.format if self.output_config is not None else None
+    def answer_schema(self) -> dict[str, Any] | None:
+        """Return the schema of the answer as the `response_format` of chat completions."""
+        output = _member(self.output_config, OutputConfig, "output_config")
+        wanted = output.format if output is not None else None
         if wanted is None or wanted.get("type") != "json_schema":
             return None
         schema = {"name": "answer", "schema": wanted.get("schema", {}), "strict": True}
         return {"type": "json_schema", "json_schema": schema}
+
+
+_Member = TypeVar("_Member")
+
+
+def _member(given: dict[str, Any] | None, kind: type[_Member], field: str) -> _Member | None:
+    """Return a field as its type. Raises `BadRequest`, which names the field."""
+    if given is None:
+        return None
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as error:
+        raise invalid_field(str(error), field) from None
 
 
 # -- messages as ours -------------------------------------------------------------------------------------
@@ -445,13 +480,15 @@ def _user_parts(blocks: Sequence[NamedBlock]) -> Iterator[Part]:
 
 def _assistant(blocks: Sequence[NamedBlock]) -> AssistantMessage:
     text, calls, thoughts = "", list[ToolCall](), list[Reasoning]()
+    known = set[str]()
     for field, block in blocks:
         match block:
             case TextBlock(text=more):
                 text += more
             case ToolUseBlock(id=call_id, name=name, input=arguments):
-                if any(call.id == call_id for call in calls):
+                if call_id in known:
                     raise _misplaced(f"{field}.id", f"{call_id!r} is there twice")
+                known.add(call_id)
                 calls.append(ToolCall(call_id, name, bytes(arguments).decode("utf-8", "replace")))
             case ThinkingBlock(thinking=thought, signature=""):
                 thoughts.append(Reasoning(_UNSIGNED, thought, _encode(thought).decode()))
@@ -564,7 +601,7 @@ def _thoughts(message: AssistantMessage) -> list[Any]:
 def _usage(usage: TokenUsage) -> dict[str, Any]:
     """Anthropic counts cached and stored tokens apart from `input_tokens`."""
     return {
-        "input_tokens": usage.input - usage.cached - usage.stored,
+        "input_tokens": max(0, usage.input - usage.cached - usage.stored),
         "cache_creation_input_tokens": usage.stored,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.output,
@@ -579,9 +616,10 @@ class MessageEvents:
     some servers write several calls at the same time.
     """
 
-    def __init__(self, live: LiveTurn, named_model: str, *, tells_refusals: bool) -> None:
+    def __init__(self, live: LiveTurn, named_model: str, request_id: str, *, tells_refusals: bool) -> None:
         self._live = live
         self._named_model = named_model
+        self._request_id = request_id
         self._tells_refusals = tells_refusals
         self._count = 0  # of the blocks that have begun
         self._open = ""  # the type of the block of text or thinking that has not ended
@@ -633,7 +671,7 @@ class MessageEvents:
 
     def fail(self, error: ErrorInfo, turn: Turn) -> bytes:
         """Return the end of a stream that fails after its status was sent."""
-        return b"event: error\ndata: %b\n\n" % anthropic_error_body(error)
+        return b"event: error\ndata: %b\n\n" % anthropic_error_body(error, self._request_id)
 
     def _start(self, model: str = "") -> bytes:
         """Return the first event, once."""
@@ -682,9 +720,10 @@ class MessageEvents:
 
     def _end_thought(self, raw: bytes) -> bytes:
         """Return the signature of the open thought; for a thought that was not streamed, all of it."""
-        if self._open != "thinking":
+        thought = msgspec.json.decode(raw)
+        if self._open != "thinking" or thought.get("type") != "thinking":
             return self._whole(raw)
-        return self._sign(msgspec.json.decode(raw).get("signature", ""))
+        return self._sign(thought.get("signature", ""))
 
     def _sign(self, signature: str) -> bytes:
         delta = {"type": "signature_delta", "signature": signature}

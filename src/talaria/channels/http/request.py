@@ -56,6 +56,11 @@ _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 _lenients: dict[Any, Any] = {}
 
 
+def is_anthropic_path(path: str) -> bool:
+    """Return whether a client of Anthropic's API calls this path."""
+    return path.startswith("/v1/messages")
+
+
 def new_request_id() -> bytes:
     """Return the value of `x-request-id` for one response. No two processes use the same ones."""
     return b"req_%016x" % next(_numbers)
@@ -358,6 +363,8 @@ class Request:
         """Send status and headers. No other response can be sent afterwards."""
         self.has_started = True
         headers.append((b"x-request-id", self.id))
+        if is_anthropic_path(self.path):
+            headers.append((b"request-id", self.id))  # its clients know it by this name
         headers += self.more_headers
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 

@@ -19,6 +19,7 @@ from talaria.channels.http.api_calls import (
     Events,
     TurnAnswer,
     check_count,
+    in_text_only,
     model_of,
 )
 from talaria.channels.http.request import HttpError, Request, read_number
@@ -53,7 +54,6 @@ from talaria.core.ledger import NewResponse, StoredResponse
 from talaria.core.messages import AssistantMessage, Part, ToolCall
 from talaria.core.turns import Turn, TurnState
 from talaria.core.units import format_size
-from talaria.models.parameters import refused
 from talaria.turns.intake import StatelessCall
 from talaria.turns.live import LiveTurn
 
@@ -114,18 +114,13 @@ class ResponseCall(ApiCall):
 
     def check_session(self, *, is_front_end: bool) -> tuple[str, ...]:
         ignored = super().check_session(is_front_end=is_front_end)
-        if self._body.instructions:
-            ignored = ("instructions", *ignored)
         if self._body.read_format() is not None:
-            if not is_front_end:
-                raise refused(
-                    "text.format",
-                    "a session answers in text",
-                    "Leave it out, or leave out X-Talaria-Session and send the whole conversation.",
-                )
-            ignored += ("text.format",)
+            ignored += in_text_only("text.format", is_front_end=is_front_end)
         self._repeated = self._body.told(self._body.function_tools())
         return ignored
+
+    def prompt_field(self) -> str:
+        return "instructions" if self._body.instructions else ""
 
     async def stateless(self, caller: ApiCaller, model: str | None, key: str | None) -> StatelessCall:
         body, calls = self._body, self._api.calls

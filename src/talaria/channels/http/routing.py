@@ -109,7 +109,7 @@ class HttpApp:
         except Exception as error:
             if isinstance(error, StoreError) or not isinstance(error, TalariaError):
                 self._log_failure(request, error)
-            response = error_response(error, request.path)
+            response = error_response(error, request.path, request.id.decode())
             if not request.has_started:  # otherwise the stream ends here, visibly cut
                 await response.send(request)
         return response.status
