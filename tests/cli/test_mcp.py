@@ -116,13 +116,15 @@ def test_servers_can_be_added_without_a_test_and_replaced(
     talaria: Talaria, home: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "notes").mkdir()
+    (tmp_path / "memory").mkdir()
     words = ("npx", "-y", "server-files", str(tmp_path / "notes"), "/", "--token=a-secret-token")
-    added = talaria("mcp", "add", "files", "--no-test", "--", *words)
-    assert "which its command names" in added.stdout
+    env = ("--env", f"MEMORY_FILE_PATH={tmp_path}/memory/new.json", "--env", "HOME=/")
+    added = talaria("mcp", "add", "files", "--no-test", *env, "--", *words)
+    assert "which its command or its variables name" in added.stdout
     assert "because npx fetches packages" in added.stdout
     assert "It may not use /:" in added.stdout
     config = (home / "config.toml").read_text()
-    assert f'writable = ["{tmp_path}/notes"]' in config
+    assert f'writable = ["{tmp_path}/notes", "{tmp_path}/memory"]' in config
     assert '"--token=${MCP_FILES_TOKEN}"' in config
     again = talaria("mcp", "add", "files", "https://files.example/mcp", "--no-test")
     assert (again.returncode, "--force" in again.stderr) == (1, True)
@@ -132,6 +134,9 @@ def test_servers_can_be_added_without_a_test_and_replaced(
     config = (home / "config.toml").read_text()
     assert "npx" not in config
     assert 'Authorization = "Bearer ${MCP_FILES_AUTHORIZATION}"' in config
+    old = talaria("mcp", "add", "old", "https://old.example/sse", "--no-test")
+    assert old.returncode == 0, old.stderr
+    assert 'transport = "sse"' in (home / "config.toml").read_text()
     assert "no gateway runs" in talaria("mcp", "list").stdout
 
 

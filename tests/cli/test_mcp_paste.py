@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,21 @@ def test_a_url_headers_and_what_is_off_are_taken_and_the_rest_is_named() -> None
     assert parse_paste('{"url": "https://a.example/mcp"}', "mine").servers[0].name == "mine"
 
 
+@pytest.mark.parametrize(
+    ("table", "is_sse"),
+    [
+        ({"type": "sse", "url": "https://a.example/events"}, True),
+        ({"url": "https://a.example/sse/?x=1"}, True),
+        ({"type": "http", "url": "https://a.example/sse"}, False),
+        ({"url": "https://a.example/mcp"}, False),
+        ({"command": "sse"}, False),
+    ],
+)
+def test_the_older_transport_is_known_by_its_type_or_its_address(table: dict[str, str], is_sse: bool) -> None:
+    (server,) = parse_paste(json.dumps({"mcpServers": {"a": table}})).servers
+    assert server.is_sse is is_sse
+
+
 def test_references_of_other_programs_become_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     text = """{"inputs": [{"id": "key", "type": "promptString", "description": "The key", "password": true}],
@@ -75,7 +91,6 @@ def test_references_of_other_programs_become_ours(monkeypatch: pytest.MonkeyPatc
         ('{"mcpServers": {"a": {"args": ["x"], "url": "https://a/mcp"}}}', "needs a `command` or a `url`"),
         ('{"mcpServers": {"a": {"command": "npx", "args": "x"}}}', "no list of texts"),
         ('{"mcpServers": {"a": {"command": "npx", "env": ["x"]}}}', "no object of texts"),
-        ('{"mcpServers": {"a": {"type": "sse", "url": "https://a.example/sse"}}}', "old transport SSE"),
         ('{"mcpServers": {"a": 5}}', "no JSON object"),
         ('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}', "one name was given"),
     ],

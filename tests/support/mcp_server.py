@@ -12,6 +12,7 @@ It needs nothing but Python, and speaks just enough of the protocol. Its tools:
 - `big(bytes)` answers with so much text, `ansi()` with hidden characters, `picture()` with an image, a file
   and a link.
 - `sample(text)` asks the client's model, `ask(question)` asks the client's person.
+- `change()` lists other tools from now on, and tells the clients that follow its changes.
 - `write(path)` writes a file and tells what came of it, `reach(host, port)` connects.
 
 The options change what it lists, and how it starts: see `--help`. Files in its working folder change the
@@ -50,6 +51,7 @@ _TOOLS: dict[str, dict[str, Any]] = {
     "fail": {},
     "sample": {"text": _TEXT},
     "ask": {"question": _TEXT, "fields": _NUMBER},
+    "change": {},
     "write": {"path": _TEXT},
     "reach": {"host": _TEXT, "port": _NUMBER},
 }
@@ -66,6 +68,7 @@ class ScriptedServer:
         self._count = 0
         self._answers: dict[str, tuple[threading.Event, list[Any]]] = {}
         self._next = 0
+        self._listener: Any = None  # the id of the request that follows changes
         self._id = secrets.token_hex(8)
 
     def run(self) -> None:
@@ -91,6 +94,10 @@ class ScriptedServer:
             case "server/discover" if self._options.modern:
                 told = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}
                 self._send_result(message["id"], told)
+            case "subscriptions/listen" if self._options.modern:
+                self._listener = message["id"]
+                wanted = message["params"]["notifications"]
+                self._tell("subscriptions/acknowledged", {"notifications": wanted})
             case "initialize":
                 self._send_result(message["id"], self._hello(message["params"]["protocolVersion"]))
             case "tools/list":
@@ -118,6 +125,7 @@ class ScriptedServer:
         if self._options.resources:
             offered["resources"] = {}
         told = {"name": "scripted", "version": "1"}
+        version = self._options.protocol or version
         return {"protocolVersion": version, "capabilities": offered, "serverInfo": told}
 
     def _list(self, cursor: str | None) -> dict[str, Any]:
@@ -216,6 +224,12 @@ class ScriptedServer:
         self._send({"jsonrpc": "2.0", "id": message["id"], "result": result})
         return None
 
+    def _do_change(self, given: dict[str, Any], message: dict[str, Any]) -> list[Any]:
+        Path("pull").touch()
+        if self._listener is not None or not self._options.modern:
+            self._tell("tools/list_changed", {})
+        return [_text("changed")]
+
     def _do_write(self, given: dict[str, Any], message: dict[str, Any]) -> list[Any]:
         Path(given["path"]).write_text("written")
         return [_text(f"wrote {given['path']}")]
@@ -262,6 +276,11 @@ class ScriptedServer:
         while True:
             self._send({"jsonrpc": "2.0", "method": "notifications/message", "params": note})
 
+    def _tell(self, what: str, params: dict[str, Any]) -> None:
+        if self._listener is not None:
+            params |= {"_meta": {"io.modelcontextprotocol/subscriptionId": self._listener}}
+        self._send({"jsonrpc": "2.0", "method": f"notifications/{what}", "params": params})
+
     def _send_result(self, request_id: Any, result: dict[str, Any]) -> None:
         if self._options.modern:
             result = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **result}
@@ -283,6 +302,7 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=1, help="0: pages of tools without end")
     parser.add_argument("--start-seconds", type=float, default=0.0, help="how long it takes to start")
     parser.add_argument("--die", choices=("start", "list", "call"), help="when it ends")
+    parser.add_argument("--protocol", help="the version that it answers with, whichever was offered")
     parser.add_argument("--children", type=int, default=0, help="processes that it starts and leaves behind")
     for name in ("resources", "hidden", "twice", "shuffle", "flood", "deaf", "noise", "modern"):
         parser.add_argument(f"--{name}", action="store_true")

@@ -13,7 +13,14 @@ import click
 import msgspec
 
 from talaria.cli.mcp_keys import is_placeholder, move_keys
-from talaria.cli.mcp_paste import Pasted, PastedInput, PastedServer, is_whole, parse_paste
+from talaria.cli.mcp_paste import (
+    Pasted,
+    PastedInput,
+    PastedServer,
+    is_sse_address,
+    is_whole,
+    parse_paste,
+)
 from talaria.cli.text import ask_hidden, columns
 from talaria.config.edit import check_change, edited, replace_config
 from talaria.config.home import Home, read_secrets_file, write_secrets_file
@@ -65,7 +72,7 @@ def read_pasted(name: str, words: Sequence[str], text: str | None) -> Pasted:
     if text is not None:
         raise click.UsageError("Give either --json, or a URL or a command.")
     if len(words) == 1 and words[0].startswith(("http://", "https://")):
-        return Pasted((PastedServer(name, url=words[0]),))
+        return Pasted((PastedServer(name, url=words[0], is_sse=is_sse_address(words[0])),))
     return Pasted((PastedServer(name, tuple(words)),))
 
 
@@ -148,6 +155,7 @@ def plan_server(home: Home, pasted: PastedServer, options: AddOptions) -> NewSer
     server = moved.server
     notes = list(pasted.notes)
     fields: dict[str, Any] = {"url": server.url} if server.url else {"command": list(server.command)}
+    fields |= {"transport": "sse"} if server.is_sse else {}
     fields |= {"env": server.env} if server.env else {}
     fields |= {"headers": server.headers} if server.headers else {}
     if server.command:
@@ -217,7 +225,8 @@ def _destination(key: str, server: McpServer) -> str:
 def _containment(server: PastedServer, options: AddOptions, notes: list[str]) -> dict[str, Any]:
     """Return what the command may reach. Folders that its arguments name are its to write; a program that
     fetches packages gets the network."""
-    named = [str(path) for path in _folders(server.command[1:], notes)]
+    places = (*_folders(server.command[1:], notes), *_env_folders(server.env, notes))
+    named = [*dict.fromkeys(map(str, places))]
     writable = [*dict.fromkeys((*named, *map(_whole, options.writable)))]
     own = [str(path) for path in _programs(server.command[1:])]
     readable = [*dict.fromkeys((*own, *map(_whole, options.readable)))]
@@ -226,7 +235,7 @@ def _containment(server: PastedServer, options: AddOptions, notes: list[str]) ->
     if own:
         notes.append(f"It may read {', '.join(own)}, where its program is.")
     if named:
-        notes.append(f"It may read and write {', '.join(named)}, which its command names.")
+        notes.append(f"It may read and write {', '.join(named)}, which its command or its variables name.")
     program = Path(server.command[0]).name
     network = options.network or ("open" if program in _FETCHERS else "off")
     if network == "open":
@@ -242,14 +251,29 @@ def _folders(words: Sequence[str], notes: list[str]) -> Iterator[Path]:
         if not text.startswith(("/", "~/")):
             continue
         path = Path(text).expanduser()
-        if not path.is_dir():
-            continue
-        if _is_too_wide(path):
-            notes.append(
-                f"It may not use {path}: that is too much. Name a folder in it (--writable allows it)."
-            )
-        else:
+        if path.is_dir() and _is_narrow(path, notes):
             yield path
+
+
+def _env_folders(env: Mapping[str, str], notes: list[str]) -> Iterator[Path]:
+    """Yield the folders that variables name, and those of files that they name, which a server may yet write:
+    `MEMORY_FILE_PATH=/data/memory.json`."""
+    for value in env.values():
+        if not value.startswith(("/", "~/")):
+            continue
+        path = Path(value).expanduser()
+        folder = path if path.is_dir() else path.parent
+        if folder.is_dir() and _is_narrow(folder, notes):
+            yield folder
+
+
+def _is_narrow(folder: Path, notes: list[str]) -> bool:
+    if _is_too_wide(folder):
+        notes.append(
+            f"It may not use {folder}: that is too much. Name a folder in it (--writable allows it)."
+        )
+        return False
+    return True
 
 
 def _programs(words: Sequence[str]) -> Iterator[Path]:

@@ -44,6 +44,7 @@ class PastedServer(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     enabled: bool = True
     notes: tuple[str, ...] = ()
+    is_sse: bool = False  # the transport of 2024
 
     def texts(self) -> Iterator[str]:
         yield from (*self.command, self.url, *self.env.values(), *self.headers.values())
@@ -152,11 +153,6 @@ def _server(name: str, table: Any) -> PastedServer:
         raise BadRequest(f"The server {name!r} is no JSON object with a name.", _HOW)
     kind = str(table.get("type") or table.get("transport") or "").lower()
     url = next((table[key] for key in _URLS if isinstance(table.get(key), str)), "")
-    if kind == "sse" or (url and url.rstrip("/").endswith("/sse")):
-        raise BadRequest(
-            f"{name} speaks the old transport SSE, which Talaria does not.",
-            "Most of these servers have an address that ends with /mcp by now: use that one.",
-        )
     command: Any = table.get("command", "")
     words = [*(command if isinstance(command, list) else [command] if command else [])]
     words += _texts(name, "args", table.get("args") or [])
@@ -171,8 +167,14 @@ def _server(name: str, table: Any) -> PastedServer:
         _values(name, "headers", table.get("headers") or {}),
         table.get("disabled") is not True and table.get("enabled") is not False,
         (f"{name}: not taken over: {', '.join(left)}.",) if left else (),
+        is_sse=bool(url) and (kind == "sse" or (not kind and is_sse_address(url))),
     )
     return server.map(_own_references)
+
+
+def is_sse_address(url: str) -> bool:
+    """Return whether an address looks like one of the transport of 2024."""
+    return url.partition("?")[0].rstrip("/").endswith("/sse")
 
 
 def _texts(name: str, key: str, values: Any) -> list[str]:

@@ -18,18 +18,22 @@ import msgspec
 from mcp.client._probe import negotiate_auto
 from mcp.client._transport import TransportStreams
 from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
+from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
+from talaria.core.backoff import Backoff
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.program import this_version
+from talaria.core.tasks import running
 from talaria.mcp.elicitation import form_problem
 from talaria.mcp.launch import ServerLauncher, variables
 from talaria.mcp.part import McpServer
 from talaria.mcp.pins import READER, PinnedTool
 from talaria.mcp.texts import clean, clean_line, clean_schema
-from talaria.mcp.transports import LinkEnd, open_http, open_pipes
+from talaria.mcp.transports import LinkEnd, open_http, open_pipes, open_sse
 
 if TYPE_CHECKING:
     from talaria.mcp.tool import McpCall
@@ -45,6 +49,13 @@ _MAX_TOLD = 5
 _MAX_ROUNDS = 5
 _MAX_SAMPLES = 4  # model calls in one call of a tool
 _MAX_ASKED_CHARS = 64 << 10
+_SUBSCRIBE_AGAIN = Backoff(first=5.0, longest=600.0)
+_STEADY_SECONDS = 60.0  # a subscription that lasts so long has not failed
+_LIST_CHANGED = (
+    types.ToolListChangedNotification,
+    types.PromptListChangedNotification,
+    types.ResourceListChangedNotification,
+)
 _READER_TEXT = (
     "Read resources and prompts of the MCP server {}. Without arguments it lists them; uri reads a resource, "
     "prompt gets a prompt."
@@ -53,6 +64,7 @@ _READER_SCHEMA = (
     '{"additionalProperties":false,"properties":{"arguments":{"description":"Of the prompt.",'
     '"type":"object"},"prompt":{"type":"string"},"uri":{"type":"string"}},"type":"object"}'
 )
+_CLIENT = types.Implementation(name="talaria", version=this_version())
 _CallResult: TypeAlias = types.CallToolResult | types.InputRequiredResult
 _CALL_RESULT: TypeAdapter[_CallResult] = TypeAdapter(_CallResult)
 T = TypeVar("T")
@@ -291,8 +303,40 @@ class ServerConnection:
         return types.CreateMessageResult(role="assistant", content=content, model="talaria")
 
     async def on_message(self, message: IncomingMessage) -> None:
-        if isinstance(message, types.ToolListChangedNotification):
+        if isinstance(message, _LIST_CHANGED):
             self._list_changed()
+
+    async def follow_changes(self) -> None:
+        """Tell of changes of what the server lists, where a client has to subscribe to them. No change is
+        repeated after a break, so each subscription counts as one."""
+        if self.session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return
+        breaks, now = 0, asyncio.get_running_loop().time
+        while True:
+            began = now()
+            try:
+                if not await self._subscribe():
+                    return
+            except SubscriptionLost:
+                pass
+            except MCPError as error:
+                if error.error.code == types.METHOD_NOT_FOUND:
+                    return
+            breaks = 1 if now() - began > _STEADY_SECONDS else breaks + 1
+            await asyncio.sleep(_SUBSCRIBE_AGAIN.pause(breaks))
+
+    async def _subscribe(self) -> bool:
+        """Tell of changes until the server ends the subscription. Return False if it tells of none."""
+        async with listen(
+            self.session, tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
+        ) as changes:
+            has = changes.honored
+            if not (has.tools_list_changed or has.prompts_list_changed or has.resources_list_changed):
+                return False
+            self._list_changed()
+            async for _ in changes:
+                self._list_changed()
+        return True
 
 
 def _told(host: McpCall) -> ProgressFnT:
@@ -316,10 +360,8 @@ def _elicit_for(host: McpCall, params: types.ElicitRequestParams) -> types.Elici
         return _refused("Pages cannot be opened for a person here.")
     if problem := form_problem(params.requested_schema):
         return _refused(problem)
-    answer = host.elicit(clean(params.message, 2000), params.requested_schema)
-    if answer is None:
-        return types.ElicitResult(action="cancel")
-    return types.ElicitResult(action="accept", content=answer)
+    reply = host.elicit(clean(params.message, 2000), params.requested_schema)
+    return types.ElicitResult(action=reply.action, content=reply.content)
 
 
 @asynccontextmanager
@@ -344,7 +386,7 @@ async def open_connection(
             async with asyncio.timeout(seconds):
                 streams = await scopes.enter_async_context(_open_way(name, server, launcher, ending))
                 connection = await scopes.enter_async_context(
-                    _open_session(name, streams, ending, list_changed, is_legacy)
+                    _open_session(name, server, streams, ending, list_changed, is_legacy=is_legacy)
                 )
                 listing = await connection.listing()
         except TimeoutError:
@@ -366,13 +408,20 @@ async def _open_way(
         headers.setdefault("Authorization", address.authorization)
     seconds = server.timeout.total_seconds() + _GRACE_SECONDS
     url = address.whole if address.authorization is None else address.target("")
-    async with open_http(url, headers, seconds, ending) as streams:
+    open_link = open_sse if server.transport == "sse" else open_http
+    async with open_link(url, headers, seconds, ending) as streams:
         yield streams
 
 
 @asynccontextmanager
 async def _open_session(
-    name: str, streams: TransportStreams, ending: LinkEnd, list_changed: Callable[[], None], is_legacy: bool
+    name: str,
+    server: McpServer,
+    streams: TransportStreams,
+    ending: LinkEnd,
+    list_changed: Callable[[], None],
+    *,
+    is_legacy: bool,
 ) -> AsyncIterator[ServerConnection]:
     connection = ServerConnection(name, ending, list_changed)
     session = ClientSession(
@@ -380,10 +429,32 @@ async def _open_session(
         sampling_callback=connection.on_sampling,
         elicitation_callback=connection.on_elicitation,
         message_handler=connection.on_message,
-        client_info=types.Implementation(name="talaria", version=this_version()),
+        client_info=_CLIENT,
     )
     async with session:
         connection.session = session
-        begin = session.initialize if is_legacy else lambda: negotiate_auto(session)
-        await connection._answered(begin())
-        yield connection
+        await connection._answered(_begin(session, server.protocol, is_legacy=is_legacy))
+        async with running(connection.follow_changes(), name=f"mcp changes {name}"):
+            yield connection
+
+
+async def _begin(session: ClientSession, protocol: str, *, is_legacy: bool) -> None:
+    """Agree on the protocol's version, or on the one that the settings name. Raises `ToolError` if the server
+    speaks another one."""
+    if protocol == "auto":
+        await (session.initialize() if is_legacy else negotiate_auto(session))
+        return
+    if protocol in MODERN_PROTOCOL_VERSIONS:
+        session.adopt(types.DiscoverResult.model_validate(await session.send_discover(protocol)))
+        return
+    wanted = types.InitializeRequestParams(
+        protocol_version=protocol,
+        capabilities=session._build_capabilities(protocol),
+        client_info=_CLIENT,
+    )
+    result = await session.send_request(types.InitializeRequest(params=wanted), types.InitializeResult)
+    if result.protocol_version != protocol:
+        text = f"It speaks the protocol {clean_line(result.protocol_version, 40)}, and not {protocol}."
+        raise ToolError(text, "Set `protocol` of this server to the version that it speaks, or to auto.")
+    session.adopt(result)
+    await session.send_notification(types.InitializedNotification())

@@ -1,9 +1,17 @@
 """Questions of servers to a person. A handler never waits for a person, so a call that a server asks during
-ends, and the same call, made again, puts the question first and gives the server the answer."""
+ends, and the same call, made again, puts the question first and gives the server the answer.
+
+A form is an object of texts, numbers, booleans and choices. An answer that does not fit it is asked for
+again, with the reason.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -16,64 +24,227 @@ from talaria.mcp.texts import clean_line
 MOST_KEPT = 100
 _MAX_CHOICES = 8
 _MAX_CHOICE = 60  # characters
+_MAX_SHOWN = 200  # of a description
 _MAX_FIELDS = 20
 _MAX_SCHEMA_BYTES = 16 << 10
 DECLINE = "decline"
 _WORDS = {"yes": True, "true": True, "no": False, "false": False}
+_KINDS: Final = {
+    "string": "text", "integer": "a whole number", "number": "a number", "boolean": "yes or no",
+}  # fmt: skip
+_FORMATS: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
+    "email": ("an e-mail address", re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+").fullmatch),
+    "uri": ("an address with a scheme", re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+").fullmatch),
+    "date": ("a date such as 2026-12-24", date.fromisoformat),
+    "date-time": ("a time such as 2026-12-24T18:00:00Z", datetime.fromisoformat),
+}
+
+
+class WrongAnswer(ValueError):
+    """An answer does not fit the form. The text says why."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The answer of a person as the server gets it; `cancel` if there is none yet."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: dict[str, Any] | None = None
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A question of a server, and the JSON schema of its answer: an object of texts, numbers and booleans."""
+    """A question of a server, and the JSON schema of its answer. `problem` says what was wrong with the last
+    answer."""
 
     message: str
     schema: dict[str, Any]
+    problem: str = ""
 
     def draft(self, server: str) -> QuestionDraft:
         """Return what the person is asked."""
-        names = list(self._properties())
-        how = ""
-        if len(names) > 1:
-            lines = ", ".join(f"{clean_line(name, 60)}: …" for name in names)
-            how = f"\nAnswer with one line for each: {lines}"
+        fields = _fields(self.schema)
         # Each line of the server is marked, so that none looks like a line of the gateway.
-        quoted = "\n".join(f"> {visible_text(line)}" for line in self.message.splitlines())
-        text = f"The MCP server {server} asks:\n{quoted}{how}\nAnswer `{DECLINE}` to give it no answer."
-        return QuestionDraft(QuestionKind.ANSWER, text, choices=self._choices())
+        said = [*self.message.splitlines(), *(field.line(alone=len(fields) == 1) for field in fields)]
+        quoted = "\n".join(f"> {visible_text(line)}" for line in said)
+        how = [f"The last answer did not fit: {self.problem}"] if self.problem else []
+        if len(fields) > 1:
+            how.append("Answer with one line for each, such as:")
+            how += [f"{clean_line(field.name, _MAX_CHOICE)}: …" for field in fields]
+        elif fields and fields[0].is_many:
+            how.append("Answer with one or more of them, with commas in between.")
+        lines = [f"The MCP server {server} asks:", quoted, *how, f"Answer `{DECLINE}` to refuse."]
+        return QuestionDraft(QuestionKind.ANSWER, "\n".join(lines), choices=_choices(fields))
 
-    def read(self, answer: str) -> dict[str, Any] | None:
-        """Return the answer as the server wants it; None if the person declined, or it cannot be read."""
-        properties = self._properties()
+    def read(self, answer: str) -> Reply:
+        """Return the answer as the server wants it. Raises `WrongAnswer`."""
+        fields = _fields(self.schema)
         if answer.strip().lower() == DECLINE:
+            return Reply("decline")
+        if not fields:
+            if _WORDS.get(answer.strip().lower(), True):
+                return Reply("accept", {})
+            return Reply("decline")
+        told = {fields[0].name: answer} if len(fields) == 1 else _lines(answer, fields)
+        values = {field.name: field.value(told.get(field.name, "")) for field in fields}
+        return Reply("accept", {name: value for name, value in values.items() if value is not None})
+
+    def is_again(self, other: Asked) -> bool:
+        """Return whether another question is the same one."""
+        return (self.message, self.schema) == (other.message, other.schema)
+
+
+class _Field(msgspec.Struct, frozen=True):
+    """A field of a form. `options` are the values that are allowed, by the words that the person reads."""
+
+    name: str
+    schema: dict[str, Any]
+    is_required: bool
+    is_many: bool
+    options: dict[str, Any]
+
+    @property
+    def kind(self) -> str:
+        return str(self.schema.get("type", "string"))
+
+    def line(self, *, alone: bool) -> str:
+        """Return what the person reads about the field."""
+        default = self.schema.get("default")
+        need = "required" if self.is_required else "optional"
+        if default is not None:
+            need += f", {self._shown(default)} if left out"
+        title, about = self.schema.get("title"), self.schema.get("description")
+        told = ": ".join(clean_line(text, _MAX_SHOWN) for text in (title, about) if isinstance(text, str))
+        name = "" if alone else f"{clean_line(self.name, _MAX_CHOICE)} "
+        return f"{name}({self._wanted()}; {need}){f': {told}' if told else ''}"
+
+    def _wanted(self) -> str:
+        if self.options:
+            names = ", ".join(clean_line(each, _MAX_CHOICE) for each in self.options)
+            return f"any of {names}" if self.is_many else f"one of {names}"
+        kind, _ = self._format() or (_KINDS[self.kind], bool)
+        limits = [
+            f"{word} {self.schema[key]}"
+            for word, key in (("at least", "minimum"), ("at most", "maximum"))
+            if key in self.schema
+        ]
+        lengths = [
+            f"{word} {self.schema[key]} characters"
+            for word, key in (("at least", "minLength"), ("at most", "maxLength"))
+            if key in self.schema
+        ]
+        return ", ".join((kind, *limits, *lengths))
+
+    def _format(self) -> tuple[str, Callable[[str], object]] | None:
+        """Return the format of a text in words, and its check."""
+        return _FORMATS.get(str(self.schema.get("format"))) if self.kind == "string" else None
+
+    def _shown(self, value: Any) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        values = value if isinstance(value, list) else [value]
+        words = (
+            next((name for name, each in self.options.items() if each == one), str(one)) for one in values
+        )
+        return clean_line(", ".join(words), _MAX_CHOICE)
+
+    def value(self, text: str) -> Any:
+        """Return a text as the value that is wanted; None for an optional field that is left out. Raises
+        `WrongAnswer`."""
+        text = text.strip()
+        if not text:
+            if (default := self.schema.get("default")) is not None:
+                return default
+            if self.is_required:
+                raise self._wrong("it is missing")
             return None
-        if not properties:
-            return {}
-        if len(properties) == 1:
-            ((name, wanted),) = properties.items()
-            value = _value(answer, wanted)
-            return None if value is None else {name: value}
-        found = {}
-        for line in answer.splitlines():
-            name, colon, value = line.partition(":")
-            if colon and name.strip() in properties:
-                found[name.strip()] = _value(value, properties[name.strip()])
-        required = self.schema.get("required", ())
-        is_whole = all(found.get(name) is not None for name in required)
-        return {name: value for name, value in found.items() if value is not None} if is_whole else None
+        if self.is_many:
+            found = [*dict.fromkeys(self._option(each) for each in text.split(",") if each.strip())]
+            low, high = self.schema.get("minItems", 0), self.schema.get("maxItems", len(found))
+            if not low <= len(found) <= high:
+                raise self._wrong(f"choose {low} to {self.schema.get('maxItems', len(self.options))} of them")
+            return found
+        if self.options:
+            return self._option(text)
+        if self.kind == "boolean":
+            if (word := _WORDS.get(text.lower())) is None:
+                raise self._wrong("answer yes or no")
+            return word
+        return self._text(text) if self.kind == "string" else self._number(text)
 
-    def _properties(self) -> dict[str, Any]:
-        found = self.schema.get("properties")
-        return found if isinstance(found, dict) else {}
+    def _option(self, text: str) -> Any:
+        text = text.strip()
+        for name, value in self.options.items():
+            if text.lower() in (name.lower(), str(value).lower()):
+                return value
+        raise self._wrong(f"{clean_line(text, _MAX_CHOICE)!r} is not {self._wanted()}")
 
-    def _choices(self) -> tuple[str, ...]:
-        properties = self._properties()
-        if len(properties) > 1:
-            return ()
-        wanted = next(iter(properties.values()), {"type": "boolean"})
-        named = wanted.get("enum") if isinstance(wanted, dict) else None
-        if isinstance(named, list):
-            texts = [clean_line(str(each), _MAX_CHOICE) for each in named[: _MAX_CHOICES - 1]]
-            return (*dict.fromkeys(texts), DECLINE)
-        return ("yes", "no", DECLINE) if isinstance(wanted, dict) and wanted.get("type") == "boolean" else ()
+    def _number(self, text: str) -> int | float:
+        try:
+            number = int(text) if self.kind == "integer" else float(text)
+        except ValueError:
+            raise self._wrong(f"{clean_line(text, _MAX_CHOICE)!r} is not {_KINDS[self.kind]}") from None
+        low, high = self.schema.get("minimum", -math.inf), self.schema.get("maximum", math.inf)
+        if not math.isfinite(number) or not low <= number <= high:
+            raise self._wrong(f"{text[:_MAX_CHOICE]} is not {self._wanted()}")
+        return number
+
+    def _text(self, text: str) -> str:
+        fits = self.schema.get("minLength", 0) <= len(text) <= self.schema.get("maxLength", math.inf)
+        _, check = self._format() or ("", bool)
+        try:
+            fits = fits and bool(check(text))
+        except ValueError:
+            fits = False
+        if not fits:
+            raise self._wrong(f"{clean_line(text, _MAX_CHOICE)!r} is not {self._wanted()}")
+        return text
+
+    def _wrong(self, why: str) -> WrongAnswer:
+        return WrongAnswer(f"{clean_line(self.name, _MAX_CHOICE)}: {why}.")
+
+
+def _fields(schema: dict[str, Any]) -> list[_Field]:
+    """Return the fields of a form that `form_problem` has passed."""
+    required = schema.get("required", ())
+    return [
+        _Field(name, wanted, name in required, wanted.get("type") == "array", dict(_options(wanted)))
+        for name, wanted in schema.get("properties", {}).items()
+    ]
+
+
+def _options(wanted: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the values that a field may have, each after the words for it."""
+    inner = wanted.get("items", {}) if wanted.get("type") == "array" else wanted
+    values, names = inner.get("enum") or (), inner.get("enumNames") or ()
+    for n, value in enumerate(values):
+        yield str(names[n] if n < len(names) else value), value
+    for each in inner.get("oneOf") or inner.get("anyOf") or ():
+        yield str(each.get("title") or each.get("const")), each.get("const")
+
+
+def _lines(answer: str, fields: list[_Field]) -> dict[str, str]:
+    """Return the texts of an answer with a line for each field, by the names of the fields."""
+    names = {field.name.strip().lower(): field.name for field in fields}
+    told: dict[str, str] = {}
+    for line in answer.splitlines():
+        name, colon, value = line.partition(":")
+        if colon and (known := names.get(name.strip().lower())) is not None:
+            told[known] = value
+    if not told:
+        raise WrongAnswer("no line begins with the name of a field and a colon.")
+    return told
+
+
+def _choices(fields: list[_Field]) -> tuple[str, ...]:
+    """Return the buttons of a question: for a form with one field, its values."""
+    if not fields:
+        return ("yes", DECLINE)
+    field = fields[0]
+    if len(fields) > 1 or field.is_many:
+        return ()
+    if field.options:
+        names = [clean_line(each, _MAX_CHOICE) for each in field.options]
+        return (*dict.fromkeys(names[: _MAX_CHOICES - 1]), DECLINE)
+    return ("yes", "no", DECLINE) if field.kind == "boolean" else ()
 
 
 def form_problem(schema: dict[str, Any]) -> str:
@@ -86,25 +257,43 @@ def form_problem(schema: dict[str, Any]) -> str:
         return "The schema of the form is wrong at properties or required."
     if len(properties) > _MAX_FIELDS:
         return f"A form has at most {_MAX_FIELDS} fields."
-    is_named = all(isinstance(name, str) for name in required)
-    return "" if is_named else "The schema of the form is wrong at required."
+    if not all(isinstance(name, str) for name in required):
+        return "The schema of the form is wrong at required."
+    wrong = next((name for name, wanted in properties.items() if not _is_field(wanted)), None)
+    return "" if wrong is None else f"The schema of the form is wrong at {clean_line(wrong, _MAX_CHOICE)}."
 
 
-def _value(text: str, wanted: Any) -> Any:
-    """Return the text as the type that is wanted; None if it is no such value."""
-    text = text.strip()
-    kind = wanted.get("type") if isinstance(wanted, dict) else None
-    named = wanted.get("enum") if isinstance(wanted, dict) else None
-    if isinstance(named, list):
-        return next((each for each in named if str(each) == text), None)
-    if kind == "boolean":
-        return _WORDS.get(text.lower())
-    if kind in ("integer", "number"):
-        try:
-            return int(text) if kind == "integer" else float(text)
-        except ValueError:
-            return None
-    return text
+class _Option(msgspec.Struct):
+    const: str | int | float
+    title: str = ""
+
+
+class _Items(msgspec.Struct):
+    enum: list[str | int | float] = []
+    enumNames: list[str] = []  # noqa: N815 - the name in the schema
+    oneOf: list[_Option] = []  # noqa: N815
+    anyOf: list[_Option] = []  # noqa: N815
+
+
+class _FieldShape(_Items):
+    """The members of a field's schema that are read, with their types."""
+
+    type: Literal["string", "integer", "number", "boolean", "array"] = "string"
+    items: _Items = msgspec.field(default_factory=_Items)
+    minimum: int | float = 0
+    maximum: int | float = 0
+    minLength: int = 0  # noqa: N815
+    maxLength: int = 0  # noqa: N815
+    minItems: int = 0  # noqa: N815
+    maxItems: int = 0  # noqa: N815
+
+
+def _is_field(wanted: object) -> bool:
+    try:
+        shape = msgspec.convert(wanted, _FieldShape)
+    except msgspec.ValidationError:
+        return False
+    return shape.type != "array" or bool(shape.items.enum or shape.items.oneOf or shape.items.anyOf)
 
 
 CallKey: TypeAlias = tuple[SessionId, str, bytes]

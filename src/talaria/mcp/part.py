@@ -58,7 +58,8 @@ class McpServer(msgspec.Struct, frozen=True):
 
     A command gets the variables of `env` and no other. It writes to a folder of its own and to `writable`,
     and it reads the system's programs, the installation of its program and `readable`. `timeout` is the time
-    limit of a call, `start_timeout` that of a start until the tools are listed.
+    limit of a call, `start_timeout` that of a start until the tools are listed. `protocol` pins the version
+    of MCP; `transport` is the way to a `url`.
     """
 
     command: tuple[str, ...] = ()
@@ -68,6 +69,8 @@ class McpServer(msgspec.Struct, frozen=True):
     network: Literal["off", "open"] = "off"
     writable: Annotated[tuple[str, ...], Check(_whole_paths)] = ()
     readable: Annotated[tuple[str, ...], Check(_whole_paths)] = ()
+    protocol: Literal["auto", "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"] = "auto"
+    transport: Literal["http", "sse"] = "http"
     approvals: ApprovalMode = "risky"
     timeout: timedelta = timedelta(minutes=2)
     start_timeout: timedelta = timedelta(minutes=2)
@@ -103,8 +106,10 @@ class McpServer(msgspec.Struct, frozen=True):
             for name, value in (*of_commands, ("network", self.network == "open")):
                 if value:
                     yield name, "is for servers with a command. Take it out."
-        elif self.headers:
-            yield "headers", "is for servers with a url. Take it out."
+            return
+        for name, is_given in (("headers", self.headers), ("transport", self.transport == "sse")):
+            if is_given:
+                yield name, "is for servers with a url. Take it out."
 
 
 class McpSettings(msgspec.Struct, frozen=True):

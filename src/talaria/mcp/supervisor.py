@@ -119,6 +119,7 @@ class ServerKeeper:
         while (ticket := self._breaker.admit()) is None:
             await self._clock.sleep(max(self._breaker.rests_for, 0.001))
         self.starts += 1
+        self._relist.clear()
         self._enter(ServerState.STARTING)
         was_up: float | None = None
         try:
@@ -162,12 +163,12 @@ class ServerKeeper:
     async def _stay(self, connection: ServerConnection) -> None:
         """List the tools again when the server says that they changed, and now and then, until it is gone."""
         while not connection.ending.ended.is_set():
-            self._relist.clear()
             await wait_first(
                 connection.ending.ended.wait(), self._relist.wait(), self._clock.sleep(RELIST_SECONDS)
             )
             if connection.ending.ended.is_set():
                 return
+            self._relist.clear()  # what changes from now on is not in the list
             with suppress(ToolError, TimeoutError):
                 async with asyncio.timeout(self.server.start_timeout.total_seconds()):
                     await self._take(await connection.listing())

@@ -12,7 +12,7 @@ from talaria.core.ids import SessionId
 from talaria.core.messages import Content, Text
 from talaria.core.questions import QuestionDraft
 from talaria.core.tools import Risk, ToolSpec
-from talaria.mcp.elicitation import Asked, OpenQuestions, call_key
+from talaria.mcp.elicitation import Asked, OpenQuestions, Reply, WrongAnswer, call_key
 from talaria.mcp.part import McpServer
 from talaria.mcp.pins import READER, PinnedTool
 from talaria.mcp.supervisor import ServerKeeper
@@ -168,14 +168,18 @@ class McpCall:
         self._wanted.put_nowait((answer, (order, text, min(max(1, max_tokens), _MAX_SAMPLE_TOKENS))))
         return await answer
 
-    def elicit(self, message: str, schema: dict[str, Any]) -> dict[str, Any] | None:
-        """Return a person's answer; None if there is none yet."""
+    def elicit(self, message: str, schema: dict[str, Any]) -> Reply:
+        """Return a person's answer. The next call like this one puts the question if there is none yet, and
+        again if the answer did not fit."""
         asked = Asked(message, schema)
         decision = self._context.decision
-        if decision is not None and self._asked == asked:
-            return asked.read(decision.text)
+        if decision is not None and self._asked is not None and self._asked.is_again(asked):
+            try:
+                return asked.read(decision.text)
+            except WrongAnswer as wrong:
+                asked = Asked(message, schema, str(wrong))
         self.unanswered = asked
-        return None
+        return Reply("cancel")
 
     def note_progress(self, progress: float, total: float | None, message: str) -> None:
         now = asyncio.get_running_loop().time()

@@ -1,24 +1,26 @@
-"""The two ways to a server, as the SDK's streams: the pipes of a sandboxed process, and streamable HTTP.
+"""The ways to a server, as the SDK's streams: the pipes of a sandboxed process, streamable HTTP, and the
+older transport with server-sent events.
 
-Both bound what they read. The SDK's own transports hold a message of any length in memory.
+All bound what they read. The SDK's own transports hold a message of any length in memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import anyio
 import httpx2
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client._transport import TransportStreams
+from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
-from talaria.core.errors import TalariaError
+from talaria.core.errors import TalariaError, ToolError
 from talaria.core.limits import has_more_values
 from talaria.core.tasks import stop
 from talaria.mcp.texts import clean_line
@@ -116,6 +118,7 @@ def checked(message: bytes) -> bytes | TooLong:
 
 
 _KEPT_ERRORS = 8 << 10
+_SILENT_SECONDS = 3600.0  # after which a stream without a word is opened anew
 _REFUSED = 400  # and above: statuses of refusals
 _TELLING = re.compile(r"(?:\w+(?:Error|Exception)|[Ee]rror|npm error|fatal)\b.*:? ")
 _MOST_LINES = 3
@@ -238,10 +241,18 @@ async def _write(
 class _BoundedBody(httpx2.AsyncByteStream):
     """A body of which no more is read than its limit, nor faster than the rate."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, throttle: Throttle, most: int | None) -> None:
+    def __init__(
+        self,
+        inner: httpx2.AsyncByteStream,
+        throttle: Throttle,
+        most: int | None,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`ended` is called when the body is over."""
         self._inner = inner
         self._throttle = throttle
         self._most = most
+        self._ended = ended
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         seen = 0
@@ -256,6 +267,8 @@ class _BoundedBody(httpx2.AsyncByteStream):
                 yield piece
         except httpx2.TransportError as error:  # it would end the other calls too
             raise httpx2.StreamError(f"The answer broke off ({type(error).__name__}).") from error
+        finally:
+            self._ended()
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -263,9 +276,14 @@ class _BoundedBody(httpx2.AsyncByteStream):
 
 class _BoundedTransport(httpx2.AsyncBaseTransport):
     """Reads bounded bodies. Notes why a request failed, which the SDK does not tell; a request that could not
-    be made is one that was refused, because an exception would end all other calls."""
+    be made is one that was refused, because an exception would end all other calls.
 
-    def __init__(self, ending: LinkEnd) -> None:
+    With `is_sse` all answers come on one stream. The link ends with that stream, and with a message that is
+    refused.
+    """
+
+    def __init__(self, ending: LinkEnd, *, is_sse: bool = False) -> None:
+        self._is_sse = is_sse
         self._inner = httpx2.AsyncHTTPTransport()
         self._throttle = Throttle()
         self._ending = ending
@@ -284,13 +302,20 @@ class _BoundedTransport(httpx2.AsyncBaseTransport):
             await response.aclose()
             self._ending.why = "It sends compressed answers, which were not asked for."
             return httpx2.Response(502)
-        if response.status_code >= _REFUSED and request.method == "POST":
+        if response.status_code >= _REFUSED and self._is_sse:
+            self._ending.end(_refusal(response.status_code))
+        elif response.status_code >= _REFUSED and request.method == "POST":
             self._ending.why = _refusal(response.status_code)
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         body = response.stream
         assert isinstance(body, httpx2.AsyncByteStream)
-        response.stream = _BoundedBody(body, self._throttle, None if is_stream else MAX_MESSAGE_BYTES)
+        most = None if is_stream else MAX_MESSAGE_BYTES
+        ended = self._stream_ended if is_stream and self._is_sse else lambda: None
+        response.stream = _BoundedBody(body, self._throttle, most, ended)
         return response
+
+    def _stream_ended(self) -> None:
+        self._ending.end("Its stream of answers has ended.")
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -319,5 +344,35 @@ async def open_http(
             streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
         ):
             yield streams
+    finally:
+        ending.end(ending.why or "The connection has ended.")
+
+
+@asynccontextmanager
+async def open_sse(
+    url: str, headers: Mapping[str, str], timeout_seconds: float, ending: LinkEnd
+) -> AsyncIterator[TransportStreams]:
+    """Speak with a server of the older transport: one stream of events from it, and a POST for each message.
+    Raises `ToolError` if there is no such server."""
+
+    def make_client(
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        transport = _BoundedTransport(ending, is_sse=True)
+        return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, transport=transport)
+
+    try:
+        async with sse_client(
+            url,
+            dict(headers),
+            timeout=10.0,
+            sse_read_timeout=_SILENT_SECONDS,
+            httpx_client_factory=make_client,
+        ) as streams:
+            yield streams
+    except* httpx2.HTTPError as errors:
+        raise ToolError(ending.why or clean_line(str(errors.exceptions[0]))) from errors
     finally:
         ending.end(ending.why or "The connection has ended.")

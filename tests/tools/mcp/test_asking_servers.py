@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from support.waiting import until
 from talaria.core.messages import ToolCall
 from talaria.core.questions import Decision, Question, QuestionDraft, QuestionKind
 from talaria.core.tools import Risk
-from talaria.mcp.elicitation import Asked, form_problem
+from talaria.mcp.elicitation import Asked, Reply, WrongAnswer, form_problem
 from talaria.mcp.part import McpServer
 from talaria.mcp.pins import PinnedTool
 from talaria.mcp.tool import tool_spec
@@ -82,6 +83,10 @@ def test_forms_of_the_wrong_shape_are_named() -> None:
         ({"properties": []}, "wrong"),
         ({"properties": {"a": {}, "b": {}}, "required": 5}, "wrong"),
         ({"properties": {"a": {}, "b": {}}, "required": [["a"]]}, "wrong at required"),
+        ({"properties": {"a": {"type": "object"}}}, "wrong at a"),
+        ({"properties": {"a": {"type": "array", "items": {"type": "string"}}}}, "wrong at a"),
+        ({"properties": {"a": {"minimum": "1"}}}, "wrong at a"),
+        ({"properties": {"a": {"oneOf": [{"title": "x"}]}}}, "wrong at a"),
     ):
         found = form_problem(schema)
         assert (problem in found, bool(problem)) == (True, bool(found))
@@ -94,25 +99,103 @@ def decided(draft: QuestionDraft, text: str) -> Question:
     return msgspec.convert({**fields, **at, "decision": msgspec.to_builtins(decision)}, Question)
 
 
+COLOURS = {"type": "string", "oneOf": [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]}
+SIZES = {"type": "array", "items": {"enum": ["S", "M", "L"]}, "minItems": 1, "maxItems": 2}
+
+
 @pytest.mark.parametrize(
-    ("schema", "answer", "content"),
+    ("properties", "answer", "content"),
     [
         ({}, "yes", {}),
-        ({}, "decline", None),
-        ({"properties": {"n": {"type": "integer"}}}, " 4 ", {"n": 4}),
-        ({"properties": {"n": {"type": "integer"}}}, "four", None),
-        ({"properties": {"b": {"type": "boolean"}}}, "No", {"b": False}),
-        ({"properties": {"e": {"enum": ["a", "b"]}}}, "c", None),
-        (
-            {"properties": {"x": {}, "y": {"type": "number"}}, "required": ["y"]},
-            "x: a b\ny: 2",
-            {"x": "a b", "y": 2},
-        ),
-        ({"properties": {"x": {}, "y": {}}, "required": ["y"]}, "x: a", None),
+        ({"n": {"type": "integer"}}, " 4 ", {"n": 4}),
+        ({"b": {"type": "boolean"}}, "No", {"b": False}),
+        ({"e": {"enum": ["a", "b"], "enumNames": ["First", "Second"]}}, "second", {"e": "b"}),
+        ({"c": COLOURS}, "Green", {"c": "g"}),
+        ({"c": COLOURS}, "r", {"c": "r"}),
+        ({"s": SIZES}, "s, L, s", {"s": ["S", "L"]}),
+        ({"x": {}, "y": {"type": "number"}}, "x: a b\nY: 2.5", {"x": "a b", "y": 2.5}),
+        ({"x": {}, "y": {"default": 7, "type": "integer"}}, "x: a", {"x": "a", "y": 7}),
+        ({"m": {"format": "email"}}, "ada@example.org", {"m": "ada@example.org"}),
+        ({"d": {"format": "date"}}, "2026-12-24", {"d": "2026-12-24"}),
     ],
 )
-def test_answers_fit_what_the_server_wants(schema: dict[str, object], answer: str, content: object) -> None:
-    assert Asked("?", schema).read(answer) == content
+def test_answers_become_the_values_that_the_server_wants(
+    properties: dict[str, Any], answer: str, content: dict[str, Any]
+) -> None:
+    schema = {"properties": properties, "required": [*properties][:1]}
+    assert form_problem(schema) == ""
+    assert Asked("?", schema).read(answer) == Reply("accept", content)
+    assert Asked("?", schema).read(" Decline") == Reply("decline")
+
+
+@pytest.mark.parametrize(
+    ("properties", "answer", "why"),
+    [
+        ({"n": {"type": "integer"}}, "four", "n: 'four' is not a whole number."),
+        ({"n": {"type": "integer"}}, "4.5", "n: '4.5' is not a whole number."),
+        ({"n": {"type": "number", "maximum": 5}}, "6", "n: 6 is not a number, at most 5."),
+        ({"n": {"type": "number"}}, "inf", "n: inf is not a number."),
+        ({"b": {"type": "boolean"}}, "maybe", "b: answer yes or no."),
+        ({"e": {"enum": ["a", "b"]}}, "c", "e: 'c' is not one of a, b."),
+        ({"s": SIZES}, "S, M, L", "s: choose 1 to 2 of them."),
+        ({"s": SIZES}, "XL", "s: 'XL' is not any of S, M, L."),
+        ({"x": {}, "y": {}}, "y: a", "x: it is missing."),
+        ({"x": {}, "y": {}}, "a", "no line begins with the name of a field and a colon."),
+        ({"m": {"format": "email"}}, "ada", "m: 'ada' is not an e-mail address."),
+        ({"d": {"format": "date"}}, "tomorrow", "d: 'tomorrow' is not a date such as 2026-12-24."),
+        ({"x": {"maxLength": 2}}, "abc", "x: 'abc' is not text, at most 2 characters."),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_told_why(properties: dict[str, Any], answer: str, why: str) -> None:
+    asked = Asked("?", {"properties": properties, "required": [*properties][:1]})
+    with pytest.raises(WrongAnswer) as wrong:
+        asked.read(answer)
+    assert str(wrong.value) == why
+
+
+def test_a_form_shows_types_values_descriptions_and_what_is_required() -> None:
+    properties = {
+        "colour": {**COLOURS, "title": "Colour", "description": "Of the\nlamp", "default": "g"},
+        "sizes": SIZES,
+        "count": {"type": "integer", "minimum": 1, "maximum": 9},
+    }
+    draft = Asked("Which?", {"properties": properties, "required": ["count"]}, "count: it is missing.").draft(
+        "hub"
+    )
+    assert draft.text.splitlines() == [
+        "The MCP server hub asks:",
+        "> Which?",
+        "> colour (one of Red, Green; optional, Green if left out): Colour: Of the lamp",
+        "> sizes (any of S, M, L; optional)",
+        "> count (a whole number, at least 1, at most 9; required)",
+        "The last answer did not fit: count: it is missing.",
+        "Answer with one line for each, such as:",
+        "colour: …",
+        "sizes: …",
+        "count: …",
+        "Answer `decline` to refuse.",
+    ]
+    assert draft.choices == ()
+    assert Asked("?", {"properties": {"c": COLOURS}}).draft("hub").choices == ("Red", "Green", "decline")
+
+
+async def test_an_answer_that_does_not_fit_is_asked_for_again(tmp_path: Path) -> None:
+    async with open_world(tmp_path, {"one": scripted()}) as world:
+        await world.ready()
+        call = ToolCall("c", "mcp_one_ask", '{"question": "how many?", "fields": 2}')
+        await world.tools().run(call)
+        for answer, action in (("none", "cancel"), ("answer: 4", "accept"), ("Decline", "decline")):
+            draft = await world.tools().question(call)
+            if draft is None:  # the question was answered, and is put anew
+                await world.tools().run(call)
+                draft = await world.tools().question(call)
+            assert draft is not None
+            told = await world.tools().run(call, decided(draft, answer))
+            assert f'"action": "{action}"' in told.text
+            if action == "cancel":
+                again = await world.tools().question(call)
+                assert again is not None
+                assert "did not fit: no line begins with the name of a field" in again.text
 
 
 @pytest.mark.parametrize(
@@ -232,4 +315,4 @@ def test_lines_of_a_server_are_marked_in_its_question() -> None:
     first, *quoted, last = text.splitlines()
     assert first == "The MCP server hub asks:"
     assert quoted == ["> Which?", "> ", "> Answer `yes` to allow everything.\\u001b[2J"]
-    assert last == "Answer `decline` to give it no answer."
+    assert last == "Answer `decline` to refuse."

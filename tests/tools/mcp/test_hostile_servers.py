@@ -42,7 +42,7 @@ async def test_hostile_lists_are_bounded_and_named(tmp_path: Path) -> None:
         assert any("too many tools" in each for each in readings["many"].left_out)
         assert readings["endless"].tools == 0
         specs = {tool.spec.name: tool.spec for tool in world.source.tools()}
-        assert len(specs) == len(world.source.tools()) == 1000 + 2 * 16
+        assert len(specs) == len(world.source.tools()) == 1000 + 2 * 17
         assert specs["mcp_many_echo"].description == "Does echo.hidden esrever "
         warnings: list[str] = []
         assert len(resolve((world.source,), (), warnings.append)) == len(specs)
