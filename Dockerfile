@@ -9,7 +9,7 @@ FROM $PYTHON_IMAGE AS build
 # The one wheel of the last ./dev build.
 COPY dist/talaria_gateway-*.whl /wheel/
 RUN python -m venv /opt/talaria \
-    && /opt/talaria/bin/pip install --no-cache-dir --disable-pip-version-check "$(echo /wheel/*.whl)[local,web,postgres]"
+    && /opt/talaria/bin/pip install --no-cache-dir --disable-pip-version-check "$(echo /wheel/*.whl)[local,web,postgres,mcp]"
 
 FROM $PYTHON_IMAGE
 # The built-in model's runtime wants OpenMP.

@@ -29,6 +29,13 @@ async def test_nobody_passes_whose_token_no_gateway_has_accepted(authorization: 
     assert answer.json()["error"]["hint"]
 
 
+async def test_clients_that_look_for_oauth_are_told_that_there_is_none() -> None:
+    gate = TokenGate(inside, gateway_opener(lambda: None))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(gate), base_url="http://mcp") as client:
+        for path in ("oauth-protected-resource/mcp", "oauth-authorization-server", "openid-configuration"):
+            assert (await client.get(f"/.well-known/{path}")).status_code == 404
+
+
 async def report(said: str) -> None:
     raise AssertionError(said)
 

@@ -80,6 +80,8 @@ async def check_asking(client: Client) -> None:
     assert set(names) >= {"ask", "list_sessions", "search_sessions", "read_session", "add_job", "list_jobs"}
     assert names["read_session"].annotations is not None
     assert names["read_session"].annotations.read_only_hint
+    assert all(tool.output_schema for tool in names.values())  # the client compares the answers with it
+    assert names["ask"].input_schema["properties"]["wait"]["default"] == 50
     told: list[tuple[float, str | None]] = []
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
@@ -94,6 +96,12 @@ async def check_asking(client: Client) -> None:
     assert again["session_id"] == data(result)["session_id"]
     waiting = data(await client.call_tool("ask", {"text": HANGS, "session": "slow", "wait": 1}))
     assert waiting["state"] == "running"
+    polled = data(await client.call_tool("get_turn", {"turn_id": waiting["turn_id"], "wait": 1}))
+    assert (polled["turn_id"], polled["state"]) == (waiting["turn_id"], "running")
+    later = "[[delay 1.2]][[reply In the end.]]"
+    asked = data(await client.call_tool("ask", {"text": later, "session": "work", "wait": 1}))
+    polled = data(await client.call_tool("get_turn", {"turn_id": asked["turn_id"], "wait": 30}))
+    assert (polled["state"], polled["reply"]) == ("done", "In the end.")
     for wrong, why in (
         ({"text": "/approve ap_1"}, "Slash commands are for people"),
         ({"text": "x", "sesion": "work"}, "arguments.sesion is not known"),

@@ -9,8 +9,8 @@ import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import aclosing
-from typing import Any
+from contextlib import aclosing, suppress
+from typing import Any, Literal
 
 import anyio
 import msgspec
@@ -41,6 +41,7 @@ from talaria.tools.function import Arguments, counted, flag, parameters, problem
 
 RETRY_SECONDS = 30.0
 BEAT_SECONDS = 10.0  # clients give up on a call that is silent, most of them after a minute
+WAIT_SECONDS = 50  # hosts give up on a call after a minute, and then its turn would be cancelled
 CANCEL_SECONDS = 5.0
 MAX_PAGE_CHARS = 40_000
 _COMMAND = re.compile(r"\s*/\w")
@@ -68,6 +69,7 @@ class GatewayTool(msgspec.Struct, frozen=True):
     title: str
     description: str
     schema: dict[str, Any]
+    output: dict[str, Any]
     run: Callable[[CallPlace, Arguments], Awaitable[ToolAnswer]]
     is_read_only: bool = True
 
@@ -77,6 +79,43 @@ class GatewayTool(msgspec.Struct, frozen=True):
         if wrong := problems(given, self.schema):
             raise BadRequest(f"The arguments of {self.name} are wrong: {' '.join(wrong)}")
         return await self.run(place, given)
+
+
+# -- the data of answers ----------------------------------------------------------------------------------
+
+
+class QuestionData(msgspec.Struct):
+    """A question that a turn waits for."""
+
+    id: str
+    kind: str
+    choices: tuple[str, ...]
+
+
+class TurnData(msgspec.Struct, omit_defaults=True):
+    """A message to an agent. It is over when its state is done, failed or cancelled."""
+
+    turn_id: str
+    session_id: str
+    state: Literal["accepted", "running", "waiting", "done", "failed", "cancelled"]
+    session: str = ""
+    reply: str | None = None
+    files: tuple[str, ...] = ()
+    question: QuestionData | None = None
+
+
+class PageData(msgspec.Struct):
+    """`next` is the cursor of the next page; null after the last one."""
+
+    next: str | None
+
+
+class SavedJob(msgspec.Struct, omit_defaults=True):
+    """Whether the job is saved, and its next run times; the other members are those of a job."""
+
+    saved: bool
+    next: tuple[str, ...]
+    asked_at: float | None = None
 
 
 # -- asking -----------------------------------------------------------------------------------------------
@@ -98,11 +137,11 @@ async def _ask(place: CallPlace, arguments: Arguments) -> ToolAnswer:
     sent = await place.gateway.send(name, words, key, model=model, retry=retry)
     start = {"session": name, "session_id": sent.session_id, "turn_id": sent.turn_id}
     try:
-        async with asyncio.timeout(arguments.get("wait")):
+        async with asyncio.timeout(arguments.get("wait", WAIT_SECONDS)):
             return await _follow(place, start, retry)
     except TimeoutError:
-        state = f"It still runs. `get_turn` with turn_id {sent.turn_id} has its reply later."
-        return ToolAnswer(state, start | {"state": "running"})
+        how = f"call `get_turn` with turn_id = {sent.turn_id!r} and wait = {WAIT_SECONDS}, until it is done."
+        return ToolAnswer(f"The agent is still at work. For its reply, {how}", start | {"state": "running"})
     except asyncio.CancelledError:
         with anyio.move_on_after(CANCEL_SECONDS, shield=True):
             await place.gateway.cancel(sent.turn_id)
@@ -169,8 +208,14 @@ async def _outcome(
 
 
 async def _get_turn(place: CallPlace, arguments: Arguments) -> ToolAnswer:
-    turn_id = arguments["turn_id"]
-    turn = await place.gateway.carry_out(show_turn, TurnKey(turn_id))
+    key = TurnKey(arguments["turn_id"])
+    turn = await place.gateway.carry_out(show_turn, key)
+    if not turn.state.is_final and (seconds := arguments.get("wait")):
+        start = {"turn_id": turn.id, "session_id": turn.session_id}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await _follow(place, start, RetryPolicy(RETRY_SECONDS))
+        turn = await place.gateway.carry_out(show_turn, key)
     data = {"turn_id": turn.id, "session_id": turn.session_id, "state": turn.state.value, "reply": turn.reply}
     text = turn.reply or (f"{turn.error.message} {turn.error.hint}".strip() if turn.error else "")
     return ToolAnswer(text or f"The turn is {turn.state.value}.", data, turn.error is not None)
@@ -238,7 +283,17 @@ def operation_tool(operation: Operation[Any, Any, Any]) -> GatewayTool:
 
     title = operation.tool.replace("_", " ").capitalize()
     is_read_only = operation.method == "GET"
-    return GatewayTool(operation.tool, title, operation.help, input_schema(operation), run, is_read_only)
+    schemas = input_schema(operation), output_schema(operation.output)
+    return GatewayTool(operation.tool, title, operation.help, *schemas, run, is_read_only)
+
+
+def output_schema(kind: Any) -> dict[str, Any]:
+    """Return the schema of an answer, whose outermost part is an object."""
+    (schema,), components = msgspec.json.schema_components((kind,), ref_template="#/$defs/{name}")
+    return {
+        **components.pop(schema["$ref"].rpartition("/")[2]),
+        **({"$defs": components} if components else {}),
+    }
 
 
 def input_schema(operation: Operation[Any, Any, Any], without: Collection[str] = ()) -> dict[str, Any]:
@@ -269,10 +324,14 @@ _TOOLS = (
                 "text": text("Message text."),
                 "session": text("Session name, to continue or start a session."),
                 "model": text("Agent, model or alias for a new session."),
-                "wait": counted("Seconds to wait for the reply. After that, get it with `get_turn`."),
+                "wait": counted(
+                    f"Seconds to wait for the reply. Default: {WAIT_SECONDS}. Then use `get_turn`."
+                )
+                | {"default": WAIT_SECONDS},
             },
             ["text"],
         ),
+        output_schema(TurnData),
         _ask,
         is_read_only=False,
     ),
@@ -280,7 +339,14 @@ _TOOLS = (
         "get_turn",
         "State of a message",
         "Get the state and reply of a message that `ask` did not wait for.",
-        _schema({"turn_id": text("Turn id that `ask` returned.")}, ["turn_id"]),
+        _schema(
+            {
+                "turn_id": text("Turn id that `ask` returned."),
+                "wait": counted("Seconds to wait for the end of the turn. Default: do not wait."),
+            },
+            ["turn_id"],
+        ),
+        output_schema(TurnData),
         _get_turn,
     ),
     GatewayTool(
@@ -288,6 +354,7 @@ _TOOLS = (
         "Read a session",
         "Read the messages of a session in pages, oldest first.",
         _schema({"session": text("Session name or id."), **_PAGED}, ["session"]),
+        output_schema(PageData),
         _read_session,
     ),
     GatewayTool(
@@ -302,6 +369,7 @@ _TOOLS = (
             },
             ["text"],
         ),
+        output_schema(SavedJob),
         _add_job,
         is_read_only=False,
     ),

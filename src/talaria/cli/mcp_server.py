@@ -40,6 +40,7 @@ _MAX_SESSIONS = 100
 _MAX_CONNECTIONS = 200
 _DRAIN_SECONDS = 5
 _UNAUTHORIZED = "unauthorized"
+_HOW = "Send `Authorization: Bearer TOKEN`; `talaria token add` makes one."
 _INSTRUCTIONS = "Agents that keep their conversations. The same session name goes on with one."
 Find = Callable[[], GatewayAddress | None]
 OpenGateway = Callable[[str | None], AbstractAsyncContextManager[GatewayClient]]
@@ -109,6 +110,7 @@ def _describe(tool: GatewayTool) -> types.Tool:
         title=tool.title,
         description=tool.description,
         input_schema=tool.schema,
+        output_schema=tool.output,
         annotations=hints,
     )
 
@@ -164,6 +166,10 @@ class TokenGate:
         self._open_gateway = open_gateway
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/.well-known/"):
+            # Clients look here for OAuth after a 401, which is not offered.
+            await _error(404, ErrorInfo("not_found", "There is no OAuth here.", _HOW))(scope, receive, send)
+            return
         if scope["type"] == "http":
             token = _bearer(Headers(scope=scope))
             if (refusal := await self._refuse(token)) is not None:
@@ -175,8 +181,7 @@ class TokenGate:
 
     async def _refuse(self, token: str) -> Response | None:
         if not token:
-            hint = "Send `Authorization: Bearer TOKEN`; `talaria token add` makes one."
-            return _error(401, ErrorInfo(_UNAUTHORIZED, "The request has no token.", hint))
+            return _error(401, ErrorInfo(_UNAUTHORIZED, "The request has no token.", _HOW))
         try:
             async with self._open_gateway(token) as gateway:
                 await gateway.carry_out(list_sessions, SessionsQuery(limit=1))

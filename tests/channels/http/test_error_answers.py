@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support.gateway import Api
 from talaria.channels.http.errors import error_response, nothing_at, status_of, turn_error
 from talaria.channels.http.request import HttpError
 from talaria.channels.http.response import json_response
@@ -112,3 +113,11 @@ def test_a_turn_without_an_answer_says_why(
     if found is not None:
         assert (b"x", b"y") in found.headers
         assert found.user_text
+
+
+async def test_clients_that_look_for_oauth_get_a_404(api: Api) -> None:
+    """After a 401 MCP clients look at these places, and take another 401 for a broken server."""
+    for path in ("oauth-protected-resource", "oauth-authorization-server/mcp", "openid-configuration"):
+        url = f"{api.url}/.well-known/{path}"
+        async with api.client.get(url, headers={"Authorization": ""}) as response:
+            assert response.status == 404

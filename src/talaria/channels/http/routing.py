@@ -42,6 +42,7 @@ class ApiRoute(NamedTuple):
 
 
 Routes = Mapping[str, Mapping[str, ApiRoute]]
+_WELL_KNOWN: Final = "/.well-known/"  # clients look for OAuth here, and take anything but a 404 for it
 _UNKNOWN: Final[Mapping[str, ApiRoute]] = {}
 
 
@@ -137,7 +138,8 @@ class HttpApp:
         pattern, methods = self._find(request)
         route = methods.get("GET" if request.method == "HEAD" else request.method)
         if route is None:
-            await self._guard.check(request, _access(methods))
+            is_lookup = request.path.startswith(_WELL_KNOWN)
+            await self._guard.check(request, RouteAccess.OPEN if is_lookup else _access(methods))
             request.route = pattern
             raise _unknown(request, methods)
         try:
