@@ -32,7 +32,7 @@ FEATURES: Mapping[str, str] = {
     "usage": "token counts",
     "cancel": "a client that leaves cancels its call",
     "files": "files that the agent sent",
-    "embeddings": "not offered: a 404 that says so",
+    "embeddings": "vectors of a provider",
 }
 
 

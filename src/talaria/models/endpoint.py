@@ -45,6 +45,7 @@ STEP_BYTES = 256 << 10
 LONG_ANSWER_BYTES = 256 << 10
 LIST_SECONDS = 15.0
 MAX_LIST_BYTES = 4 << 20
+MAX_VECTOR_BYTES = 64 << 20
 
 
 class Endpoint:
@@ -129,20 +130,40 @@ class Endpoint:
         url = URL(self._settings.address.target(""))
         return await self._fetch(url.with_path(_VERSION.sub("", url.path) + path), body)
 
-    async def _fetch(self, url: URL, body: bytes | None = None) -> bytes:
-        errors = ProviderErrors(self._provider, "", self._redact)
+    async def embed(self, model: str, body: bytes) -> bytes:
+        """Return the provider's answer to a request for embeddings, of which nothing is read. Raises
+        `ModelError`."""
+        errors = ProviderErrors(self._provider, model, self._redact)
+        url = URL(self._settings.address.target("/embeddings"))
+        async with self._limiter.call("", errors) as started:
+            answer = await self._fetch(url, body, errors, MAX_VECTOR_BYTES)
+            started()
+            return answer
+
+    async def _fetch(
+        self,
+        url: URL,
+        body: bytes | None = None,
+        errors: ProviderErrors | None = None,
+        most: int = MAX_LIST_BYTES,
+    ) -> bytes:
+        """Send a request and return the body of the answer. With `errors`, the answer to a failed request is
+        read too, and the time limit is that of a call."""
+        seconds = LIST_SECONDS if errors is None else self._settings.timeout.total_seconds() or None
+        is_call, errors = errors is not None, errors or ProviderErrors(self._provider, "", self._redact)
         response: aiohttp.ClientResponse | None = None
         try:
-            async with asyncio.timeout(LIST_SECONDS):
+            async with asyncio.timeout(seconds):
                 method = "GET" if body is None else "POST"
                 response = await self._open().request(method, url, data=body, allow_redirects=False)
                 if response.status // 100 != 2:
-                    raise errors.from_status(response.status, response.headers, b"")
+                    said = await _read_error(response) if is_call else b""
+                    raise errors.from_status(response.status, response.headers, said)
                 read = bytearray()
                 while data := await response.content.readany():
                     read += data
-                    if len(read) > MAX_LIST_BYTES:
-                        raise errors.malformed("a list of models that is too long")
+                    if len(read) > most:
+                        raise errors.malformed(f"an answer of more than {most >> 20} MiB")
                 return bytes(read)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self._classify(error, errors, has_response=response is not None) from error

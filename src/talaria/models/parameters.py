@@ -143,7 +143,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "models": Parameter(_REFUSED, _REFUSED, _ABSENT, harmless=([],)),
     "background": Parameter(_ABSENT, _ABSENT, _REFUSED, harmless=(False,)),
     "truncation": Parameter(_ABSENT, _ABSENT, _REFUSED, harmless=("disabled",)),
-    "conversation": Parameter(_ABSENT, _ABSENT, _REFUSED),
+    "conversation": Parameter(_ABSENT, _ABSENT, _READ),
     "prompt": Parameter(_ABSENT, _ABSENT, _REFUSED),
     "context_management": Parameter(_ABSENT, _ABSENT, _REFUSED),
     "moderation": Parameter(_REFUSED, _REFUSED, _REFUSED),
@@ -158,7 +158,6 @@ _INSTEAD: Mapping[str, str] = {
     "models": "Name one `model`; fallbacks are in [model] in config.toml.",
     "background": "Leave it out, and read the answer from a stream or with `GET /v1/responses/ID`.",
     "truncation": "Leave it out. A conversation that is too long is refused, never shortened.",
-    "conversation": "Continue a response with `previous_response_id`, or use X-Talaria-Session.",
     "prompt": "Send its text as `instructions` or `input`.",
     "max_tool_calls": "It counts tools of the provider's own, which are not offered here. Leave it out.",
     "tools": "Leave it out, or send `X-Talaria-Tools: ignore`; or leave out X-Talaria-Session and send the "

@@ -146,6 +146,16 @@ class Providers:
         await self.prepare()
         return await self.get(provider).list_models()
 
+    def has_embeddings(self, provider: str) -> bool:
+        """Return whether the provider's API has a call for embeddings."""
+        return self._built_in(provider) is None and self.wire(provider).name != AnthropicMessages.name
+
+    async def embed(self, provider: str, model: str, body: bytes) -> bytes:
+        """Return the provider's answer to a request for embeddings. Raises `NoModel` and `ModelError`."""
+        await self.prepare()
+        endpoint = cast("Endpoint", self.get(provider))  # only the built-in model has another kind
+        return await endpoint.embed(model, body)
+
     async def loaded(self, provider: str, model: str = "") -> LoadedModels | None:
         """Return the context sizes that a server on this machine or in a private network has loaded; None for
         other servers, and for one that cannot be asked."""

@@ -210,6 +210,8 @@ class _Connection(asyncio.Protocol):
                 self._server.notify()  # not before: an answer that is sent at once was never unfinished
             case b"GET", "/v1/models":
                 self._list()
+            case b"POST", "/v1/embeddings":
+                self._embed(body)
             case b"DELETE", "/_recorded":
                 self._json([body.decode(errors="replace") for body in self._server.bodies])
                 self._server.bodies.clear()
@@ -226,6 +228,20 @@ class _Connection(asyncio.Protocol):
             self._send(error.status, _CHAT.refusal(str(error), error.kind))
         else:
             self._json({"object": "list", "data": self._server.listing()})
+
+    def _embed(self, body: bytes) -> None:
+        """Answer with a vector of each text: its length and the number of its words. `[[status 429]]` in the
+        request fails."""
+        self._server.bodies.append(body)
+        if b"[[status 429]]" in body:
+            self._send(429, _CHAT.refusal("Slow down.", "rate_limit_exceeded"))
+            return
+        given = msgspec.json.decode(body)
+        texts = [given["input"]] if isinstance(given["input"], str) else given["input"]
+        vectors = [[float(len(text)), float(len(text.split()))] for text in texts]
+        data = [{"object": "embedding", "index": n, "embedding": each} for n, each in enumerate(vectors)]
+        usage = {"prompt_tokens": len(texts), "total_tokens": len(texts)}
+        self._json({"object": "list", "data": data, "model": given["model"], "usage": usage})
 
     def _answer(self, body: bytes, api: ModelApi) -> None:
         self.is_answering = True

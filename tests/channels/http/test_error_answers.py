@@ -81,7 +81,9 @@ class Asked:
         ("/nothing", "docs/http-api.md lists what there is."),
         ("/chat/completions", "ends in /v1 here: set base_url to http://h:1/v1."),
         ("/v1/v1/models", "The path has /v1 twice"),
-        ("/v1/embeddings", "Here are chat/completions, responses, messages, models"),
+        ("/v1/audio/speech", "Here are chat/completions, responses, messages, models and embeddings"),
+        ("/v1/completions", "Send the prompt as a message to /v1/chat/completions"),
+        ("/v1/files/1", "POST /api/files"),
     ],
 )
 def test_an_unknown_path_says_what_was_probably_meant(path: str, hint: str) -> None:

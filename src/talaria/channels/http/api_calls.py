@@ -164,6 +164,13 @@ def tell_ignored(request: Request, names: Iterable[str]) -> None:
         request.more_headers += ((b"x-talaria-ignored", ", ".join(told).encode()),)
 
 
+def named_in_body(session: NamedSession | None, name: str) -> NamedSession:
+    """Return the session that the body names. Raises `BadRequest` if a header names another one."""
+    if session is not None and session.name != name:
+        raise BadRequest("The request names two sessions: in its body and in a header.", "Name one.")
+    return NamedSession(name)
+
+
 def _session_name(value: str) -> str:
     """Return the name of the session for the id of a front end's chat. An id with other characters, such as
     that of Open WebUI's temporary chats, becomes a name that is made from it."""
@@ -300,6 +307,7 @@ class ApiCall(ABC):
     has, `rest` are others. `ignored` are the fields of a stateless call that have no effect on its model."""
 
     ignored: tuple[str, ...] = ()
+    session: str | None = None  # that the body names
 
     def __init__(
         self,
@@ -478,6 +486,8 @@ class ApiCalls:
         key, session = request.idempotency_key(), self._headers.find(request)
         request.hashes_body = session is not None and key is None
         call = await decode(request)
+        if call.session is not None:
+            session = named_in_body(session, call.session)
         live, is_stateless = await self._accept(request, call, session, key)
         live.callers += 1
 

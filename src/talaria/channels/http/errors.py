@@ -107,6 +107,14 @@ _ANTHROPIC_TYPES: Mapping[int, str] = {
 _TOO_LONG = " (context_length_exceeded: the input is longer than the model's context length)"
 # Paths that OpenAI's clients add to a base URL. Without /v1 they are unknown, and the caller is told so.
 _PATHS = ("/chat/completions", "/responses", "/completions", "/embeddings", "/models")
+# Advice for callers of OpenAI's API whose call is not here.
+_INSTEAD: Mapping[str, str] = {
+    "/v1/completions": "Send the prompt as a message to /v1/chat/completions.",
+    "/v1/files": "Upload files of a session with POST /api/files; send images as `data:` URLs.",
+    "/v1/assistants": "Use /v1/responses, with `conversation` for an agent that keeps its history.",
+    "/v1/threads": "Use /v1/conversations and /v1/responses.",
+    "/v1/messages/batches": "Send the requests one by one to /v1/messages.",
+}
 # The words for callers, who cannot type commands.
 _WORDS: Mapping[Do, str] = {
     Do.USE_MODEL: "Name another `model`",
@@ -161,7 +169,8 @@ def nothing_at(request: Request) -> NotFound:
     elif request.path.startswith("/v1/v1/"):
         hint = "The path has /v1 twice: leave it out of the path, or out of the base URL."
     elif request.path.startswith("/v1/"):
-        hint = "Here are chat/completions, responses, messages, models; no embeddings, audio or images."
+        found = (hint for path, hint in _INSTEAD.items() if request.path.startswith(path))
+        hint = next(found, "Here are chat/completions, responses, messages, models and embeddings.")
     return NotFound(f"There is nothing at {request.path}.", hint)
 
 

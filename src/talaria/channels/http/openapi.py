@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from talaria.access.callers import RouteAccess
 from talaria.channels.http.chat_completions import CompletionRequest
 from talaria.channels.http.description import Call, DescribedCall, Field
+from talaria.channels.http.embeddings_api import EmbeddingRequest
 from talaria.channels.http.errors import AnthropicErrorBody, OpenAiError, is_openai_path
 from talaria.channels.http.messages_api import MessagesRequest
 from talaria.channels.http.request import is_anthropic_path
@@ -98,6 +99,7 @@ def _bodies() -> dict[Any, Any]:
     return {
         CompletionRequest: _without_raw(CompletionRequest, is_open=True),
         MessagesRequest: _without_raw(MessagesRequest, is_open=True),
+        EmbeddingRequest: _without_raw(EmbeddingRequest, input=str | list[Any], is_open=True),
         ResponsesRequest: _without_raw(
             ResponsesRequest,
             input=str | _list_of(items) | None,

@@ -233,6 +233,11 @@ class Request:
             self.body_hash = await _hash(body)
         return body
 
+    async def hash_late(self, body: bytes) -> None:
+        """Set `body_hash` for a request whose body says that it may be sent again by itself."""
+        if not self.hashes_body and self.idempotency_key() is None:
+            self.hashes_body, self.body_hash = True, await _hash(body)
+
     async def _check_values(self, body: bytes | bytearray) -> None:
         """Raise `HttpError` (413) for a body whose decoding would hold up the loop.
 

@@ -105,6 +105,7 @@ class ResponseCall(ApiCall):
 
     def __init__(self, body: ResponsesRequest, items: Sequence[InputItem], api: ResponseApi) -> None:
         super().__init__(ResponseItems(items), body, {}, body.model, is_stream=bool(body.stream))
+        self.session = body.conversation_id
         self._body = body
         self._items = items
         self._api = api
@@ -196,6 +197,8 @@ class ResponseApi:
         body.check()
         if isinstance(body.input, list):
             check_count(self.calls.gateway.limits, len(body.input), ResponseItems.size)
+        if body.conversation is not None:
+            await request.hash_late(_encode(body))
         return ResponseCall(body, body.items(), self)
 
     async def find_previous(self, caller: ApiCaller, name: str) -> StoredResponse:

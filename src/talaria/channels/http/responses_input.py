@@ -121,6 +121,10 @@ _LOGPROBS: Final = "message.output_text.logprobs"
 _SEALED: Final = "reasoning.encrypted_content"
 
 
+class Conversed(msgspec.Struct):
+    id: str
+
+
 class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body. Some fields are here only to be refused by name."""
 
@@ -148,13 +152,13 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
     include: list[str] | None = None
     background: bool | None = None
     truncation: str | None = None
-    conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
     top_logprobs: int | None = None
     context_management: list[Any] | None = None
     moderation: dict[str, Any] | None = None
     max_tool_calls: int | None = None
     client_metadata: dict[str, Any] | None = None
+    conversation: str | Conversed | None = None
 
     @property
     def is_stored(self) -> bool:
@@ -235,6 +239,12 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
         )
 
     @property
+    def conversation_id(self) -> str | None:
+        """The name of the session that answers."""
+        given = self.conversation
+        return given.id if isinstance(given, Conversed) else given
+
+    @property
     def wants_sealed(self) -> bool:
         return _SEALED in (self.include or ())
 
@@ -269,6 +279,7 @@ class ResponsesRequest(msgspec.Struct, forbid_unknown_fields=True):
             "user": self.user,
             "safety_identifier": self.safety_identifier,
             "prompt_cache_key": self.prompt_cache_key,
+            **({"conversation": {"id": self.conversation_id}} if self.conversation else {}),
         }
         return bytes(msgspec.json.format(_encode(told), indent=-1))[1:-1]
 

@@ -14,6 +14,13 @@ from talaria.access.credentials import Logins, TokenChecker
 from talaria.channels.http.api_calls import ApiCalls
 from talaria.channels.http.chat_completions import ChatApi, CompletionRequest, ModelCard, ModelCards
 from talaria.channels.http.cluster_api import ClusterApi, cluster_routes
+from talaria.channels.http.conversations_api import (
+    ConversationApi,
+    ConversationBody,
+    ConversationItems,
+    ConversationObject,
+    DeletedConversation,
+)
 from talaria.channels.http.description import (
     IDEMPOTENCY_KEY,
     Call,
@@ -27,6 +34,7 @@ from talaria.channels.http.description import (
     ResponseEvent,
     ResponseObject,
 )
+from talaria.channels.http.embeddings_api import EmbeddingApi, EmbeddingRequest
 from talaria.channels.http.file_api import FileApi
 from talaria.channels.http.guard import Guard, MemberCalls
 from talaria.channels.http.login_api import LoginApi, LoginBody, LoginCode, LoginSecret, share_logins
@@ -282,7 +290,7 @@ def create_app(
     calls = ApiCalls(gateway, settings, timing)
     routes: Table = {
         **_turn_routes(TurnApi(gateway, settings, timing), FeedApi(gateway, timing)),
-        **_model_routes(ChatApi(calls), ResponseApi(calls), AnthropicApi(calls), settings.session_header),
+        **_model_routes(calls, gateway, settings.session_header),
         **_file_routes(FileApi(gateway, settings)),
         **operation_routes(operations, gateway, settings.max_body),
         **_login_routes(LoginApi(logins, gateway.store, share_logins(gateway, logins), gateway.home)),
@@ -340,9 +348,9 @@ def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
     }
 
 
-def _model_routes(
-    chat: ChatApi, responses: ResponseApi, messages: AnthropicApi, session_header: str
-) -> Table:
+def _model_routes(calls: ApiCalls, gateway: Gateway, session_header: str) -> Table:
+    chat, responses, messages = ChatApi(calls), ResponseApi(calls), AnthropicApi(calls)
+    talks, embeddings = ConversationApi(gateway), EmbeddingApi(calls)
     fields: tuple[Field, ...] = _SESSION
     if session_header != SESSION_HEADER:
         fields += (Field(session_header, "The id of a front end's chat: names its session.", where="header"),)
@@ -390,6 +398,26 @@ def _model_routes(
         "Stop a response that is being made. The answer is the response.", ResponseObject, errors=unknown
     )
     items = Call("The items of its input, the last first.", InputItemList, fields=_ITEM_PAGE, errors=unknown)
+    talk = Call(
+        "A new conversation: a session that begins with its first response.",
+        ConversationObject,
+        body=ConversationBody,
+        example="{}",
+    )
+    shown = Call("A conversation.", ConversationObject, errors=unknown)
+    gone = Call(
+        "Delete a conversation with its history.",
+        DeletedConversation,
+        errors=("not_found", "busy", "draining"),
+    )
+    said = Call("What was said in it, the last first.", ConversationItems, fields=_ITEM_PAGE, errors=unknown)
+    vectors = Call(
+        "Embeddings, as the provider of the model makes them.",
+        dict,
+        body=EmbeddingRequest,
+        errors=_ANSWER_ERRORS,
+        example='{"model": "openai/text-embedding-3-small", "input": "hello"}',
+    )
     models = Call("The values that `model` may have.", ModelCards)
     model = Call("One of the models; its name may have slashes.", ModelCard, errors=("not_found", "no_model"))
     return {
@@ -405,6 +433,13 @@ def _model_routes(
         "/v1/responses/{id}/input_items": {
             "GET": ApiRoute(responses.list_input, _ALL, items, "response.read")
         },
+        "/v1/conversations": {"POST": ApiRoute(talks.create, _CHAT, talk)},
+        "/v1/conversations/{id}": {
+            "GET": ApiRoute(talks.show, _ALL, shown, "session.read"),
+            "DELETE": ApiRoute(talks.delete, _CHAT, gone, "session.delete"),
+        },
+        "/v1/conversations/{id}/items": {"GET": ApiRoute(talks.items, _ALL, said, "session.read")},
+        "/v1/embeddings": {"POST": ApiRoute(embeddings.create, _CHAT, vectors)},
         "/v1/models": {"GET": ApiRoute(chat.models, _ALL, models)},
         "/v1/models/{model}": {"GET": ApiRoute(chat.model, _ALL, model)},
     }
