@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import web
 
 from browser.visitor import Visit
+from support.gateway import running_gateway
 from talaria.cli.open import _write_page
 from talaria.config.home import Home
 from talaria.core.program import program_name
@@ -150,3 +152,18 @@ async def test_a_restart_of_the_gateway_keeps_the_login(visit: Visit, mortal: Ga
     await mortal.start()
     await visitor.page.reload()
     await visitor.page.locator("#app").wait_for()
+
+
+async def test_the_page_works_below_the_path_at_which_a_proxy_publishes_it(visit: Visit) -> None:
+    async with running_gateway({"HTTP__BASE_PATH": "/talaria"}) as (gateway, _):
+        visitor = await visit(gateway, logged_in=False)
+        await visitor.follow_link((await visitor.new_link()).replace("/#", "/talaria/#"))
+        await visitor.say("hello")
+        answer = visitor.page.get_by_role("log").get_by_text("You said: hello")
+        await answer.wait_for()
+        await visitor.page.reload()
+        await answer.wait_for()
+        paths = {urlsplit(request).path for request in visitor.requests}
+        assert all(path.startswith("/talaria/") for path in paths), paths
+        await visitor.page.goto(f"{visitor.url}/talaria/assets/calls.html")
+        await visitor.page.get_by_text("/v1/messages", exact=False).first.wait_for()

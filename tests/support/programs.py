@@ -10,7 +10,14 @@ import shutil
 
 import pytest
 
-_PACKAGES = {"bwrap": "bubblewrap", "tmux": "tmux", "chromium": "chromium", "libgomp.so.1": "libgomp1"}
+_PACKAGES = {
+    "bwrap": "bubblewrap",
+    "tmux": "tmux",
+    "chromium": "chromium",
+    "libgomp.so.1": "libgomp1",
+    "nginx": "nginx-light",
+    "caddy": "caddy",
+}
 _OTHER_NAMES = {"chromium": ("chromium-browser", "google-chrome")}
 
 

@@ -67,8 +67,16 @@ def login_caller(name: str) -> ApiCaller:
 class LoginApi:
     """`/api/login` and `/api/logout`."""
 
-    def __init__(self, logins: Logins, store: Store, shared: SharedLogins | None, home: Home) -> None:
-        """`shared` are the logins of a cluster."""
+    def __init__(
+        self,
+        logins: Logins,
+        store: Store,
+        shared: SharedLogins | None,
+        home: Home,
+        base_path: str = "",
+    ) -> None:
+        """`shared` are the logins of a cluster. The cookie is sent below `base_path` alone."""
+        self._path = base_path + "/"
         self._home = home
         self._logins = logins
         self._store = store
@@ -88,7 +96,7 @@ class LoginApi:
             )
         await asyncio.to_thread(self._home.login_page(body.code).unlink, missing_ok=True)
         request.caller, request.call.about = login_caller(self._logins.find(*login) or ""), ""
-        headers = _set_cookie(request, login.cookie, COOKIE_SECONDS)
+        headers = _set_cookie(request, login.cookie, COOKIE_SECONDS, self._path)
         return json_response(LoginSecret(login.secret, COOKIE_SECONDS), headers=headers)
 
     async def log_out(self, request: Request) -> Response:
@@ -102,7 +110,7 @@ class LoginApi:
                 await self._shared.end(cookie)
             else:
                 await self._store.set_cursor(ENDED_LOGINS, self._logins.end(cookie))
-        return Response(b"", 204, _set_cookie(request, "", 0))
+        return Response(b"", 204, _set_cookie(request, "", 0, self._path))
 
     async def new_code(self, request: Request) -> Response:
         """Make a code. Needs the home's own token: a login that could make codes would never end, and a login
@@ -136,10 +144,12 @@ def _cookie_name(request: Request) -> str:
     return f"{_COOKIE}_{port}" if port.isdecimal() else _COOKIE
 
 
-def _set_cookie(request: Request, value: str, seconds: int) -> RawHeaders:
+def _set_cookie(request: Request, value: str, seconds: int, path: str) -> RawHeaders:
     """`Secure` is set if the page came over TLS, which its origin tells behind a proxy too."""
     secure = "; Secure" if (request.header(b"origin") or "").startswith("https:") else ""
-    text = f"{_cookie_name(request)}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    text = (
+        f"{_cookie_name(request)}={value}; Path={path}; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    )
     return ((b"set-cookie", text.encode()), (b"cache-control", b"no-store"))
 
 

@@ -60,16 +60,24 @@ def exact_origins(origins: Sequence[str]) -> str | None:
     return None
 
 
+def subpath(path: str) -> str | None:
+    if not path or re.fullmatch(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+", path):
+        return None
+    return 'a path without a final slash, such as "/talaria"'
+
+
 class HttpSettings(msgspec.Struct, frozen=True):
     """`port` None is the default port, or the next free one; 0 picks any free one. `hosts` are further
     exact `name:port` forms under which clients reach the gateway, e.g. behind a proxy. Pages from `origins`
-    may call the API with a token. The header `session_header` names the session of a front end's chat."""
+    may call the API with a token. The header `session_header` names the session of a front end's chat. A
+    proxy publishes the gateway below `base_path`, whether it passes that on or takes it off."""
 
     host: Annotated[str, Check(plain_host)] = "127.0.0.1"
     port: Annotated[Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None, _ANY_PORT] = None
     token_env: Annotated[str, Mark.SECRET_VARIABLE, Check(variable_name)] = "TALARIA_HTTP_TOKEN"  # noqa: S105
     hosts: Annotated[tuple[str, ...], Check(hosts_with_ports)] = ()
     origins: Annotated[tuple[str, ...], Check(exact_origins)] = ()
+    base_path: Annotated[str, Check(subpath)] = ""
     session_header: Annotated[str, Check(header_name)] = SESSION_HEADER
     max_body: Size = Size(32 << 20)
     max_file: Size = Size(20 << 20)

@@ -293,10 +293,12 @@ def create_app(
         **_model_routes(calls, gateway, settings.session_header),
         **_file_routes(FileApi(gateway, settings)),
         **operation_routes(operations, gateway, settings.max_body),
-        **_login_routes(LoginApi(logins, gateway.store, share_logins(gateway, logins), gateway.home)),
+        **_login_routes(
+            LoginApi(logins, gateway.store, share_logins(gateway, logins), gateway.home, settings.base_path)
+        ),
         **_operator_routes(OperatorApi(gateway)),
     }
-    routes |= _page_routes(PageFiles(), DescriptionApi(routes))
+    routes |= _page_routes(PageFiles(settings.base_path), DescriptionApi(routes))
     peers, members = gateway.peers, None
     if peers is not None and peers.token:
         store, most = gateway.store, max(settings.max_file, settings.max_body)
@@ -304,7 +306,14 @@ def create_app(
         routes |= cluster_routes(ClusterApi(gateway, peers.timing, logins, most))
     tokens = TokenChecker(gateway.store.tokens, gateway.clock)
     guard = Guard(hosts, settings.origins, logins, tokens, members)
-    return HttpApp(routes, guard, AuditLog(gateway.clock), gateway.metrics, gateway.webhooks)
+    return HttpApp(
+        routes,
+        guard,
+        AuditLog(gateway.clock),
+        gateway.metrics,
+        gateway.webhooks,
+        base_path=settings.base_path,
+    )
 
 
 def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:

@@ -60,7 +60,11 @@ class HttpApp:
         audit: AuditLog,
         metrics: Metrics,
         webhooks: Mapping[str, Webhook],
+        *,
+        base_path: str = "",
     ) -> None:
+        """`base_path` is `http.base_path`, which a path may begin with."""
+        self._base_path = base_path
         self._guard = guard
         self._audit = audit
         self._metrics = metrics
@@ -81,6 +85,8 @@ class HttpApp:
         if scope["type"] != "http":
             raise RuntimeError(f"the HTTP channel does not speak {scope['type']}")
         request = Request(scope, receive, send)
+        if self._base_path and request.path.startswith(self._base_path + "/"):
+            request.path = request.path[len(self._base_path) :]
         if request.connection is not None and not request.connection.is_trusted:
             if self._is_round_taken or self._strangers.locked():
                 async with self._strangers:
@@ -131,6 +137,8 @@ class HttpApp:
         _log.error("%s %s (%s) failed%s%s", *called, more, why, exc_info=trace)
 
     async def _handle(self, request: Request) -> AnyResponse:
+        if self._base_path and request.path == self._base_path:
+            return Response(b"", 308, ((b"location", f"{self._base_path}/".encode()),))
         if (webhook := self._webhooks.get(request.path)) is not None:
             return await _receive(webhook, request)
         if request.method == "OPTIONS" and (allowed := self._guard.preflight(request)) is not None:

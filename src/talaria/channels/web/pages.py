@@ -65,7 +65,9 @@ class Assets:
     """All files of the pages. `tree` is a hash over them. A file in the folder of that name never changes, so
     browsers keep it; the pages name these files by it."""
 
-    def __init__(self) -> None:
+    def __init__(self, base_path: str = "") -> None:
+        """`base_path` is `http.base_path`. Scripts read it from their own addresses."""
+        self._base_path = base_path
         folder = files(__package__) / "assets"
         read = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
         names = sorted(read)
@@ -84,7 +86,10 @@ class Assets:
         program = program_name().encode()
         body = body.replace(b'data-program="talaria"', b'data-program="' + program + b'"')
         body = body.replace(b"<code>talaria ", b"<code>" + program + b" ")
-        place = f"/assets/{self.tree}/"
+        base = self._base_path
+        place = f"{base}/assets/{self.tree}/"
+        body = body.replace(b'href="/assets/calls.html"', b'href="%b/assets/calls.html"' % base.encode())
+        body = body.replace(b'href="/"', b'href="%b/"' % base.encode())
         body = re.sub(rb'(src|href)="/assets/(?![\w.]+\.html")', rb'\1="' + place.encode(), body)
         if name == INDEX:
             loaded = "".join(f'<link rel="modulepreload" href="{place}{each}">\n  ' for each in self.modules)
@@ -93,9 +98,12 @@ class Assets:
 
 
 class PageFiles:
+    def __init__(self, base_path: str = "") -> None:
+        self._base_path = base_path
+
     @cached_property
     def _assets(self) -> Assets:
-        return Assets()
+        return Assets(self._base_path)
 
     async def index(self, request: Request) -> Response:
         return self._response(request, INDEX, _CHECKED)
@@ -118,7 +126,7 @@ class PageFiles:
 
     def _response(self, request: Request, name: str, caching: tuple[bytes, bytes]) -> Response:
         asset = self._assets.by_name[name]
-        policy = (b"content-security-policy", _policy(request.header(b"host") or ""))
+        policy = (b"content-security-policy", _policy(request.header(b"host") or "", self._base_path))
         headers = (*_HEADERS, caching, policy, (b"etag", asset.etag.encode()))
         if _matches(request.header(b"if-none-match"), asset.etag):
             return Response(b"", 304, headers, asset.media_type)
@@ -128,10 +136,10 @@ class PageFiles:
         return Response(asset.body, 200, headers, asset.media_type)
 
 
-def _policy(host: str) -> bytes:
+def _policy(host: str, base_path: str) -> bytes:
     """Return the policy of the page. Only `/assets/` holds scripts and styles: `'self'` would cover uploaded
     files too. The guard has compared the host with ours."""
-    files = f"{host}/assets/" if _NAMEABLE.fullmatch(host.lower()) else "'self'"
+    files = f"{host}{base_path}/assets/" if _NAMEABLE.fullmatch(host.lower()) else "'self'"
     return (
         f"default-src 'none'; script-src {files}; style-src {files}; img-src {files} blob: data:; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -20,6 +20,8 @@ class Unreachable extends Error {
   }
 }
 
+/** The path below which the gateway is published (`http.base_path`); usually empty. */
+export const BASE = new URL(import.meta.url).pathname.replace(/\/assets\/.*$/, "");
 const REQUEST_MS = 30_000;
 const SILENCE_MS = 40_000; // the gateway sends at least a comment every 15 seconds
 const FIRST_PAUSE_MS = 250;
@@ -40,7 +42,7 @@ async function open(method, path, { body, headers, signal } = {}) {
   const secret = login.secret();
   try {
     const all = { ...headers, ...(secret && { "X-Talaria-Login": secret }) };
-    answer = await fetch(path, { method, body, headers: all, signal, cache: "no-store" });
+    answer = await fetch(BASE + path, { method, body, headers: all, signal, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     if (body instanceof File) await checkReadable(body);

@@ -1,5 +1,6 @@
 /* The page that shows /openapi.json: the calls with their parameters, bodies and answers, and the types. */
 
+import { BASE } from "./api.js";
 import { $, copier, make } from "./elements.js";
 import { login } from "./storage.js";
 
@@ -156,7 +157,7 @@ $("filter").addEventListener("input", () => {
 
 async function load(token) {
   const headers = token ? { Authorization: `Bearer ${token}` } : { "X-Talaria-Login": login.secret() };
-  const answer = await fetch("/openapi.json", { headers, cache: "no-store" });
+  const answer = await fetch(`${BASE}/openapi.json`, { headers, cache: "no-store" });
   const body = await answer.json();
   if (answer.ok) {
     $("token-form").hidden = true;
