@@ -3,15 +3,20 @@ conversation is understood in the same way, and the same answer comes out."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from support.gateway import Api
+from support.gateway import Api, in_process
 from talaria.testing.model_server import ModelServer
 
 PNG = (
@@ -259,7 +264,9 @@ def read_message(body: Any) -> Answer:
     blocks = body["content"]
     text = "".join(block["text"] for block in blocks if block["type"] == "text")
     calls = tuple(
-        (block["name"], json.dumps(block["input"])) for block in blocks if block["type"] == "tool_use"
+        (block["name"], json.dumps(block["input"], ensure_ascii=False))
+        for block in blocks
+        if block["type"] == "tool_use"
     )
     usage, is_refusal = body["usage"], body["stop_reason"] == "refusal"
     counts = (
@@ -435,3 +442,88 @@ async def test_instructions_and_system_messages_are_named_one_by_one(api: Api) -
         api.url + "/v1/responses", json={**body, "instructions": "Be brief."}, headers=headers
     ) as response:
         assert response.headers["X-Talaria-Ignored"] == "instructions, system"
+
+
+# -- generated conversations ------------------------------------------------------------------------------
+
+WORDS = st.text('abc é😀"\\\n{}', min_size=1, max_size=12).map(lambda text: f"x{text}y")
+PIECES = st.sampled_from(["", "[[chunks 3]]", "[[think why]]", "[[think why]][[chunks 4]]"])
+ENDS = st.one_of(
+    st.lists(st.sampled_from(["one", "two", "três"]), min_size=1, max_size=4).map(
+        lambda words: f"[[reply {' '.join(words)}]]"
+    ),
+    st.sampled_from(
+        [
+            "[[empty]]",
+            "[[finish length]][[reply cut o]]",
+            "[[refuse no]]",
+            '[[call weather {"a": [1, "é"]}]]',
+            '[[call weather {} + call weather {"b": {}}]]',
+            "[[chunks 3]][[cut 1]][[reply one two three four]]",
+            "[[chunks 3]][[cut 2]][[reply one two three four]]",
+            "[[error-in-stream]]",
+        ]
+    ),
+)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Say]:
+    """Generate a conversation with images, calls in any number and their results in any order. Its last
+    message tells the model what to answer, and how its stream breaks."""
+    said = [Say("system", draw(WORDS))] if draw(st.booleans()) else []
+    for turn in range(draw(st.integers(0, 3))):
+        said.append(Say("user", draw(WORDS), PNG if draw(st.booleans()) else ""))
+        for step in range(draw(st.integers(0, 2))):
+            ids = [f"c{turn}{step}{n}" for n in range(draw(st.integers(1, 3)))]
+            calls = tuple((id, "weather", draw(st.sampled_from(["{}", '{"a": 1}']))) for id in ids)
+            said.append(Say("assistant", draw(st.one_of(st.just(""), WORDS)), calls=calls))
+            said += [Say("tool", draw(WORDS), result_of=id) for id in draw(st.permutations(ids))]
+        said.append(Say("assistant", draw(WORDS)))
+    last = f"{USAGE}{draw(PIECES)}{draw(ENDS)}"
+    return [*said, Say("user", last, PNG if draw(st.booleans()) else "")]
+
+
+class Served:
+    """An open gateway. Not a data class, whose fields hypothesis would show."""
+
+    def __init__(self, runner: asyncio.Runner, api: Api, model: ModelServer) -> None:
+        self.runner = runner
+        self.api = api
+        self.model = model
+
+    def __repr__(self) -> str:
+        return "served"
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """Run a gateway on a loop that examples enter one by one."""
+    with asyncio.Runner() as runner:
+        scopes = AsyncExitStack()
+        try:
+            model = runner.run(scopes.enter_async_context(ModelServer()))
+            api = runner.run(scopes.enter_async_context(in_process(tmp_path, model)))
+            yield Served(runner, api, model)
+        finally:
+            runner.run(scopes.aclose())
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(conversations())
+def test_any_conversation_means_the_same_in_all_formats(served: Served, said: list[Say]) -> None:
+    api, model = served.api, served.model
+
+    async def check() -> None:
+        for streams in (False, True):
+            answers, bodies = [], []
+            for format in PATHS:
+                answers.append(await ask(api, format, said, streams=streams))
+                bodies.append(json.loads(model.bodies[-1]))
+                await ask(
+                    api, format, user("hello"), streams=False
+                )  # a failing model would be left alone soon
+            assert answers == answers[:1] * 3
+            assert bodies == bodies[:1] * 3
+
+    served.runner.run(check())

@@ -305,7 +305,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "input"),
     ({"input": []}, "input"),
     ({"input": "x", "background": True}, "background"),
-    ({"input": "x", "conversation": "conv_1"}, "conversation"),
+    ({"input": "x", "conversation": 5}, "conversation"),
     ({"input": "x", "prompt": {"id": "p"}}, "prompt"),
     ({"input": "x", "truncation": "auto"}, "truncation"),
     ({"input": "x", "top_logprobs": 2}, "top_logprobs"),

@@ -416,3 +416,15 @@ def test_tools_are_told_in_the_form_of_chat_completions() -> None:
         {"type": "function", "function": {"name": "b"}},
     ]
     assert encode_tools([]) == b""
+
+
+def test_a_call_after_the_output_of_another_is_an_answer_of_its_own() -> None:
+    """The model has seen the first result then. Calls before any output are of one answer."""
+    first, second = (
+        {"type": "function_call", "call_id": c, "name": "weather", "arguments": "{}"} for c in "ab"
+    )
+    sun, rain = ({"type": "function_call_output", "call_id": c, "output": "sun"} for c in "ab")
+    assert [type(each) for each in read(first, sun, second, rain)] == [AssistantMessage, ToolResults] * 2
+    assert [type(each) for each in read(first, second, sun, rain)] == [AssistantMessage, ToolResults]
+    loop = read(first, sun, second, rain)
+    assert loop[:2] == read(first, sun), "a longer request begins with the shorter one"

@@ -484,9 +484,10 @@ def no_such_item(n: int, item: str) -> BadRequest:
 class Context:
     """Puts messages together from items, in their order.
 
-    Neighbouring items of the assistant become one message. The outputs of its calls stand right behind it,
-    wherever they were among the items. `stored` are the answers of stored responses by turn. `pending` are
-    the calls of the response that this input continues; their outputs come first.
+    Neighbouring items of the assistant become one message, up to the output of one of its calls: the model
+    saw that before its next call. The outputs stand right behind the message, wherever they were among the
+    items. `stored` are the answers of stored responses by turn. `pending` are the calls of the response that
+    this input continues; their outputs come first.
     """
 
     def __init__(
@@ -501,6 +502,7 @@ class Context:
         self._thoughts: list[Reasoning] = []
         self._thinker = ("", "")  # the provider and model of the thoughts, if they are known
         self._calls: list[ToolCall] = []
+        self._is_answered = False  # one of these calls has its output among the items so far
         self._outputs = _outputs(items)
         if pending:
             self._messages.append(self._results(pending))
@@ -528,7 +530,9 @@ class Context:
                 self._flush()
                 self._messages.append(SystemMessage(item_text(content, n), role))
             case CallItem():
-                self._calls.append(ToolCall(item.call_id, item.name, item.arguments))
+                self._call(ToolCall(item.call_id, item.name, item.arguments))
+            case OutputItem():
+                self._is_answered = bool(self._calls)
             case ReasoningItem():
                 self._think(item)
             case ReferenceItem(id=id):
@@ -538,6 +542,11 @@ class Context:
         if self._calls or self._text:
             self._flush()
         self._text.append(text)
+
+    def _call(self, call: ToolCall) -> None:
+        if self._is_answered:
+            self._flush()
+        self._calls.append(call)
 
     def _think(self, item: ReasoningItem) -> None:
         if self._calls or self._text or self._thoughts:
@@ -565,7 +574,7 @@ class Context:
         elif ref.kind == MESSAGE and answer.text:
             self._say(answer.text)
         elif ref.kind == CALL and ref.n < len(answer.tool_calls):
-            self._calls.append(answer.tool_calls[ref.n])
+            self._call(answer.tool_calls[ref.n])
         else:
             raise no_such_item(n, name)
 
@@ -579,6 +588,7 @@ class Context:
         if calls:
             self._messages.append(self._results(calls))
         self._text, self._thoughts, self._calls, self._thinker = [], [], [], ("", "")
+        self._is_answered = False
 
     def _results(self, calls: tuple[ToolCall, ...]) -> ToolResults:
         results = []
