@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from clients import installation
+from clients.record import record
 from clients.servers import run_servers
 from clients.table import CLIENTS, FEATURES, Report, check, markdown
 from talaria.core.program import this_version
@@ -21,7 +22,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="only clients whose name contains it")
     parser.add_argument("--install", action="store_true", help="install the versions of pins.toml")
     parser.add_argument("--docs", action="store_true", help="write a good table into docs/clients.md")
+    parser.add_argument("--record", action="store_true", help="record what clients send, for tests")
     given = parser.parse_args()
+    if given.record:
+        with run_servers() as servers:
+            record(servers)
+        return 0
     if given.install:
         return installation.install(given.names)
     wanted = [c for c in CLIENTS if not given.names or any(name in c.name for name in given.names)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,8 @@ FEATURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client and its script. `environment` is a Python environment, or "node". `more` follows the addresses
+    """A client and its script. `environment` is a Python environment, "node", or "coders" for programs of
+    node that a script of Python runs. `more` follows the addresses
     on the command line."""
 
     name: str
@@ -49,6 +51,9 @@ class Client:
     def command(self) -> list[str] | None:
         """Return the command that checks the client, or None if it is not installed."""
         script = SCRIPTS / self.script
+        if self.environment == "coders":
+            is_there = installation.node("coders") is not None
+            return [sys.executable, str(script), *self.more] if is_there else None
         if self.environment == "node":
             if (node := installation.node()) is None:
                 return None
@@ -69,6 +74,8 @@ CLIENTS = (
     Client("aider", "aider", "aider_client.py"),
     Client("AI SDK, openai", "node", "ai_sdk.mjs", ("@ai-sdk/openai",)),
     Client("AI SDK, compatible", "node", "ai_sdk.mjs", ("@ai-sdk/openai-compatible",)),
+    Client("Codex", "coders", "coders.py", ("codex",)),
+    Client("Claude Code", "coders", "coders.py", ("claude",)),
 )
 
 
@@ -115,6 +122,7 @@ def check(
     report = Report(client)
     words = [*command[:2], servers.url, servers.token, servers.model_url, *command[2:]]
     env = {**os.environ, "TALARIA_CLIENT_FEATURES": ",".join(features)}
+    env["TALARIA_CODERS"] = str(installation.folder() / "coders")
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False, env=env)
         said, errors = done.stdout, done.stderr

@@ -56,9 +56,9 @@ def cannot(reason: str, *features: str) -> None:
         _tell(feature, cannot=reason)
 
 
-def run(*packages: str) -> None:
-    """Run all checks, in order."""
-    print(json.dumps({"versions": {name: version(name) for name in packages}}), flush=True)
+def run(*packages: str, **versions: str) -> None:
+    """Run all checks, in order. `versions` are those of what is no Python package."""
+    print(json.dumps({"versions": {name: version(name) for name in packages} | versions}), flush=True)
     only = os.environ.get("TALARIA_CLIENT_FEATURES", "")
     for feature, function in _checks.items():
         if only and feature not in only.split(","):

@@ -1,0 +1,200 @@
+"""Codex and Claude Code: the command, once for each check. The last argument says which."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from checks import *
+
+NAME = sys.argv[-1]
+IS_CODEX = NAME == "codex"
+PACKAGE = "@openai/codex" if IS_CODEX else "@anthropic-ai/claude-code"
+MODULES = Path(os.environ["TALARIA_CODERS"]) / "node_modules"
+COMMAND = MODULES / ".bin" / NAME
+_folder = tempfile.TemporaryDirectory(prefix="talaria-coder-", dir=Path.home())  # Codex refuses /tmp
+FOLDER = Path(_folder.name)
+IGNORE = {**SESSION, "X-Talaria-Tools": "ignore"}
+
+
+def words(text: str, model: str, *more: str, headers: dict[str, str] | None = None) -> list[str]:
+    """Return the command line for a message."""
+    if not IS_CODEX:
+        return [str(COMMAND), "-p", text, "--output-format", "json", "--allowedTools", "Bash", *more]
+    told = {"X-Talaria-Tools": "functions", **(headers or {})}
+    named = ", ".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in told.items())
+    (FOLDER / "config.toml").write_text(
+        f'''model = "{model}"
+model_provider = "talaria"
+[model_providers.talaria]
+name = "Talaria"
+base_url = "{BASE}"
+env_key = "TALARIA_TOKEN"
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+http_headers = {{ {named} }}
+'''
+    )
+    free = ("--skip-git-repo-check", "--sandbox", "danger-full-access", "--json")
+    return [str(COMMAND), "exec", *free, *more, text]
+
+
+def environ(key: str, model: str, headers: dict[str, str] | None) -> dict[str, str]:
+    told = "\n".join(f"{name}: {value}" for name, value in (headers or {}).items())
+    return {
+        **os.environ,
+        "HOME": str(FOLDER),
+        "CODEX_HOME": str(FOLDER),
+        "TALARIA_TOKEN": key,
+        "ANTHROPIC_BASE_URL": URL,
+        "ANTHROPIC_AUTH_TOKEN": key,
+        "ANTHROPIC_MODEL": model,
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": model,
+        "ANTHROPIC_CUSTOM_HEADERS": told,
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_MAX_RETRIES": "0",
+        "IS_SANDBOX": "1",
+    }
+
+
+def ask(
+    text: str, *more: str, key: str = TOKEN, model: str = "main", headers: dict[str, str] | None = None
+) -> str:
+    """Return what the command prints."""
+    said = subprocess.run(
+        words(text, model, *more, headers=headers),
+        cwd=FOLDER,
+        env=environ(key, model, headers),
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    return said.stdout + said.stderr
+
+
+def shell(command: str) -> str:
+    """Return the mark that lets the model call the command's own shell."""
+    if IS_CODEX:
+        return f"[[call exec_command {json.dumps({'cmd': command})}]]"
+    return f"[[call Bash {json.dumps({'command': command, 'description': 'x'})}]]"
+
+
+@check("plain")
+def plain() -> None:
+    assert "hello from here" in ask("[[reply hello from here]]")
+
+
+@check("streamed")
+def streamed() -> None:
+    assert SPOKEN in ask(WORDS)
+
+
+@check("tool loop")
+def tool_loop() -> None:
+    recorded()
+    assert "all done" in ask(f"{shell('echo made-$((40 + 2))')}[[reply all done]]")
+    assert "made-42" in recorded()
+
+
+@check("streamed tool loop")
+def streamed_tool_loop() -> None:
+    recorded()
+    steps = "".join(shell(f"echo step-$(({n} + {n}))") for n in (1, 2))
+    assert "all done" in ask(f"[[think why]]{steps}[[chunks 3]][[reply all done]]")
+    last = recorded()
+    assert "step-2" in last
+    assert "step-4" in last
+
+
+if IS_CODEX:
+
+    @check("structured")
+    def structured() -> None:
+        schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        (FOLDER / "schema.json").write_text(json.dumps({**schema, "additionalProperties": False}))
+        recorded()
+        assert "Rome" in ask(CITY, "--output-schema", str(FOLDER / "schema.json"))
+        assert "json_schema" in recorded()
+
+    @check("images")
+    def images() -> None:
+        (FOLDER / "dot.png").write_bytes(base64.b64decode(PNG))
+        recorded()
+        ask("[[reply seen]]", f"--image={FOLDER}/dot.png")
+        assert "data:image/" in recorded()
+
+else:
+    cannot("has its own form of it", "structured")
+    cannot("sends pictures of files that its tool reads", "images")
+
+cannot("keeps its agents to itself", "hand-off")
+
+
+@check("session")
+def session() -> None:
+    assert "one" in ask("[[reply one]]", headers=IGNORE)
+    assert get(f"/api/sessions/{SESSION['X-Talaria-Session']}")["id"]
+
+
+cannot("keeps its conversation itself", "chain")
+
+
+@check("401")
+def wrong_key() -> None:
+    said = ask("hi", key=WRONG_KEY)
+    assert "401" in said
+    assert "wrong" in said
+
+
+@check("404")
+def unknown_model() -> None:
+    said = ask("hi", model=UNKNOWN)
+    assert "scripted/scripted" in said or "may not exist" in said
+
+
+@check("429")
+def rate_limit() -> None:
+    assert "429" in ask(LIMITED)
+
+
+@check("too long")
+def too_long() -> None:
+    said = ask(TOO_LONG).lower()
+    assert "context" in said or "too long" in said
+
+
+@check("usage")
+def usage() -> None:
+    said = ask(USED)
+    assert '"input_tokens":9' in said or '"input_tokens":5' in said  # cached ones are counted apart
+    assert '"output_tokens":3' in said
+
+
+@check("cancel")
+def cancel() -> None:
+    before = cancelled()
+    recorded()
+    with subprocess.Popen(
+        words(ENDLESS, "main"),
+        cwd=FOLDER,
+        env=environ(TOKEN, "main", None),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        until_asked()
+        process.send_signal(signal.SIGINT)
+        until_cancelled(before)
+        process.terminate()
+
+
+cannot("shows the text only", "files")
+cannot("has no embeddings", "embeddings")
+run(**{PACKAGE: json.loads((MODULES / PACKAGE / "package.json").read_text())["version"]})

@@ -1,0 +1,72 @@
+"""Requests of real clients, as they were recorded, replayed byte for byte.
+
+Each of them has the same result on every run: the same answer, and the same request to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from clients.record import RECORDED, Recording, read, varying
+from support.gateway import Api, in_process
+from talaria.testing.model_server import ModelServer
+
+APIS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+# Some requests name stored responses, which a new gateway does not have.
+STORED = ('"previous_response_id":"', '"type":"item_reference"')
+REPLAYED = [
+    each
+    for name in RECORDED
+    for each in read(name)
+    if not any(word in each.body.replace('": "', '":"') for word in STORED)
+]
+OF_API = {api: [each for each in REPLAYED if each.path.partition("?")[0] == api] for api in APIS}
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[tuple[Api, ModelServer]]:
+    async with ModelServer() as model, in_process(tmp_path, model) as api:
+        yield api, model
+
+
+async def replay(api: Api, model: ModelServer, recording: Recording) -> tuple[int, str, str]:
+    """Return the status, the answer and the request to the model, without what differs from run to run."""
+    body = recording.body.encode()
+    async with api.client.post(api.url + recording.path, data=body, headers=recording.headers) as response:
+        answer = varying(await response.text())
+        return response.status, answer, varying(model.bodies[-1].decode())
+
+
+@pytest.mark.parametrize("path", APIS)
+async def test_recorded_requests_have_the_same_result_on_every_run(
+    served: tuple[Api, ModelServer], path: str
+) -> None:
+    first = [await replay(*served, each) for each in OF_API[path]]
+    assert first
+    assert {status for status, _, _ in first} == {200}
+    assert [await replay(*served, each) for each in OF_API[path]] == first
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", APIS)
+async def test_500_recorded_requests_of_each_api(served: tuple[Api, ModelServer], path: str) -> None:
+    known = [await replay(*served, each) for each in OF_API[path]]
+    for n in range(500):
+        assert await replay(*served, OF_API[path][n % len(known)]) == known[n % len(known)]
+
+
+def test_every_recorded_client_sends_calls_and_results() -> None:
+    for name in RECORDED:
+        bodies = [each.body for each in read(name)]
+        assert any('"stream":true' in body.replace(" ", "") for body in bodies), name
+        assert any(word in body for body in bodies for word in ("tool_call_id", "call_output", "tool_result"))
+
+
+def test_no_recording_tells_of_a_machine_or_a_key() -> None:
+    for name in RECORDED:
+        for each in read(name):
+            assert "talaria-coder" not in each.body
+            assert not {"authorization", "x-api-key", "host"} & each.headers.keys()
