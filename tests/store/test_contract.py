@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from contracts.job_suite import JobSuite
+from contracts.oauth_suite import OAuthSuite
 from contracts.pairing_suite import PairingSuite
 from contracts.run_suite import RunSuite
 from contracts.spend_suite import SpendSuite
@@ -26,7 +27,7 @@ from contracts.store_taint_suite import StoreTaintSuite
 from contracts.token_suite import TokenSuite
 from talaria.store.in_memory import MemoryStore
 from talaria.store.sqlite.store import SqliteStore
-from talaria.store.store import Pairings, Tokens
+from talaria.store.store import OAuthGrants, Pairings, Tokens
 from talaria.testing.clock import FakeClock
 
 
@@ -76,6 +77,12 @@ class TestPairingContract(PairingSuite):
     @pytest.fixture
     def pairings(self, store: MemoryStore | SqliteStore) -> Pairings:
         return store.pairings
+
+
+class TestOAuthContract(OAuthSuite):
+    @pytest.fixture
+    def grants(self, store: MemoryStore | SqliteStore) -> OAuthGrants:
+        return store.oauth
 
 
 class TestTokenContract(TokenSuite):

@@ -22,6 +22,7 @@ from talaria.core.events import Event
 from talaria.core.messages import ToolCall, ToolResult
 from talaria.mcp.part import McpServer, McpSettings
 from talaria.mcp.source import McpServers
+from talaria.store.store import Store
 from talaria.tools.execution import BoundTools
 from talaria.tools.part import ToolScope
 from talaria.tools.toolset import ToolSet
@@ -92,12 +93,18 @@ async def open_world(
     environ: Mapping[str, str] | None = None,
     own: tuple[str, ...] = (),
     sandboxes: Sandboxes | None = None,
+    store: Store | None = None,
 ) -> AsyncIterator[McpWorld]:
     """Open the servers of a home below `tmp_path`, which a second world may open again."""
     home = tmp_path / "home"
     home.mkdir(exist_ok=True)
     scope = ToolScope(
-        home, environ or {}, clock or SystemClock(), People(), is_own_secret=lambda name: name in own
+        home,
+        environ or {},
+        clock or SystemClock(),
+        People(),
+        opened=store,
+        is_own_secret=lambda name: name in own,
     )
     source = McpServers(
         scope, McpSettings(dict(servers)), sandboxes=sandboxes or await proved(), draw=lambda: 1.0

@@ -13,15 +13,17 @@ import click
 
 from talaria.channels.http.part import HTTP
 from talaria.cli.home_gateway import find_running, running_gateway
+from talaria.cli.operations import ask
 from talaria.cli.options import Invocation, confirm, group, run_loop
 from talaria.cli.text import columns, count, describe_error
 from talaria.config.home import SECRETS_FILE, Home, home_environ, read_secrets_file, write_secrets_file
 from talaria.config.load import Loaded, load, own_secrets
-from talaria.core.errors import ConfigError, NotFound, TalariaError
+from talaria.core.errors import BadRequest, ConfigError, NotFound, TalariaError
 from talaria.core.text import clean, clean_line
 from talaria.mcp import pins
 from talaria.mcp.part import MCP, McpServer
 from talaria.observe.metrics import ServerReading
+from talaria.operations.access import GrantBody, save_login
 from talaria.operations.operation import Nothing
 from talaria.operations.status import show_status
 from talaria.parts import PARTS
@@ -269,6 +271,41 @@ def _approve(invocation: Invocation, name: str, yes: bool) -> None:
     if len(approved) < len(changes):
         text = f"{name} has changed other tools again meanwhile: `talaria mcp approve {name}` shows them."
         click.echo(invocation.spoken(text), err=True)
+
+
+@command.verb("login", "talaria mcp login linear", "talaria mcp login linear --paste")
+@click.argument("name")
+@click.option(
+    "--paste", is_flag=True, help="Paste the address of the last page, from a browser on another machine."
+)
+def _login(invocation: Invocation, name: str, paste: bool) -> None:
+    """Log in at a server with a URL that asks for OAuth, in a browser.
+
+    The gateway keeps the login and renews it. Log in again to replace it.
+    """
+    from talaria.cli.mcp_add import TABLE
+    from talaria.cli.mcp_login import log_in
+    from talaria.config.edit import set_keys
+
+    home = invocation.read_home()
+    server = _find(_load(home).settings.of(MCP).servers, name)
+    if not server.url:
+        raise BadRequest(f"{name} has no url, so there is nowhere to log in.", "Its `env` holds its keys.")
+    settings = _load(home).settings
+    is_own, private = own_secrets(settings), settings.network.allow_private
+    environ = home_environ(home.path, os.environ)
+    probed, client, tokens = run_loop(
+        log_in(
+            home.path, name, server, environ, settings.tools,
+            is_own_secret=is_own, private=private, is_pasted=paste,
+        )
+    )  # fmt: skip
+    ask(invocation, save_login, GrantBody(server.login, client, tokens))
+    if server.auth != "oauth":
+        set_keys(home.config, (*TABLE, name), {"auth": "oauth"})
+    pins.note_listing(home.path, name, server.identity, probed.tools)
+    click.echo(f"Logged in at {clean_line(str(server.url), 200)}.")
+    _show_tools(home, name, probed)
 
 
 @command.verb("remove", "talaria mcp remove github")

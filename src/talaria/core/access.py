@@ -222,3 +222,36 @@ class Reach(msgspec.Struct, frozen=True):
 
 
 EVERYTHING: Final = Reach(None)
+
+
+# -- what OAuth logins gave -------------------------------------------------------------------------------
+
+
+class OAuthClient(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How tokens are renewed: at which address, by which client, and for which resource."""
+
+    token_url: str
+    client_id: str
+    secret: str = ""
+    sends_basic: bool = False  # the secret, in a header and not in the body
+    resource: str = ""
+
+
+class OAuthTokens(msgspec.Struct, frozen=True):
+    """`seconds` is how long `access` is valid, if that is known. Without `refresh` a person logs in again."""
+
+    access: str
+    refresh: str = ""
+    seconds: float | None = None
+
+
+class OAuthGrant(msgspec.Struct, frozen=True):
+    """The tokens of a login. With a `problem` they cannot be renewed. `fence` is that of the last claim."""
+
+    name: str
+    client: OAuthClient
+    access: str
+    refresh: str
+    expires_at: float | None = None
+    problem: str = ""
+    fence: int = 0

@@ -11,8 +11,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+import httpx2
 import mcp_types as types
 import msgspec
 from mcp.client._probe import negotiate_auto
@@ -29,11 +31,11 @@ from talaria.core.errors import TalariaError, ToolError
 from talaria.core.program import this_version
 from talaria.core.tasks import running
 from talaria.mcp.elicitation import form_problem
-from talaria.mcp.launch import ServerLauncher, variables
+from talaria.mcp.launch import CannotRun, ServerLauncher, variables
 from talaria.mcp.part import McpServer
 from talaria.mcp.pins import READER, PinnedTool
 from talaria.mcp.texts import clean, clean_line, clean_schema
-from talaria.mcp.transports import LinkEnd, open_http, open_pipes, open_sse
+from talaria.mcp.transports import LinkEnd, LoginAuth, open_http, open_pipes, open_sse
 
 if TYPE_CHECKING:
     from talaria.mcp.tool import McpCall
@@ -409,8 +411,20 @@ async def _open_way(
     seconds = server.timeout.total_seconds() + _GRACE_SECONDS
     url = address.whole if address.authorization is None else address.target("")
     open_link = open_sse if server.transport == "sse" else open_http
-    async with open_link(url, headers, seconds, ending) as streams:
+    async with open_link(url, headers, seconds, ending, _auth(name, server, launcher, ending)) as streams:
         yield streams
+
+
+def _auth(name: str, server: McpServer, launcher: ServerLauncher, ending: LinkEnd) -> httpx2.Auth | None:
+    """Return what adds the token of a login to requests. Raises `CannotRun` where nobody has the logins."""
+    if launcher.auth is not None or server.auth != "oauth":
+        return launcher.auth
+    if launcher.token is None:
+        text = "It is used with an OAuth login, and only the running gateway has that."
+        raise CannotRun(
+            text, f"`talaria mcp list` shows its state; `talaria mcp login {name}` logs in again."
+        )
+    return LoginAuth(partial(launcher.token, name, server), ending)
 
 
 @asynccontextmanager

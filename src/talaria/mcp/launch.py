@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.settings import fill_template
@@ -27,6 +28,9 @@ from talaria.workspace.sandbox.command import (
     system_paths,
 )
 from talaria.workspace.sandbox.process import SandboxedProcess, open_process
+
+if TYPE_CHECKING:
+    import httpx2
 
 _FOREVER = 3e8  # seconds
 _OPEN_FILES = 4096
@@ -53,10 +57,15 @@ class ServerLauncher:
         is_own_secret: Callable[[str], bool],
         limits: ProcessLimits | None = None,
         private: Callable[[], tuple[str, ...]] = tuple,
+        token: Callable[[str, McpServer, str], Awaitable[str]] | None = None,
+        auth: httpx2.Auth | None = None,
     ) -> None:
         """`environ` are the gateway's variables and keys, of which a server gets those that it names.
         `is_own_secret` tells whether a variable holds a secret of the gateway, which no server gets.
-        `private` returns the addresses of `network.allow_private`."""
+        `private` returns the addresses of `network.allow_private`. `token` returns the token of the login at
+        a named server, and another one than the given one, which the server has refused. `auth` logs in."""
+        self.token = token
+        self.auth = auth
         self._home = Path(os.path.realpath(home))
         self.environ = environ
         self._is_own_secret = is_own_secret

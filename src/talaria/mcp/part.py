@@ -59,7 +59,7 @@ class McpServer(msgspec.Struct, frozen=True):
     A command gets the variables of `env` and no other. It writes to a folder of its own and to `writable`,
     and it reads the system's programs, the installation of its program and `readable`. `timeout` is the time
     limit of a call, `start_timeout` that of a start until the tools are listed. `protocol` pins the version
-    of MCP; `transport` is the way to a `url`.
+    of MCP; `transport` is the way to a `url`. With `auth` "oauth" the requests have the token of a login.
     """
 
     command: tuple[str, ...] = ()
@@ -71,6 +71,7 @@ class McpServer(msgspec.Struct, frozen=True):
     readable: Annotated[tuple[str, ...], Check(_whole_paths)] = ()
     protocol: Literal["auto", "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"] = "auto"
     transport: Literal["http", "sse"] = "http"
+    auth: Literal["", "oauth"] = ""
     approvals: ApprovalMode = "risky"
     timeout: timedelta = timedelta(minutes=2)
     start_timeout: timedelta = timedelta(minutes=2)
@@ -83,6 +84,11 @@ class McpServer(msgspec.Struct, frozen=True):
     def address(self) -> ApiAddress:
         """The address with its credentials; `url` shows it without them."""
         return ApiAddress(self.url)
+
+    @property
+    def login(self) -> str:
+        """The name of the login at this server: another address is another login."""
+        return f"mcp:{self.address.target('')}"
 
     @property
     def identity(self) -> str:
@@ -107,7 +113,11 @@ class McpServer(msgspec.Struct, frozen=True):
                 if value:
                     yield name, "is for servers with a command. Take it out."
             return
-        for name, is_given in (("headers", self.headers), ("transport", self.transport == "sse")):
+        for name, is_given in (
+            ("headers", self.headers),
+            ("transport", self.transport == "sse"),
+            ("auth", self.auth),
+        ):
             if is_given:
                 yield name, "is for servers with a url. Take it out."
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,6 +23,9 @@ from talaria.mcp.texts import clean_line
 from talaria.tools.settings import ToolSettings
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.sandbox.command import ProcessLimits
+
+if TYPE_CHECKING:
+    import httpx2
 
 
 class ProbedServer(msgspec.Struct, frozen=True):
@@ -56,10 +60,12 @@ async def probe_server(
     *,
     is_own_secret: Callable[[str], bool],
     private: tuple[str, ...] = (),
+    auth: httpx2.Auth | None = None,
+    seconds: float | None = None,
 ) -> ProbedServer:
     """Start the server or reach it, list its tools, and end it. Nothing is approved by that. `environ` has
     the keys that the settings name, `private` are the addresses of `network.allow_private`. `is_own_secret`
-    tells whether a variable holds a secret of the gateway.
+    tells whether a variable holds a secret of the gateway. `auth` logs in, for which a person has `seconds`.
 
     Raises `TalariaError`: what is wrong, and in its hint what to do.
     """
@@ -71,7 +77,10 @@ async def probe_server(
         limits=ProcessLimits(tools.command_memory, tools.command_processes),
         private=lambda: private,
         is_own_secret=is_own_secret,
+        auth=auth,
     )
+    if seconds is not None:
+        server = msgspec.structs.replace(server, start_timeout=timedelta(seconds=seconds))
     try:
         module = await load_connection(launcher.threads)
         async with module.open_connection(name, server, launcher) as (connection, listing):

@@ -14,6 +14,7 @@ from functools import partial
 
 import msgspec
 
+from talaria.access.oauth import OAuthLogins
 from talaria.core.errors import ConfigError
 from talaria.core.limits import BoundedDict
 from talaria.core.tasks import Closer, stop
@@ -136,6 +137,7 @@ class McpServers(ToolSource):
                 limits=limits,
                 private=lambda: scope.current(NETWORK).allow_private,
                 is_own_secret=scope.is_own_secret,
+                token=self._token,
             )
         keeper = ServerKeeper(
             name,
@@ -152,6 +154,11 @@ class McpServers(ToolSource):
         self._tasks[name] = asyncio.create_task(_after(before, keeper), name=f"mcp {name}")
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch_pins(self._launcher), name="mcp pins")
+
+    async def _token(self, name: str, server: McpServer, refused: str) -> str:
+        scope = self._scope
+        logins = OAuthLogins(scope.store.oauth, scope.store.clock.now, scope.secrets)
+        return await logins.token(server.login, f"Log in: `talaria mcp login {name}`.", refused=refused)
 
     def _drop(self, name: str) -> None:
         if (task := self._tasks.pop(name, None)) is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -119,6 +119,7 @@ def checked(message: bytes) -> bytes | TooLong:
 
 _KEPT_ERRORS = 8 << 10
 _SILENT_SECONDS = 3600.0  # after which a stream without a word is opened anew
+_UNAUTHORIZED = 401
 _REFUSED = 400  # and above: statuses of refusals
 _TELLING = re.compile(r"(?:\w+(?:Error|Exception)|[Ee]rror|npm error|fatal)\b.*:? ")
 _MOST_LINES = 3
@@ -131,6 +132,11 @@ class LinkEnd:
     def __init__(self) -> None:
         self.ended = asyncio.Event()
         self.why = ""
+
+    def note(self, why: str) -> None:
+        """Keep the reason why a request failed, of a link that goes on."""
+        if not self.ended.is_set():
+            self.why = why
 
     def end(self, why: str) -> None:
         if not self.ended.is_set():
@@ -296,16 +302,16 @@ class _BoundedTransport(httpx2.AsyncBaseTransport):
             self._ending.end(f"It cannot be reached ({clean_line(str(error)) or type(error).__name__}).")
             return httpx2.Response(502)
         except httpx2.TransportError as error:
-            self._ending.why = f"A request failed ({type(error).__name__})."
+            self._ending.note(f"A request failed ({type(error).__name__}).")
             return httpx2.Response(502)
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
-            self._ending.why = "It sends compressed answers, which were not asked for."
+            self._ending.note("It sends compressed answers, which were not asked for.")
             return httpx2.Response(502)
         if response.status_code >= _REFUSED and self._is_sse:
             self._ending.end(_refusal(response.status_code))
         elif response.status_code >= _REFUSED and request.method == "POST":
-            self._ending.why = _refusal(response.status_code)
+            self._ending.note(_refusal(response.status_code))
         is_stream = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         body = response.stream
         assert isinstance(body, httpx2.AsyncByteStream)
@@ -330,16 +336,47 @@ def _refusal(status: int) -> str:
     return f"It answers with the status {status}."
 
 
+class LoginAuth(httpx2.Auth):
+    """Adds the token of a login to each request, and another one if the server refuses the first. Without a
+    valid login the link ends, and the server refuses the request: an exception would end all other calls."""
+
+    def __init__(self, token: Callable[[str], Awaitable[str]], ending: LinkEnd) -> None:
+        """`token` returns a token that is not the given one."""
+        self._find = token
+        self._ending = ending
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        if token := await self._token(""):
+            request.headers["Authorization"] = f"Bearer {token}"
+        response = yield request
+        if response.status_code == _UNAUTHORIZED and token and (other := await self._token(token)):
+            request.headers["Authorization"] = f"Bearer {other}"
+            yield request
+
+    async def _token(self, refused: str) -> str:
+        try:
+            return await self._find(refused)
+        except TalariaError as error:
+            self._ending.end(f"{error.user_text} {error.hint}".strip())
+            return ""
+
+
 @asynccontextmanager
 async def open_http(
-    url: str, headers: Mapping[str, str], timeout_seconds: float, ending: LinkEnd
+    url: str,
+    headers: Mapping[str, str],
+    timeout_seconds: float,
+    ending: LinkEnd,
+    auth: httpx2.Auth | None = None,
 ) -> AsyncIterator[TransportStreams]:
     """Speak with a server at an address. `ending` is told if the server cannot be reached any more."""
     timeout = httpx2.Timeout(timeout_seconds, connect=10.0)
     try:
         async with (
             httpx2.AsyncClient(
-                headers=dict(headers), timeout=timeout, transport=_BoundedTransport(ending)
+                headers=dict(headers), timeout=timeout, transport=_BoundedTransport(ending), auth=auth
             ) as client,
             streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
         ):
@@ -350,7 +387,11 @@ async def open_http(
 
 @asynccontextmanager
 async def open_sse(
-    url: str, headers: Mapping[str, str], timeout_seconds: float, ending: LinkEnd
+    url: str,
+    headers: Mapping[str, str],
+    timeout_seconds: float,
+    ending: LinkEnd,
+    auth: httpx2.Auth | None = None,
 ) -> AsyncIterator[TransportStreams]:
     """Speak with a server of the older transport: one stream of events from it, and a POST for each message.
     Raises `ToolError` if there is no such server."""
@@ -370,6 +411,7 @@ async def open_sse(
             timeout=10.0,
             sse_read_timeout=_SILENT_SECONDS,
             httpx_client_factory=make_client,
+            auth=auth,
         ) as streams:
             yield streams
     except* httpx2.HTTPError as errors:

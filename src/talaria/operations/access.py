@@ -10,7 +10,7 @@ from msgspec import Meta
 from talaria.access.authorizer import Invitation
 from talaria.access.callers import Credential
 from talaria.access.credentials import FreshToken, TokenAdmin
-from talaria.core.access import NamedToken, Paired, PairingList, Role
+from talaria.core.access import NamedToken, OAuthClient, OAuthTokens, Paired, PairingList, Role
 from talaria.core.errors import Refused
 from talaria.core.redaction import Secret
 from talaria.gateway import Records
@@ -38,6 +38,16 @@ class AddTokenBody(msgspec.Struct, frozen=True):
 
 class RevokeTokenBody(msgspec.Struct, frozen=True):
     name: Annotated[str, argument("Name of the token to revoke.", "NAME")]
+
+
+class GrantBody(msgspec.Struct, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=2000, description="Name of the login.")]
+    client: Annotated[OAuthClient, Meta(description="How its tokens are renewed.")]
+    tokens: Annotated[OAuthTokens, Meta(description="Tokens that the service issued.")]
+
+
+class SavedLogin(msgspec.Struct, frozen=True):
+    name: str
 
 
 class TokenList(msgspec.Struct, frozen=True):
@@ -147,6 +157,15 @@ def _check_may_grant(call: OperationCall, role: Role) -> None:
         )
 
 
+@operation("oauth.save", "POST /api/oauth", OPERATE, audit="oauth.save", max_body=64 << 10)
+async def save_login(records: Records, call: OperationCall, wanted: GrantBody) -> SavedLogin:
+    """Keep the tokens of an OAuth login. The gateway renews them."""
+    for token in (wanted.tokens.access, wanted.tokens.refresh, wanted.client.secret):
+        records.hide(Secret(wanted.name, token))
+    await records.store.oauth.save(wanted.name, wanted.client, wanted.tokens)
+    return SavedLogin(wanted.name)
+
+
 ACCESS_OPERATIONS: Final = (
     list_pairings,
     approve_pairing,
@@ -155,4 +174,5 @@ ACCESS_OPERATIONS: Final = (
     list_tokens,
     add_token,
     revoke_token,
+    save_login,
 )

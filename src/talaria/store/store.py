@@ -37,6 +37,7 @@ from talaria.store.sql import (
     imports,
     jobs,
     leases,
+    oauth,
     orders,
     pairing,
     queries,
@@ -74,6 +75,7 @@ class Store(SqlPort):
         self.histories = Histories(executor)
         self.pairings = Pairings(executor)
         self.tokens = Tokens(executor)
+        self.oauth = OAuthGrants(executor)
         self.responses = Responses(executor)
         self.recall = RecallStore(executor)
         self.jobs = JobStore(executor)
@@ -453,6 +455,17 @@ class Tokens(SqlPort):
     add = writes(tokens.add, is_durable=True)
     revoke = writes(tokens.revoke, is_durable=True)
     note_use = writes(tokens.note_use)
+
+
+class OAuthGrants(SqlPort):
+    """What OAuth logins gave the gateway; see `access.oauth`."""
+
+    find = reads(oauth.find)
+    save = writes(oauth.save, is_durable=True)
+    claim = writes(oauth.claim, is_durable=True)
+    renew = writes(oauth.renew, is_durable=True)
+    give_up = writes(oauth.give_up, is_durable=True)
+    forget = writes(oauth.forget, is_durable=True)
 
 
 class ClusterStore(SqlPort):

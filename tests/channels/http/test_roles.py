@@ -30,6 +30,7 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("POST", "/api/sessions/{x}/messages"): {CHAT, OPERATE},
     ("POST", "/v1/chat/completions"): {CHAT, OPERATE},
     ("POST", "/v1/responses"): {CHAT, OPERATE},
+    ("POST", "/api/oauth"): {OPERATE},
     ("POST", "/v1/conversations"): {CHAT, OPERATE},
     ("GET", "/v1/conversations/{id}"): ALL,
     ("DELETE", "/v1/conversations/{id}"): {CHAT, OPERATE},
