@@ -50,6 +50,8 @@ def environ(key: str, model: str, headers: dict[str, str] | None) -> dict[str, s
     return {
         **os.environ,
         "HOME": str(FOLDER),
+        "TMPDIR": str(FOLDER),
+        "CLAUDE_CODE_TMPDIR": str(FOLDER),
         "CODEX_HOME": str(FOLDER),
         "TALARIA_TOKEN": key,
         "ANTHROPIC_BASE_URL": URL,

@@ -165,5 +165,3 @@ async def test_the_page_works_below_the_path_at_which_a_proxy_publishes_it(visit
         await answer.wait_for()
         paths = {urlsplit(request).path for request in visitor.requests}
         assert all(path.startswith("/talaria/") for path in paths), paths
-        await visitor.page.goto(f"{visitor.url}/talaria/assets/calls.html")
-        await visitor.page.get_by_text("/v1/messages", exact=False).first.wait_for()

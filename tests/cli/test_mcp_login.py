@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from cli.conftest import DEADLINE, Caller, Serve, Talaria
@@ -34,6 +36,14 @@ async def test_a_login_in_a_browser_is_kept_and_used_by_the_gateway(
             assert word not in (tmp_path / "serve.log").read_text()
         tested = await asyncio.to_thread(talaria, "mcp", "test", "one")
         assert "only the running gateway has that" in tested.stderr
+        removed = await asyncio.to_thread(talaria, "mcp", "remove", "one")
+        assert removed.returncode == 0, removed.stderr
+        assert await asyncio.to_thread(_grants, home) == 0
+
+
+def _grants(home: Path) -> int:
+    with closing(sqlite3.connect(f"file:{home}/talaria.db?mode=ro", uri=True)) as db:
+        return int(db.execute("SELECT count(*) FROM oauth_grants").fetchone()[0])
 
 
 def _state(home: Path) -> str:

@@ -84,14 +84,6 @@ class GatewayTool(msgspec.Struct, frozen=True):
 # -- the data of answers ----------------------------------------------------------------------------------
 
 
-class QuestionData(msgspec.Struct):
-    """A question that a turn waits for."""
-
-    id: str
-    kind: str
-    choices: tuple[str, ...]
-
-
 class TurnData(msgspec.Struct, omit_defaults=True):
     """A message to an agent. It is over when its state is done, failed or cancelled."""
 
@@ -101,12 +93,10 @@ class TurnData(msgspec.Struct, omit_defaults=True):
     session: str = ""
     reply: str | None = None
     files: tuple[str, ...] = ()
-    question: QuestionData | None = None
+    question: dict[str, Any] | None = None
 
 
 class PageData(msgspec.Struct):
-    """`next` is the cursor of the next page; null after the last one."""
-
     next: str | None
 
 

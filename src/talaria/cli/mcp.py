@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
+import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from talaria.channels.http.part import HTTP
 from talaria.cli.home_gateway import find_running, running_gateway
@@ -18,6 +22,7 @@ from talaria.cli.options import Invocation, confirm, group, run_loop
 from talaria.cli.text import columns, count, describe_error
 from talaria.config.home import SECRETS_FILE, Home, home_environ, read_secrets_file, write_secrets_file
 from talaria.config.load import Loaded, load, own_secrets
+from talaria.core.access import OAuthClient, OAuthTokens
 from talaria.core.errors import BadRequest, ConfigError, NotFound, TalariaError
 from talaria.core.text import clean, clean_line
 from talaria.mcp import pins
@@ -29,10 +34,13 @@ from talaria.operations.status import show_status
 from talaria.parts import PARTS
 
 if TYPE_CHECKING:
+    import httpx2
+
     from talaria.cli.mcp_add import NewServer
     from talaria.mcp.probe import ProbedServer
 
 _SHOWN_TOOLS = 20
+_LOGIN_SECONDS = 600.0
 
 
 @group("mcp", "talaria mcp add", "talaria mcp list", "talaria mcp serve")
@@ -144,17 +152,22 @@ def _add_one(invocation: Invocation, home: Home, new: NewServer, *, is_tested: b
 
 def _probe(home: Home, name: str, server: McpServer, keys: Mapping[str, str] = {}) -> ProbedServer:
     """Start the server, list its tools and end it. Raises `TalariaError`."""
+    if sys.stderr.isatty():
+        click.echo(f"Starting {name} …", err=True)
+    return run_loop(_probing(home, name, server, keys))
+
+
+async def _probing(
+    home: Home, name: str, server: McpServer, keys: Mapping[str, str], auth: httpx2.Auth | None = None
+) -> ProbedServer:
     from talaria.mcp.probe import probe_server
 
     environ = {**home_environ(home.path, os.environ), **keys}
-    settings = load(home.path, os.environ, PARTS).settings
-    if sys.stderr.isatty():
-        click.echo(f"Starting {name} …", err=True)
+    settings = _load(home).settings
     is_own, private = own_secrets(settings), settings.network.allow_private
-    probe = probe_server(
-        home.path, name, server, environ, settings.tools, is_own_secret=is_own, private=private
+    return await probe_server(
+        home.path, name, server, environ, settings.tools, is_own_secret=is_own, private=private, auth=auth
     )
-    return run_loop(probe)
 
 
 def _show_tools(home: Home, name: str, probed: ProbedServer) -> None:
@@ -284,28 +297,46 @@ def _login(invocation: Invocation, name: str, paste: bool) -> None:
     The gateway keeps the login and renews it. Log in again to replace it.
     """
     from talaria.cli.mcp_add import TABLE
-    from talaria.cli.mcp_login import log_in
     from talaria.config.edit import set_keys
 
     home = invocation.read_home()
     server = _find(_load(home).settings.of(MCP).servers, name)
     if not server.url:
         raise BadRequest(f"{name} has no url, so there is nowhere to log in.", "Its `env` holds its keys.")
-    settings = _load(home).settings
-    is_own, private = own_secrets(settings), settings.network.allow_private
-    environ = home_environ(home.path, os.environ)
-    probed, client, tokens = run_loop(
-        log_in(
-            home.path, name, server, environ, settings.tools,
-            is_own_secret=is_own, private=private, is_pasted=paste,
-        )
-    )  # fmt: skip
+    patient = msgspec.structs.replace(server, start_timeout=timedelta(seconds=_LOGIN_SECONDS))
+    probed, client, tokens = run_loop(_log_in(home, name, patient, is_pasted=paste))
     ask(invocation, save_login, GrantBody(server.login, client, tokens))
     if server.auth != "oauth":
         set_keys(home.config, (*TABLE, name), {"auth": "oauth"})
     pins.note_listing(home.path, name, server.identity, probed.tools)
     click.echo(f"Logged in at {clean_line(str(server.url), 200)}.")
     _show_tools(home, name, probed)
+
+
+async def _log_in(
+    home: Home, name: str, server: McpServer, *, is_pasted: bool
+) -> tuple[ProbedServer, OAuthClient, OAuthTokens]:
+    """Log in at a server, list its tools, and return what the login gave. Raises what `_probe` raises."""
+    from talaria.mcp.probe import check_package
+
+    check_package()
+    from talaria.mcp.login import Callback, McpLogin
+
+    async with Callback() as callback:
+
+        async def show(address: str) -> None:
+            click.echo(f"Open this address and log in:\n{clean_line(address, 4000)}")
+            if not is_pasted:
+                await asyncio.to_thread(webbrowser.open, address)
+                return
+            question = "Paste the address of the last page"
+            while not callback.paste(await asyncio.to_thread(click.prompt, question)):
+                click.echo(
+                    f"That address does not begin with {callback.url}, where the service sends browsers."
+                )
+
+        login = McpLogin(server, callback, show)
+        return await _probing(home, name, server, {}, login.auth), *login.outcome()
 
 
 @command.verb("remove", "talaria mcp remove github")
@@ -322,6 +353,8 @@ def _remove(invocation: Invocation, name: str) -> None:
     stored = read_secrets_file(home.path)
     keys = [variable for variable in _named(server) if variable in stored and variable not in others]
     set_keys(home.config, TABLE, {name: None})
+    if server.auth:
+        ask(invocation, save_login, GrantBody(server.login))
     pins.forget(home.path, name)
     write_secrets_file(home.path, dict.fromkeys(keys))
     click.echo(f"Removed {name}" + (f", and from secrets.env: {', '.join(keys)}." if keys else "."))

@@ -13,14 +13,7 @@ import click
 import msgspec
 
 from talaria.cli.mcp_keys import is_placeholder, move_keys
-from talaria.cli.mcp_paste import (
-    Pasted,
-    PastedInput,
-    PastedServer,
-    is_sse_address,
-    is_whole,
-    parse_paste,
-)
+from talaria.cli.mcp_paste import Pasted, PastedInput, PastedServer, is_sse_address, is_whole, parse_paste
 from talaria.cli.text import ask_hidden, columns
 from talaria.config.edit import check_change, edited, replace_config
 from talaria.config.home import Home, read_secrets_file, write_secrets_file

@@ -26,7 +26,6 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from talaria.core.backoff import Backoff
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.program import this_version
 from talaria.core.tasks import running
@@ -35,7 +34,7 @@ from talaria.mcp.launch import CannotRun, ServerLauncher, variables
 from talaria.mcp.part import McpServer
 from talaria.mcp.pins import READER, PinnedTool
 from talaria.mcp.texts import clean, clean_line, clean_schema
-from talaria.mcp.transports import LinkEnd, LoginAuth, open_http, open_pipes, open_sse
+from talaria.mcp.transports import LinkEnd, LoginAuth, open_http, open_pipes
 
 if TYPE_CHECKING:
     from talaria.mcp.tool import McpCall
@@ -45,14 +44,12 @@ MAX_LISTED_BYTES = 1 << 20
 MAX_SCHEMA_BYTES = 32 << 10
 MAX_DESCRIPTION = 8000  # characters
 MAX_ITEMS = 200  # resources, templates and prompts that are listed
-_GRACE_SECONDS = 30.0  # beyond a call's time limit, until an answer over HTTP is given up
 _MAX_PAGES = 100
 _MAX_TOLD = 5
 _MAX_ROUNDS = 5
 _MAX_SAMPLES = 4  # model calls in one call of a tool
 _MAX_ASKED_CHARS = 64 << 10
-_SUBSCRIBE_AGAIN = Backoff(first=5.0, longest=600.0)
-_STEADY_SECONDS = 60.0  # a subscription that lasts so long has not failed
+_SUBSCRIBE_AGAIN_SECONDS = 60.0
 _LIST_CHANGED = (
     types.ToolListChangedNotification,
     types.PromptListChangedNotification,
@@ -311,34 +308,25 @@ class ServerConnection:
     async def follow_changes(self) -> None:
         """Tell of changes of what the server lists, where a client has to subscribe to them. No change is
         repeated after a break, so each subscription counts as one."""
-        if self.session.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            return
-        breaks, now = 0, asyncio.get_running_loop().time
-        while True:
-            began = now()
+        while self.session.protocol_version in MODERN_PROTOCOL_VERSIONS:
             try:
-                if not await self._subscribe():
-                    return
+                async with listen(
+                    self.session,
+                    tools_list_changed=True,
+                    prompts_list_changed=True,
+                    resources_list_changed=True,
+                ) as changes:
+                    if not any(changes.honored.model_dump(exclude_none=True).values()):
+                        return  # the server announces nothing
+                    self._list_changed()
+                    async for _ in changes:
+                        self._list_changed()
             except SubscriptionLost:
                 pass
             except MCPError as error:
                 if error.error.code == types.METHOD_NOT_FOUND:
                     return
-            breaks = 1 if now() - began > _STEADY_SECONDS else breaks + 1
-            await asyncio.sleep(_SUBSCRIBE_AGAIN.pause(breaks))
-
-    async def _subscribe(self) -> bool:
-        """Tell of changes until the server ends the subscription. Return False if it tells of none."""
-        async with listen(
-            self.session, tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True
-        ) as changes:
-            has = changes.honored
-            if not (has.tools_list_changed or has.prompts_list_changed or has.resources_list_changed):
-                return False
-            self._list_changed()
-            async for _ in changes:
-                self._list_changed()
-        return True
+            await asyncio.sleep(_SUBSCRIBE_AGAIN_SECONDS)
 
 
 def _told(host: McpCall) -> ProgressFnT:
@@ -408,10 +396,8 @@ async def _open_way(
     headers = variables(server.headers, launcher.environ)
     if address.authorization is not None:
         headers.setdefault("Authorization", address.authorization)
-    seconds = server.timeout.total_seconds() + _GRACE_SECONDS
     url = address.whole if address.authorization is None else address.target("")
-    open_link = open_sse if server.transport == "sse" else open_http
-    async with open_link(url, headers, seconds, ending, _auth(name, server, launcher, ending)) as streams:
+    async with open_http(server, url, headers, ending, _auth(name, server, launcher, ending)) as streams:
         yield streams
 
 

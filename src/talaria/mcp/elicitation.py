@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from typing import Any, Final, Literal, TypeAlias
 
@@ -92,83 +92,110 @@ class Asked(msgspec.Struct, frozen=True):
         return (self.message, self.schema) == (other.message, other.schema)
 
 
-class _Field(msgspec.Struct, frozen=True):
-    """A field of a form. `options` are the values that are allowed, by the words that the person reads."""
+class _Option(msgspec.Struct):
+    const: str | int | float
+    title: str = ""
 
-    name: str
-    schema: dict[str, Any]
-    is_required: bool
-    is_many: bool
-    options: dict[str, Any]
+
+class _Values(msgspec.Struct, rename="camel"):
+    """The allowed values of a field, in the forms that the protocol knows."""
+
+    enum: list[str | int | float] = []
+    enum_names: list[str] = []
+    one_of: list[_Option] = []
+    any_of: list[_Option] = []
 
     @property
-    def kind(self) -> str:
-        return str(self.schema.get("type", "string"))
+    def options(self) -> dict[str, Any]:
+        """Return the values by the words that the person reads."""
+        names = [*self.enum_names, *map(str, self.enum[len(self.enum_names) :])]
+        told = {each.title or str(each.const): each.const for each in (*self.one_of, *self.any_of)}
+        return {**dict(zip(names, self.enum, strict=False)), **told}
+
+
+class _Field(_Values):
+    """The JSON schema of a field, as far as it is read."""
+
+    type: Literal["string", "integer", "number", "boolean", "array"] = "string"
+    title: str = ""
+    description: str = ""
+    default: Any = None
+    format: str = ""
+    minimum: int | float = -math.inf
+    maximum: int | float = math.inf
+    min_length: int = 0
+    max_length: int | float = math.inf
+    min_items: int = 0
+    max_items: int | float = math.inf
+    items: _Values = msgspec.field(default_factory=_Values)
+    name: str = ""  # not of the schema
+    is_required: bool = False
+
+    @property
+    def is_many(self) -> bool:
+        return self.type == "array"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return self.items.options if self.is_many else super().options
 
     def line(self, *, alone: bool) -> str:
         """Return what the person reads about the field."""
-        default = self.schema.get("default")
         need = "required" if self.is_required else "optional"
-        if default is not None:
-            need += f", {self._shown(default)} if left out"
-        title, about = self.schema.get("title"), self.schema.get("description")
-        told = ": ".join(clean_line(text, _MAX_SHOWN) for text in (title, about) if isinstance(text, str))
+        if self.default is not None:
+            need += f", {self._shown(self.default)} if left out"
+        told = ": ".join(clean_line(text, _MAX_SHOWN) for text in (self.title, self.description) if text)
         name = "" if alone else f"{clean_line(self.name, _MAX_CHOICE)} "
         return f"{name}({self._wanted()}; {need}){f': {told}' if told else ''}"
 
     def _wanted(self) -> str:
-        if self.options:
-            names = ", ".join(clean_line(each, _MAX_CHOICE) for each in self.options)
+        if options := self.options:
+            names = ", ".join(clean_line(each, _MAX_CHOICE) for each in options)
             return f"any of {names}" if self.is_many else f"one of {names}"
-        kind, _ = self._format() or (_KINDS[self.kind], bool)
-        limits = [
-            f"{word} {self.schema[key]}"
-            for word, key in (("at least", "minimum"), ("at most", "maximum"))
-            if key in self.schema
-        ]
-        lengths = [
-            f"{word} {self.schema[key]} characters"
-            for word, key in (("at least", "minLength"), ("at most", "maxLength"))
-            if key in self.schema
-        ]
-        return ", ".join((kind, *limits, *lengths))
+        limits = (
+            ("at least {}", self.minimum, -math.inf),
+            ("at most {}", self.maximum, math.inf),
+            ("at least {} characters", self.min_length, 0),
+            ("at most {} characters", self.max_length, math.inf),
+        )
+        kind, _ = self._format() or (_KINDS[self.type], bool)
+        return ", ".join((kind, *(text.format(limit) for text, limit, none in limits if limit != none)))
 
     def _format(self) -> tuple[str, Callable[[str], object]] | None:
         """Return the format of a text in words, and its check."""
-        return _FORMATS.get(str(self.schema.get("format"))) if self.kind == "string" else None
+        return _FORMATS.get(self.format) if self.type == "string" else None
 
     def _shown(self, value: Any) -> str:
         if isinstance(value, bool):
             return "yes" if value else "no"
-        values = value if isinstance(value, list) else [value]
-        words = (
-            next((name for name, each in self.options.items() if each == one), str(one)) for one in values
-        )
-        return clean_line(", ".join(words), _MAX_CHOICE)
+        names = {str(each): name for name, each in self.options.items()}
+        values = map(str, value if isinstance(value, list) else [value])
+        return clean_line(", ".join(names.get(each, each) for each in values), _MAX_CHOICE)
 
     def value(self, text: str) -> Any:
         """Return a text as the value that is wanted; None for an optional field that is left out. Raises
         `WrongAnswer`."""
         text = text.strip()
         if not text:
-            if (default := self.schema.get("default")) is not None:
-                return default
-            if self.is_required:
+            if self.is_required and self.default is None:
                 raise self._wrong("it is missing")
-            return None
+            return self.default
         if self.is_many:
             found = [*dict.fromkeys(self._option(each) for each in text.split(",") if each.strip())]
-            low, high = self.schema.get("minItems", 0), self.schema.get("maxItems", len(found))
-            if not low <= len(found) <= high:
-                raise self._wrong(f"choose {low} to {self.schema.get('maxItems', len(self.options))} of them")
+            if not self.min_items <= len(found) <= self.max_items:
+                most = min(self.max_items, len(self.options))
+                raise self._wrong(f"choose {self.min_items} to {most} of them")
             return found
         if self.options:
             return self._option(text)
-        if self.kind == "boolean":
+        if self.type == "boolean":
             if (word := _WORDS.get(text.lower())) is None:
                 raise self._wrong("answer yes or no")
             return word
-        return self._text(text) if self.kind == "string" else self._number(text)
+        try:
+            return self._text(text) if self.type == "string" else self._number(text)
+        except ValueError:
+            raise self._wrong(f"{clean_line(text, _MAX_CHOICE)!r} is not {self._wanted()}") from None
 
     def _option(self, text: str) -> Any:
         text = text.strip()
@@ -178,24 +205,15 @@ class _Field(msgspec.Struct, frozen=True):
         raise self._wrong(f"{clean_line(text, _MAX_CHOICE)!r} is not {self._wanted()}")
 
     def _number(self, text: str) -> int | float:
-        try:
-            number = int(text) if self.kind == "integer" else float(text)
-        except ValueError:
-            raise self._wrong(f"{clean_line(text, _MAX_CHOICE)!r} is not {_KINDS[self.kind]}") from None
-        low, high = self.schema.get("minimum", -math.inf), self.schema.get("maximum", math.inf)
-        if not math.isfinite(number) or not low <= number <= high:
-            raise self._wrong(f"{text[:_MAX_CHOICE]} is not {self._wanted()}")
+        number = int(text) if self.type == "integer" else float(text)
+        if not math.isfinite(number) or not self.minimum <= number <= self.maximum:
+            raise ValueError
         return number
 
     def _text(self, text: str) -> str:
-        fits = self.schema.get("minLength", 0) <= len(text) <= self.schema.get("maxLength", math.inf)
         _, check = self._format() or ("", bool)
-        try:
-            fits = fits and bool(check(text))
-        except ValueError:
-            fits = False
-        if not fits:
-            raise self._wrong(f"{clean_line(text, _MAX_CHOICE)!r} is not {self._wanted()}")
+        if not self.min_length <= len(text) <= self.max_length or not check(text):
+            raise ValueError
         return text
 
     def _wrong(self, why: str) -> WrongAnswer:
@@ -203,22 +221,15 @@ class _Field(msgspec.Struct, frozen=True):
 
 
 def _fields(schema: dict[str, Any]) -> list[_Field]:
-    """Return the fields of a form that `form_problem` has passed."""
-    required = schema.get("required", ())
-    return [
-        _Field(name, wanted, name in required, wanted.get("type") == "array", dict(_options(wanted)))
-        for name, wanted in schema.get("properties", {}).items()
-    ]
-
-
-def _options(wanted: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the values that a field may have, each after the words for it."""
-    inner = wanted.get("items", {}) if wanted.get("type") == "array" else wanted
-    values, names = inner.get("enum") or (), inner.get("enumNames") or ()
-    for n, value in enumerate(values):
-        yield str(names[n] if n < len(names) else value), value
-    for each in inner.get("oneOf") or inner.get("anyOf") or ():
-        yield str(each.get("title") or each.get("const")), each.get("const")
+    """Return the fields of a form. Raises `msgspec.ValidationError` for one that cannot be shown."""
+    found = []
+    for name, wanted in schema.get("properties", {}).items():
+        field = msgspec.convert(wanted, _Field)
+        field.name, field.is_required = name, name in schema.get("required", ())
+        if field.is_many and not field.options:
+            raise msgspec.ValidationError(f"{name} has no values")
+        found.append(field)
+    return found
 
 
 def _lines(answer: str, fields: list[_Field]) -> dict[str, str]:
@@ -244,7 +255,7 @@ def _choices(fields: list[_Field]) -> tuple[str, ...]:
     if field.options:
         names = [clean_line(each, _MAX_CHOICE) for each in field.options]
         return (*dict.fromkeys(names[: _MAX_CHOICES - 1]), DECLINE)
-    return ("yes", "no", DECLINE) if field.kind == "boolean" else ()
+    return ("yes", "no", DECLINE) if field.type == "boolean" else ()
 
 
 def form_problem(schema: dict[str, Any]) -> str:
@@ -259,41 +270,11 @@ def form_problem(schema: dict[str, Any]) -> str:
         return f"A form has at most {_MAX_FIELDS} fields."
     if not all(isinstance(name, str) for name in required):
         return "The schema of the form is wrong at required."
-    wrong = next((name for name, wanted in properties.items() if not _is_field(wanted)), None)
-    return "" if wrong is None else f"The schema of the form is wrong at {clean_line(wrong, _MAX_CHOICE)}."
-
-
-class _Option(msgspec.Struct):
-    const: str | int | float
-    title: str = ""
-
-
-class _Items(msgspec.Struct):
-    enum: list[str | int | float] = []
-    enumNames: list[str] = []  # noqa: N815 - the name in the schema
-    oneOf: list[_Option] = []  # noqa: N815
-    anyOf: list[_Option] = []  # noqa: N815
-
-
-class _FieldShape(_Items):
-    """The members of a field's schema that are read, with their types."""
-
-    type: Literal["string", "integer", "number", "boolean", "array"] = "string"
-    items: _Items = msgspec.field(default_factory=_Items)
-    minimum: int | float = 0
-    maximum: int | float = 0
-    minLength: int = 0  # noqa: N815
-    maxLength: int = 0  # noqa: N815
-    minItems: int = 0  # noqa: N815
-    maxItems: int = 0  # noqa: N815
-
-
-def _is_field(wanted: object) -> bool:
     try:
-        shape = msgspec.convert(wanted, _FieldShape)
-    except msgspec.ValidationError:
-        return False
-    return shape.type != "array" or bool(shape.items.enum or shape.items.oneOf or shape.items.anyOf)
+        _fields(schema)
+    except msgspec.ValidationError as error:
+        return f"The schema of the form is wrong: {clean_line(str(error), _MAX_SHOWN)}."
+    return ""
 
 
 CallKey: TypeAlias = tuple[SessionId, str, bytes]

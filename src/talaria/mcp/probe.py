@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +60,10 @@ async def probe_server(
     is_own_secret: Callable[[str], bool],
     private: tuple[str, ...] = (),
     auth: httpx2.Auth | None = None,
-    seconds: float | None = None,
 ) -> ProbedServer:
     """Start the server or reach it, list its tools, and end it. Nothing is approved by that. `environ` has
     the keys that the settings name, `private` are the addresses of `network.allow_private`. `is_own_secret`
-    tells whether a variable holds a secret of the gateway. `auth` logs in, for which a person has `seconds`.
+    tells whether a variable holds a secret of the gateway. `auth` logs in.
 
     Raises `TalariaError`: what is wrong, and in its hint what to do.
     """
@@ -79,8 +77,6 @@ async def probe_server(
         is_own_secret=is_own_secret,
         auth=auth,
     )
-    if seconds is not None:
-        server = msgspec.structs.replace(server, start_timeout=timedelta(seconds=seconds))
     try:
         module = await load_connection(launcher.threads)
         async with module.open_connection(name, server, launcher) as (connection, listing):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import anyio
@@ -23,6 +23,7 @@ from mcp_types import INVALID_REQUEST, ErrorData, JSONRPCError, jsonrpc_message_
 from talaria.core.errors import TalariaError, ToolError
 from talaria.core.limits import has_more_values
 from talaria.core.tasks import stop
+from talaria.mcp.part import McpServer
 from talaria.mcp.texts import clean_line
 from talaria.workspace.sandbox.process import Output, SandboxedProcess, Stream
 
@@ -118,6 +119,7 @@ def checked(message: bytes) -> bytes | TooLong:
 
 
 _KEPT_ERRORS = 8 << 10
+_GRACE_SECONDS = 30.0  # beyond a call's time limit, until an answer over HTTP is given up
 _SILENT_SECONDS = 3600.0  # after which a stream without a word is opened anew
 _UNAUTHORIZED = 401
 _REFUSED = 400  # and above: statuses of refusals
@@ -365,55 +367,32 @@ class LoginAuth(httpx2.Auth):
 
 @asynccontextmanager
 async def open_http(
-    url: str,
-    headers: Mapping[str, str],
-    timeout_seconds: float,
-    ending: LinkEnd,
-    auth: httpx2.Auth | None = None,
+    server: McpServer, url: str, headers: dict[str, str], ending: LinkEnd, auth: httpx2.Auth | None = None
 ) -> AsyncIterator[TransportStreams]:
-    """Speak with a server at an address. `ending` is told if the server cannot be reached any more."""
-    timeout = httpx2.Timeout(timeout_seconds, connect=10.0)
-    try:
-        async with (
-            httpx2.AsyncClient(
-                headers=dict(headers), timeout=timeout, transport=_BoundedTransport(ending), auth=auth
-            ) as client,
-            streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
-        ):
-            yield streams
-    finally:
-        ending.end(ending.why or "The connection has ended.")
-
-
-@asynccontextmanager
-async def open_sse(
-    url: str,
-    headers: Mapping[str, str],
-    timeout_seconds: float,
-    ending: LinkEnd,
-    auth: httpx2.Auth | None = None,
-) -> AsyncIterator[TransportStreams]:
-    """Speak with a server of the older transport: one stream of events from it, and a POST for each message.
-    Raises `ToolError` if there is no such server."""
+    """Speak with a server at an address: by streamable HTTP, or by the older transport, which has one stream
+    of events and a POST for each message. `ending` is told if the server cannot be reached any more. Raises
+    `ToolError`."""
+    is_sse = server.transport == "sse"
 
     def make_client(
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
-        transport = _BoundedTransport(ending, is_sse=True)
+        transport = _BoundedTransport(ending, is_sse=is_sse)
         return httpx2.AsyncClient(headers=headers, timeout=timeout, auth=auth, transport=transport)
 
+    timeout = httpx2.Timeout(server.timeout.total_seconds() + _GRACE_SECONDS, connect=10.0)
     try:
-        async with sse_client(
-            url,
-            dict(headers),
-            timeout=10.0,
-            sse_read_timeout=_SILENT_SECONDS,
-            httpx_client_factory=make_client,
-            auth=auth,
-        ) as streams:
-            yield streams
+        if is_sse:
+            async with sse_client(url, headers, 10.0, _SILENT_SECONDS, make_client, auth) as streams:
+                yield streams
+        else:
+            async with (
+                make_client(headers, timeout, auth) as client,
+                streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as way,
+            ):
+                yield way
     except* httpx2.HTTPError as errors:
         raise ToolError(ending.why or clean_line(str(errors.exceptions[0]))) from errors
     finally:

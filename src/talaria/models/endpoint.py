@@ -155,7 +155,8 @@ class Endpoint:
         try:
             async with asyncio.timeout(seconds):
                 method = "GET" if body is None else "POST"
-                response = await self._open().request(method, url, data=body, allow_redirects=False)
+                sent = None if body is None else SplicedBody([body])
+                response = await self._open().request(method, url, data=sent, allow_redirects=False)
                 if response.status // 100 != 2:
                     said = await _read_error(response) if is_call else b""
                     raise errors.from_status(response.status, response.headers, said)

@@ -42,8 +42,8 @@ class RevokeTokenBody(msgspec.Struct, frozen=True):
 
 class GrantBody(msgspec.Struct, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=2000, description="Name of the login.")]
-    client: Annotated[OAuthClient, Meta(description="How its tokens are renewed.")]
-    tokens: Annotated[OAuthTokens, Meta(description="Tokens that the service issued.")]
+    client: Annotated[OAuthClient | None, Meta(description="How its tokens are renewed.")] = None
+    tokens: Annotated[OAuthTokens | None, Meta(description="Its tokens. If null, forget them.")] = None
 
 
 class SavedLogin(msgspec.Struct, frozen=True):
@@ -159,10 +159,14 @@ def _check_may_grant(call: OperationCall, role: Role) -> None:
 
 @operation("oauth.save", "POST /api/oauth", OPERATE, audit="oauth.save", max_body=64 << 10)
 async def save_login(records: Records, call: OperationCall, wanted: GrantBody) -> SavedLogin:
-    """Keep the tokens of an OAuth login. The gateway renews them."""
-    for token in (wanted.tokens.access, wanted.tokens.refresh, wanted.client.secret):
-        records.hide(Secret(wanted.name, token))
-    await records.store.oauth.save(wanted.name, wanted.client, wanted.tokens)
+    """Keep the tokens of an OAuth login, or forget them. The gateway renews them."""
+    client, tokens = wanted.client, wanted.tokens
+    if client is None or tokens is None:
+        await records.store.oauth.forget(wanted.name)
+    else:
+        for token in (tokens.access, tokens.refresh, client.secret):
+            records.hide(Secret(wanted.name, token))
+        await records.store.oauth.save(wanted.name, client, tokens)
     return SavedLogin(wanted.name)
 
 

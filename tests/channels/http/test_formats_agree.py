@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -484,15 +485,10 @@ def conversations(draw: st.DrawFn) -> list[Say]:
     return [*said, Say("user", last, PNG if draw(st.booleans()) else "")]
 
 
-class Served:
-    """An open gateway. Not a data class, whose fields hypothesis would show."""
+class Served(SimpleNamespace):
+    """An open gateway: `runner`, `api` and `model`."""
 
-    def __init__(self, runner: asyncio.Runner, api: Api, model: ModelServer) -> None:
-        self.runner = runner
-        self.api = api
-        self.model = model
-
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # hypothesis shows it
         return "served"
 
 
@@ -504,7 +500,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         try:
             model = runner.run(scopes.enter_async_context(ModelServer()))
             api = runner.run(scopes.enter_async_context(in_process(tmp_path, model)))
-            yield Served(runner, api, model)
+            yield Served(runner=runner, api=api, model=model)
         finally:
             runner.run(scopes.aclose())
 
@@ -512,7 +508,8 @@ def served(tmp_path: Path) -> Iterator[Served]:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(conversations())
 def test_any_conversation_means_the_same_in_all_formats(served: Served, said: list[Say]) -> None:
-    api, model = served.api, served.model
+    api: Api = served.api
+    model: ModelServer = served.model
 
     async def check() -> None:
         for streams in (False, True):

@@ -135,23 +135,6 @@ async def test_only_tools_of_other_types_are_ignored_on_request(
     assert "`tools[" in refused["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("path", "said", "ignored"),
-    [
-        (CHATS, {"messages": [{"role": "developer", "content": "Be brief."}, user("hi")]}, "system"),
-        ("/v1/responses", {"input": "hi", "instructions": "Be brief."}, "instructions"),
-        ("/v1/messages", {"messages": [user("hi")], "system": "Be brief.", "max_tokens": 9}, "system"),
-    ],
-)
-async def test_a_session_ignores_a_system_prompt_and_says_so(
-    api: Api, model: ModelServer, path: str, said: dict[str, Any], ignored: str
-) -> None:
-    async with api.client.post(api.url + path, json=said, headers=SESSION) as response:
-        assert response.status == 200, await response.text()
-        assert response.headers["X-Talaria-Ignored"] == ignored
-    assert b"Be brief." not in model.bodies[-1]
-
-
 async def test_responses_know_the_same_headers(tmp_path: Path, model: ModelServer) -> None:
     tools = [{"type": "function", **TOOLS[0]["function"]}, {"type": "web_search"}]
     async with in_process(tmp_path / "home", model, session_header=HEADER) as api:

@@ -249,10 +249,10 @@ async def test_claude_gets_thinking_and_effort_as_they_were_sent(
     assert {name: sent[name] for name in given} == given
 
 
-@pytest.mark.parametrize("field", ["thinking", "output_config"])
-async def test_a_wrong_member_is_refused_by_its_field(api: Api, field: str) -> None:
-    wrong: dict[str, Any] = {"thinking": {"type": 1}, "output_config": {"effort": 1}}
-    assert f"`{field}." in await refusal(api, {"messages": HELLO, field: wrong[field]})
+async def test_wrong_members_are_refused_by_their_field(api: Api) -> None:
+    for given in ({"thinking": {"type": 1}}, {"output_config": {"effort": 1}}):
+        (field,) = given
+        assert f"`{field}." in await refusal(api, {"messages": HELLO, **given})
 
 
 async def test_counting_tokens_takes_the_requests_that_are_answered(api: Api) -> None:
@@ -279,7 +279,3 @@ async def test_every_answer_and_every_error_has_the_id_of_its_request(api: Api) 
         ) as response:
             assert response.status == status
             assert (await response.json())["request_id"] == response.headers["request-id"]
-    said = [{"role": "user", "content": "[[chunks 2]][[cut 1]][[reply one two three four]]"}]
-    async with api.client.post(api.url + "/v1/messages", json={"messages": said, "stream": True}) as response:
-        last = (await response.text()).strip().rpartition("data: ")[2]
-        assert json.loads(last)["request_id"] == response.headers["request-id"]

@@ -75,6 +75,7 @@ async def names_of_things(api: Api) -> dict[str, str]:
         "/api/sessions/{x}": "/api/sessions/one",
         "/api/jobs/{id}": f"/api/jobs/{job['id']}",
         "/v1/responses/{id}": f"/v1/responses/{response['id']}",
+        "/v1/conversations/{id}": "/v1/conversations/one",
         "/api/memory/{page}": "/api/memory/MEMORY.md",
     }
 

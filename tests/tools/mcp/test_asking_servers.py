@@ -83,10 +83,10 @@ def test_forms_of_the_wrong_shape_are_named() -> None:
         ({"properties": []}, "wrong"),
         ({"properties": {"a": {}, "b": {}}, "required": 5}, "wrong"),
         ({"properties": {"a": {}, "b": {}}, "required": [["a"]]}, "wrong at required"),
-        ({"properties": {"a": {"type": "object"}}}, "wrong at a"),
-        ({"properties": {"a": {"type": "array", "items": {"type": "string"}}}}, "wrong at a"),
-        ({"properties": {"a": {"minimum": "1"}}}, "wrong at a"),
-        ({"properties": {"a": {"oneOf": [{"title": "x"}]}}}, "wrong at a"),
+        ({"properties": {"a": {"type": "object"}}}, "wrong: "),
+        ({"properties": {"a": {"type": "array", "items": {"type": "string"}}}}, "a has no values"),
+        ({"properties": {"a": {"minimum": "1"}}}, "wrong: "),
+        ({"properties": {"a": {"oneOf": [{"title": "x"}]}}}, "wrong: "),
     ):
         found = form_problem(schema)
         assert (problem in found, bool(problem)) == (True, bool(found))
@@ -133,8 +133,8 @@ def test_answers_become_the_values_that_the_server_wants(
     [
         ({"n": {"type": "integer"}}, "four", "n: 'four' is not a whole number."),
         ({"n": {"type": "integer"}}, "4.5", "n: '4.5' is not a whole number."),
-        ({"n": {"type": "number", "maximum": 5}}, "6", "n: 6 is not a number, at most 5."),
-        ({"n": {"type": "number"}}, "inf", "n: inf is not a number."),
+        ({"n": {"type": "number", "maximum": 5}}, "6", "n: '6' is not a number, at most 5."),
+        ({"n": {"type": "number"}}, "inf", "n: 'inf' is not a number."),
         ({"b": {"type": "boolean"}}, "maybe", "b: answer yes or no."),
         ({"e": {"enum": ["a", "b"]}}, "c", "e: 'c' is not one of a, b."),
         ({"s": SIZES}, "S, M, L", "s: choose 1 to 2 of them."),

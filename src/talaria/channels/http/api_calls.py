@@ -41,13 +41,7 @@ from talaria.core.spending import MOST_COUNTED
 from talaria.core.tools import inner_call
 from talaria.core.turns import Inbound, StepKind, Turn, TurnState
 from talaria.gateway import Gateway
-from talaria.models.parameters import (
-    REFUSED_IN_SESSION,
-    TOOL_PARAMETERS,
-    check_session,
-    is_given,
-    refused,
-)
+from talaria.models.parameters import REFUSED_IN_SESSION, TOOL_PARAMETERS, check_session, is_given, refused
 from talaria.operations.sessions import SessionLookup
 from talaria.store.store import Store
 from talaria.turns.histories import SentExchange, sent_exchanges
@@ -162,13 +156,6 @@ def tell_ignored(request: Request, names: Iterable[str]) -> None:
     told = [name for name in names if _TOLD_NAME.fullmatch(name)][:_MOST_TOLD]
     if told:
         request.more_headers += ((b"x-talaria-ignored", ", ".join(told).encode()),)
-
-
-def named_in_body(session: NamedSession | None, name: str) -> NamedSession:
-    """Return the session that the body names. Raises `BadRequest` if a header names another one."""
-    if session is not None and session.name != name:
-        raise BadRequest("The request names two sessions: in its body and in a header.", "Name one.")
-    return NamedSession(name)
 
 
 def _session_name(value: str) -> str:
@@ -487,7 +474,9 @@ class ApiCalls:
         request.hashes_body = session is not None and key is None
         call = await decode(request)
         if call.session is not None:
-            session = named_in_body(session, call.session)
+            if session is not None and session.name != call.session:
+                raise BadRequest("The request names two sessions: in its body and in a header.", "Name one.")
+            session = NamedSession(call.session)
         live, is_stateless = await self._accept(request, call, session, key)
         live.callers += 1
 

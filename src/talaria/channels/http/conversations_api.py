@@ -15,8 +15,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from talaria.channels.http.api_calls import tell_ignored
-from talaria.channels.http.request import Request, read_number
+from talaria.channels.http.request import Request
 from talaria.channels.http.response import Response, json_response
+from talaria.channels.http.responses_api import InputItemList, read_page
 from talaria.channels.http.responses_output import input_items
 from talaria.core.entries import Entry
 from talaria.core.errors import BadRequest, NotFound
@@ -30,7 +31,7 @@ from talaria.operations.sessions import SessionKey, SessionLookup, delete_sessio
 
 _NEW: Final = re.compile(r"conv_([0-9a-f]{8})[0-9a-f]{24}")
 _ITEM: Final = re.compile(r"[a-z]+_(\d{1,15})_(\d{1,9})i")
-_PAGE, _MOST_ITEMS, _BODY = 20, 100, 64 << 10
+_BODY = 64 << 10
 
 
 class ConversationBody(msgspec.Struct):
@@ -49,14 +50,6 @@ class DeletedConversation(msgspec.Struct, frozen=True):
     id: str
     object: Literal["conversation.deleted"] = "conversation.deleted"
     deleted: bool = True
-
-
-class ConversationItems(msgspec.Struct, frozen=True):
-    data: tuple[dict[str, Any], ...]
-    first_id: str
-    last_id: str
-    has_more: bool
-    object: Literal["list"] = "list"
 
 
 class ConversationApi:
@@ -88,21 +81,15 @@ class ConversationApi:
     async def items(self, request: Request) -> Response:
         """Answer with a page of the log, as items."""
         query = request.query()
-        limit, order = read_number("limit", query.get("limit", str(_PAGE))), query.get("order", "desc")
-        if not 1 <= limit <= _MOST_ITEMS:
-            raise BadRequest(f"limit={limit} is no size for a page.", f"Write 1 to {_MOST_ITEMS}.")
-        if order not in ("asc", "desc"):
-            raise BadRequest("In the query: `order` is asc or desc.", "Leave it out for desc.")
+        limit, is_desc = read_page(query)
         place = _ITEM.fullmatch(query["after"]) if "after" in query else None
         if "after" in query and place is None:
             raise BadRequest("In the query: `after` names no item.", "Leave it out, or send an item's id.")
         if (session := await self._find(request)) is None:
-            return json_response(ConversationItems((), "", "", has_more=False))
+            return json_response(InputItemList.of((), limit))
         after = (int(place[1]), int(place[2])) if place is not None else None
-        found = await self._read(session, after, limit + 1, is_desc=order == "desc")
-        page = found[:limit]
-        first, last = (page[0]["id"], page[-1]["id"]) if page else ("", "")
-        return json_response(ConversationItems(tuple(page), first, last, len(found) > limit))
+        found = await self._read(session, after, limit + 1, is_desc=is_desc)
+        return json_response(InputItemList.of(found, limit))
 
     async def _read(
         self, session: Session, after: tuple[int, int] | None, most: int, *, is_desc: bool

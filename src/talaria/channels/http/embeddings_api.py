@@ -10,6 +10,7 @@ from talaria.channels.http.api_calls import ApiCalls, check_utf8
 from talaria.channels.http.request import ClientDisconnected, Request
 from talaria.channels.http.response import Response
 from talaria.core.errors import BadRequest, OverBudget
+from talaria.core.tasks import stop, wait_first
 
 _encode = msgspec.json.Encoder().encode
 
@@ -48,13 +49,10 @@ class EmbeddingApi:
             )
         sent = _encode({"model": choice.model, "input": body.input, **rest})
         call = asyncio.ensure_future(gateway.providers.embed(choice.provider, choice.model, sent))
-        gone = asyncio.create_task(request.wait_disconnect(), name="waiting client")
         try:
-            await asyncio.wait((call, gone), return_when=asyncio.FIRST_COMPLETED)
+            await wait_first(asyncio.wait((call,)), request.wait_disconnect())
             if not call.done():
                 raise ClientDisconnected
             return Response(call.result())
         finally:
-            call.cancel()
-            gone.cancel()
-            await asyncio.wait((call, gone))
+            await stop(call)

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from talaria.channels.http.request import HttpError, RawHeaders, Request, is_anthropic_path
+from talaria.channels.http.request import HttpError, RawHeaders, Request
 from talaria.channels.http.response import Response
 from talaria.core.errors import EmptyAnswer, ErrorInfo, NotFound, Overloaded, TalariaError
 from talaria.core.problems import Do
@@ -235,6 +235,10 @@ def openai_error_body(info: ErrorInfo) -> bytes:
 # -- errors of `/v1/messages` -------------------------------------------------------------------------------
 
 
+def is_anthropic_path(path: str) -> bool:
+    return path.startswith("/v1/messages")
+
+
 class AnthropicError(msgspec.Struct, frozen=True):
     """The member `error` of a body, or of an event in a stream. `type` is one of Anthropic's words."""
 
@@ -254,9 +258,9 @@ class AnthropicError(msgspec.Struct, frozen=True):
 class AnthropicErrorBody(msgspec.Struct, frozen=True):
     type: Literal["error"]
     error: AnthropicError
-    request_id: str
+    request_id: str | UnsetType = UNSET
 
 
-def anthropic_error_body(info: ErrorInfo, request_id: str) -> bytes:
-    """Return `{"type": "error", "error": {…}, "request_id"}`, without a line end."""
+def anthropic_error_body(info: ErrorInfo, request_id: str | UnsetType = UNSET) -> bytes:
+    """Return `{"type": "error", "error": {…}, "request_id"}`, without a line end. Events have no id."""
     return _encode(AnthropicErrorBody("error", AnthropicError.of(info), request_id))

@@ -110,9 +110,10 @@ class AnthropicApi:
         return json_response(TokenCount(max(1, round((_size(context) + tools) * TOKENS_PER_BYTE))))
 
     async def _decode(self, request: Request) -> MessagesCall:
+        request.has_anthropic_id = True
         body, rest = await request.json_and_rest(MessagesRequest, self._calls.max_body)
         body.check(rest)
-        return MessagesCall(body, rest, self._calls, request.id.decode())
+        return MessagesCall(body, rest, self._calls)
 
 
 class SentMessages(Conversation):
@@ -145,13 +146,10 @@ class SentMessages(Conversation):
 class MessagesCall(ApiCall):
     """A request for a message."""
 
-    def __init__(
-        self, body: MessagesRequest, rest: dict[str, msgspec.Raw], calls: ApiCalls, request_id: str
-    ) -> None:
+    def __init__(self, body: MessagesRequest, rest: dict[str, msgspec.Raw], calls: ApiCalls) -> None:
         super().__init__(SentMessages(body.messages), body, rest, body.model, is_stream=bool(body.stream))
         self.body = body
         self._calls = calls
-        self._request_id = request_id
 
     async def stateless(self, caller: ApiCaller, model: str | None, key: str | None) -> StatelessCall:
         body, is_claude = self.body, False
@@ -189,7 +187,7 @@ class MessagesCall(ApiCall):
         return tool.kind
 
     def stream(self, live: LiveTurn, *, is_stateless: bool) -> MessageEvents:
-        return MessageEvents(live, self._named_model, self._request_id, tells_refusals=is_stateless)
+        return MessageEvents(live, self._named_model, tells_refusals=is_stateless)
 
     async def encode(
         self, live: LiveTurn, answer: TurnAnswer, events: Events, *, is_stateless: bool
@@ -616,10 +614,9 @@ class MessageEvents:
     some servers write several calls at the same time.
     """
 
-    def __init__(self, live: LiveTurn, named_model: str, request_id: str, *, tells_refusals: bool) -> None:
+    def __init__(self, live: LiveTurn, named_model: str, *, tells_refusals: bool) -> None:
         self._live = live
         self._named_model = named_model
-        self._request_id = request_id
         self._tells_refusals = tells_refusals
         self._count = 0  # of the blocks that have begun
         self._open = ""  # the type of the block of text or thinking that has not ended
@@ -671,7 +668,7 @@ class MessageEvents:
 
     def fail(self, error: ErrorInfo, turn: Turn) -> bytes:
         """Return the end of a stream that fails after its status was sent."""
-        return b"event: error\ndata: %b\n\n" % anthropic_error_body(error, self._request_id)
+        return b"event: error\ndata: %b\n\n" % anthropic_error_body(error)
 
     def _start(self, model: str = "") -> bytes:
         """Return the first event, once."""

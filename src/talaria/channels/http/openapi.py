@@ -14,9 +14,8 @@ from talaria.access.callers import RouteAccess
 from talaria.channels.http.chat_completions import CompletionRequest
 from talaria.channels.http.description import Call, DescribedCall, Field
 from talaria.channels.http.embeddings_api import EmbeddingRequest
-from talaria.channels.http.errors import AnthropicErrorBody, OpenAiError, is_openai_path
+from talaria.channels.http.errors import AnthropicErrorBody, OpenAiError, is_anthropic_path, is_openai_path
 from talaria.channels.http.messages_api import MessagesRequest
-from talaria.channels.http.request import is_anthropic_path
 from talaria.channels.http.responses_input import (
     CallerTool,
     CallItem,

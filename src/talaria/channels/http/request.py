@@ -56,11 +56,6 @@ _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 _lenients: dict[Any, Any] = {}
 
 
-def is_anthropic_path(path: str) -> bool:
-    """Return whether a client of Anthropic's API calls this path."""
-    return path.startswith("/v1/messages")
-
-
 def new_request_id() -> bytes:
     """Return the value of `x-request-id` for one response. No two processes use the same ones."""
     return b"req_%016x" % next(_numbers)
@@ -112,6 +107,7 @@ class Request:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.id = new_request_id()
+        self.has_anthropic_id = False  # the response has the id under the name that Anthropic's clients know
         self.route = "refused"  # for the metrics: the pattern of the route, once the guard has let it pass
         self._call: OperationCall | None = None
         self.params: dict[str, str] = {}  # parts of the path, by their names in the pattern
@@ -368,8 +364,8 @@ class Request:
         """Send status and headers. No other response can be sent afterwards."""
         self.has_started = True
         headers.append((b"x-request-id", self.id))
-        if is_anthropic_path(self.path):
-            headers.append((b"request-id", self.id))  # its clients know it by this name
+        if self.has_anthropic_id:
+            headers.append((b"request-id", self.id))
         headers += self.more_headers
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
 

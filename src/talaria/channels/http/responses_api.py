@@ -74,6 +74,23 @@ class InputItemList(msgspec.Struct, frozen=True):
     has_more: bool
     object: Literal["list"] = "list"
 
+    @classmethod
+    def of(cls, items: Sequence[dict[str, Any]], limit: int) -> InputItemList:
+        """Return the page that begins with the items."""
+        page = tuple(items[:limit])
+        first, last = (page[0]["id"], page[-1]["id"]) if page else ("", "")
+        return cls(page, first, last, len(items) > limit)
+
+
+def read_page(query: Mapping[str, str]) -> tuple[int, bool]:
+    """Return the size of the page that a query asks for, and whether the last item comes first."""
+    limit, order = read_number("limit", query.get("limit", str(_PAGE))), query.get("order", "desc")
+    if not 1 <= limit <= _MOST_ITEMS:
+        raise BadRequest(f"limit={limit} is no size for a page.", f"Write a number from 1 to {_MOST_ITEMS}.")
+    if order not in ("asc", "desc"):
+        raise BadRequest("In the query: `order` is asc or desc.", "Leave it out for desc.")
+    return limit, order == "desc"
+
 
 class ResponseItems(Conversation):
     field = "input"
@@ -267,26 +284,18 @@ class ResponseApi:
     async def list_input(self, request: Request) -> Response:
         found = await self._find(request)
         query = request.query()
-        limit, order = read_number("limit", query.get("limit", str(_PAGE))), query.get("order", "desc")
-        if not 1 <= limit <= _MOST_ITEMS:
-            raise BadRequest(
-                f"limit={limit} is no size for a page.", f"Write a number from 1 to {_MOST_ITEMS}."
-            )
-        if order not in ("asc", "desc"):
-            raise BadRequest("In the query: `order` is asc or desc.", "Leave it out for desc.")
+        limit, is_desc = read_page(query)
         entries = await self._stored.input_entries(found)
         messages = [entry.message for entry in entries if entry.message is not None]
         items = input_items(messages, found.turn.id)
-        if order == "desc":
+        if is_desc:
             items.reverse()
         if (after := query.get("after")) is not None:
             place = next((n for n, item in enumerate(items) if item["id"] == after), None)
             if place is None:
                 raise BadRequest("In the query: `after` names no item of this response.", "Leave it out.")
             items = items[place + 1 :]
-        page = items[:limit]
-        first, last = (page[0]["id"], page[-1]["id"]) if page else ("", "")
-        return json_response(InputItemList(tuple(page), first, last, len(items) > limit))
+        return json_response(InputItemList.of(items, limit))
 
     async def _find(self, request: Request) -> StoredResponse:
         """Return a response that the caller may see. Raises `NotFound`."""

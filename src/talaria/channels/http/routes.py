@@ -17,7 +17,6 @@ from talaria.channels.http.cluster_api import ClusterApi, cluster_routes
 from talaria.channels.http.conversations_api import (
     ConversationApi,
     ConversationBody,
-    ConversationItems,
     ConversationObject,
     DeletedConversation,
 )
@@ -306,14 +305,8 @@ def create_app(
         routes |= cluster_routes(ClusterApi(gateway, peers.timing, logins, most))
     tokens = TokenChecker(gateway.store.tokens, gateway.clock)
     guard = Guard(hosts, settings.origins, logins, tokens, members)
-    return HttpApp(
-        routes,
-        guard,
-        AuditLog(gateway.clock),
-        gateway.metrics,
-        gateway.webhooks,
-        base_path=settings.base_path,
-    )
+    audit, base_path = AuditLog(gateway.clock), settings.base_path
+    return HttpApp(routes, guard, audit, gateway.metrics, gateway.webhooks, base_path=base_path)
 
 
 def _turn_routes(turns: TurnApi, feed: FeedApi) -> Table:
@@ -419,7 +412,7 @@ def _model_routes(calls: ApiCalls, gateway: Gateway, session_header: str) -> Tab
         DeletedConversation,
         errors=("not_found", "busy", "draining"),
     )
-    said = Call("What was said in it, the last first.", ConversationItems, fields=_ITEM_PAGE, errors=unknown)
+    said = Call("What was said in it, the last first.", InputItemList, fields=_ITEM_PAGE, errors=unknown)
     vectors = Call(
         "Embeddings, as the provider of the model makes them.",
         dict,

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from talaria.access.callers import AuditLog, RouteAccess
 from talaria.channels.http.description import Call
-from talaria.channels.http.errors import error_response, nothing_at
+from talaria.channels.http.errors import error_response, is_anthropic_path, nothing_at
 from talaria.channels.http.guard import Guard
 from talaria.channels.http.request import ClientDisconnected, HttpError, Receive, Request, Scope, Send
 from talaria.channels.http.response import AnyResponse, Response
@@ -116,6 +116,7 @@ class HttpApp:
         except Exception as error:
             if isinstance(error, StoreError) or not isinstance(error, TalariaError):
                 self._log_failure(request, error)
+            request.has_anthropic_id = is_anthropic_path(request.path)
             response = error_response(error, request.path, request.id.decode())
             if not request.has_started:  # otherwise the stream ends here, visibly cut
                 await response.send(request)
