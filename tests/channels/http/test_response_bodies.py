@@ -62,3 +62,9 @@ async def test_references_count_as_often_as_they_are_made(tmp_path: Path, model:
         refused = await api.post("/v1/responses", {"input": [item, item, item, end]}, 413)
         assert "refers to" in refused["error"]["message"]
         assert len(model.bodies) == 2
+
+
+async def test_members_of_reasoning_that_other_models_know_are_ignored(api: Api, model: ModelServer) -> None:
+    body = {"input": "hi", "reasoning": {"effort": "low", "mode": "pro", "context": "auto"}}
+    await api.post("/v1/responses", body)
+    assert json.loads(model.bodies[-1])["reasoning_effort"] == "low"

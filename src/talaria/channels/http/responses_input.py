@@ -50,7 +50,7 @@ _NOTHING: Final = msgspec.Raw()
 # -- fields -----------------------------------------------------------------------------------------------
 
 
-class ReasoningWish(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class ReasoningWish(msgspec.Struct, omit_defaults=True):  # clients also send members of newer models
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
