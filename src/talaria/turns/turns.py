@@ -68,7 +68,6 @@ class Turns:
         self._store = store
         self._cluster = cluster
         self._keeper = keeper
-        self.agents = agents
         self._pending = agents.pending
         self.agents = agents
         self.memories = agents.memories

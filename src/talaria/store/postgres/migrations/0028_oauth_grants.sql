@@ -1,4 +1,4 @@
--- compatible_from: 25
+-- compatible_from: 24
 -- What OAuth logins gave the gateway: see access/oauth.py. `client` is JSON: how the tokens are renewed. The process
 -- that renews them has `fence` until `claimed_until`.
 CREATE TABLE oauth_grants (
