@@ -164,7 +164,8 @@ TRANSCRIPT = (
     rf" model     built-in {DEFAULT_MODEL}: fetching [\d.]+/491 MB.*   \(--no-model skips this\)",
     r"           tiny: private, offline, no key; only talks, without tools, and makes frequent mistakes",
     r"           or: talaria setup   \(found: OPENAI_API_KEY.*\)",
-    r" tools     ask, files, jobs, memory, recall, skills, terminal, todo, web      spend cap  none",
+    r" tools     ask, delegate, files, jobs, memory, recall, skills, terminal, todo, web",
+    r" spend cap none",
 )
 DEV_PYTHON = """#!/bin/sh
 case "$*" in

@@ -26,12 +26,12 @@ from talaria.models.local.weights import DEFAULT_MODEL
 
 
 def read_banner(process: ForkedProcess) -> dict[str, str]:
-    """What follows the first line, up to the tools."""
+    """What follows the first line, up to the spend cap."""
     assert process.stdout is not None
     banner: dict[str, str] = {}
-    while "tools" not in banner:
-        name, _, text = process.stdout.readline().strip().partition(" ")
-        banner[name] = text.strip()
+    while "spend cap" not in banner:
+        line = process.stdout.readline()
+        banner[line[:10].strip()] = line[10:].strip()
     return banner
 
 
@@ -50,8 +50,8 @@ def test_it_says_what_there_is_and_how_to_log_in(
 ) -> None:
     banner = read_banner(serve())
     assert banner["model"] == "scripted/m"
-    families = "ask, files, jobs, memory, recall, skills, terminal, todo, web"
-    assert banner["tools"] == f"{families}      spend cap  none"
+    assert banner["tools"] == "ask, delegate, files, jobs, memory, recall, skills, terminal, todo, web"
+    assert banner["spend cap"] == "none"
     _, version, address, how = (tmp_path / "title").read_text().split(maxsplit=3)
     assert version == this_version()
     assert f"open --home {home} logs a browser in)" in how
@@ -154,15 +154,15 @@ def test_without_a_cap_it_says_how_to_set_one(serve: Serve, home: Path) -> None:
     config = (home / "config.toml").read_text().replace("scripted", "openai").replace('"m"', '"gpt-5-mini"')
     (home / "config.toml").write_text(config)
     process = serve()
-    assert read_banner(process)["tools"].endswith("spend cap  none")
+    assert read_banner(process)["spend cap"] == "none"
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line == f" spending  no cap is set   (talaria config set budgets.per_day_usd 5 --home {home})\n"
+    assert line == f"{'':11}to set one: talaria config set budgets.per_day_usd 5 --home {home}\n"
 
 
 def test_it_says_what_may_be_spent(serve: Serve) -> None:
     env = {"TALARIA_BUDGETS__PER_DAY_USD": "5", "TALARIA_BUDGETS__PER_SESSION_USD": "0.5"}
-    assert read_banner(serve(env=env))["tools"].endswith("spend cap  $5 a day, $0.5 a session")
+    assert read_banner(serve(env=env))["spend cap"] == "$5 a day, $0.5 a session"
 
 
 def test_sigterm_drains_and_leaves_nothing_behind(serve: Serve, home: Path) -> None:

@@ -326,8 +326,8 @@ def banner(gateway: Gateway, http: HttpChannel, model: Sequence[str], invocation
     rows = {
         "note": [http.server.notice] if http.server.notice else [],
         "model": model,
-        "tools": [f"{tools}      spend cap  {settings.budgets.caps or 'none'}"],
-        "spending": _cap_lines(settings, invocation),
+        "tools": [tools],
+        "spend cap": [str(settings.budgets.caps or "none"), *_cap_hint(settings, invocation)],
         "plug-ins": _plugin_lines(gateway, invocation),
         "skills": _skill_lines(gateway, invocation),
     }
@@ -354,10 +354,10 @@ def _skill_lines(gateway: Gateway, invocation: Invocation) -> list[str]:
     return [f"{clean_line(', '.join(new))}: new, not in use   ({invocation.command_line('skills accept')})"]
 
 
-def _cap_lines(settings: Settings, invocation: Invocation) -> list[str]:
+def _cap_hint(settings: Settings, invocation: Invocation) -> list[str]:
     """Return how to set a spend cap, if there is none and the model may cost money."""
     model = settings.model
     is_free = not model.name or Prices(settings.prices).find(model.provider, model.name) == FREE
     if settings.budgets.caps or is_free:
         return []
-    return [f"no cap is set   ({invocation.command_line('config set budgets.per_day_usd 5')})"]
+    return [f"to set one: {invocation.command_line('config set budgets.per_day_usd 5')}"]
