@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -69,9 +69,10 @@ class TitleBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionsQuery(PageQuery, frozen=True, kw_only=True):
-    mark: Annotated[
-        Mark, Meta(description="Only sessions with this mark: `pinned` or `archived`. Default: all.")
-    ] = ""
+    mark: (
+        Annotated[Literal["pinned", "archived"], Meta(description="Only sessions with this mark. Default: all.")]
+        | UnsetType
+    ) = UNSET
 
 
 class MarkBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,7 +285,8 @@ class SessionLookup:
 async def list_sessions(records: Records, call: OperationCall, wanted: SessionsQuery) -> SessionList:
     """List sessions, most recently used first."""
     within = call.caller.prefix(records.settings.agent.name)
-    page = await records.store.sessions(wanted.page, within, wanted.mark)
+    mark: Mark = "" if wanted.mark is UNSET else wanted.mark
+    page = await records.store.sessions(wanted.page, within, mark)
     items = tuple(SessionView.of(session, caller=call.caller) for session in page.items)
     return SessionList(items, page.next)
 

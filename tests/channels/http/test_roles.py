@@ -57,6 +57,8 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("DELETE", "/api/sessions/{x}"): {CHAT, OPERATE},
     ("GET", "/api/sessions/{x}/entries"): ALL,
     ("GET", "/api/sessions/{x}/files"): ALL,
+    ("GET", "/api/sessions/{x}/options"): ALL,
+    ("POST", "/api/sessions/{x}/mark"): {CHAT, OPERATE},
     ("POST", "/api/sessions/{x}/end"): {CHAT, OPERATE},
     ("POST", "/api/sessions/{x}/project"): {OPERATE},
     ("POST", "/api/files"): {CHAT, OPERATE},
