@@ -8,8 +8,9 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -22,6 +23,7 @@ from support.programs import missing_programs
 _guard = DatabaseGuard()
 
 
+_AGAIN_SECONDS = 30.0
 _SLOW = frozenset({"browser", "scenarios", "trial"})  # folders of tests that take seconds
 
 
@@ -81,6 +83,16 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell ignores SIGINT for its background jobs, and children inherit that. They do not inherit a
         # handler: programs under test start with the default, however pytest was started.
         signal.signal(signal.SIGINT, lambda number, frame: None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(settings: Any) -> Generator[None, object, object]:
+    """Repeat the alarm at the time limit of a test. If it comes while the event loop itself runs, the loop logs
+    the error and continues, and so would a test that hangs."""
+    is_set = yield
+    if settings.method == "signal":
+        signal.setitimer(signal.ITIMER_REAL, settings.timeout, _AGAIN_SECONDS)
+    return is_set
 
 
 def pytest_collection_finish() -> None:

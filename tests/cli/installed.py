@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from support.programs import find_program
+from talaria.channels.web.pages import Assets
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "src" / "talaria" / "channels" / "web" / "assets"
@@ -98,6 +99,7 @@ def try_out(program: InstalledProgram, version: str, model_url: str) -> None:
         assert found, title
         assert found[1] == version
         assert "hello there" in program.run("ask", "hello there")
+        assets = Assets()  # of this tree
         for asset in PAGE.iterdir():
             path = "/" if asset.name == "index.html" else f"/assets/{asset.name}"
             with urlopen(found[2] + path, timeout=DEADLINE) as answer:
@@ -105,7 +107,7 @@ def try_out(program: InstalledProgram, version: str, model_url: str) -> None:
             if asset.suffix == ".html":  # it names the files of this version
                 assert b"<title>" in served, asset
             else:
-                assert served == asset.read_bytes(), asset
+                assert served == assets.by_name[asset.name].body, asset
         said = program.run("doctor")
         assert re.search(r"^ok +gateway +Running at ", said, re.MULTILINE), said
         expected = NO_NETWORK if find_program("bwrap") is None else []

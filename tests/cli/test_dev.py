@@ -173,4 +173,4 @@ def test_an_unknown_extra_is_named(dev: Dev) -> None:
     done = dev("extra", "x.*")
     assert done.returncode == 1
     assert "there is no extra 'x.*'" in done.stderr
-    assert "local, mcp, postgres, web" in done.stderr
+    assert "local, mcp, openclaw, postgres, web" in done.stderr

@@ -85,7 +85,7 @@ def test_in_a_terminal_secrets_are_asked_about_apart(terminal: Terminal, home: P
     terminal.start(*command, "--only", "secret", "--only", "session")
     terminal.until("Copy these secrets", "OPENROUTER_API_KEY", "[y/N]")
     terminal.send("y")
-    terminal.until("Import", "[y/N]")
+    terminal.until("Import 5 items", "N]:")  # a long path wraps the line
     terminal.send("y")
     screen = terminal.until("IMPORTED", "LEFT WITH 0")
     assert re.search(r"^ +IMPORTED", screen, re.MULTILINE), "the progress is gone"

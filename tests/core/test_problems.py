@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from support.waiting import wait_until
 from talaria.core.errors import ConfigError, ErrorInfo
 from talaria.core.problems import (
     Action,
@@ -32,7 +33,7 @@ def test_only_a_process_of_talaria_is_offered_to_be_ended() -> None:
         subprocess.Popen(("sleep", "60")) as other,
     ):
         try:
-            assert end_command(ours.pid) == f"kill {ours.pid}"
+            assert wait_until(lambda: end_command(ours.pid)) == f"kill {ours.pid}"  # once it has its name
             assert end_command(other.pid) == ""
         finally:
             ours.kill()

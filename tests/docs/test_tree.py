@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LARGEST, LARGEST_GOLDEN = 200_000, 500_000
+LARGEST, LARGEST_GOLDEN = 250_000, 500_000
 
 
 def test_nothing_large_or_left_behind_is_tracked() -> None:

@@ -40,7 +40,8 @@ class FakeOutlet:
     """Implements `turns.outlet.Outlet`.
 
     With `takes_nonce`, a second message with the same nonce is dropped. With `shows`, a running turn is shown
-    as a live message. `posts` are all attempts; `taken` are those that changed what users see.
+    as a live message. `posts` are all attempts; `taken` are those that changed what users see. While `is_asking`,
+    the store is asked whether a turn may be shown, in real time.
     """
 
     def __init__(self, *, takes_nonce: bool = False, limit: int = 1000, shows: bool = False) -> None:
@@ -51,6 +52,7 @@ class FakeOutlet:
         self.posts: list[OutgoingMessage] = []
         self.taken: list[OutgoingMessage] = []
         self.faults: deque[OutletFault] = deque()
+        self.is_asking = False
         self._ids = count(1)
         self._by_nonce: dict[str, str] = {}
 
@@ -86,7 +88,12 @@ class FakeOutlet:
             if isinstance(event, Delta):
                 text += event.text
                 if message_id is None:
-                    if not await view.is_next():
+                    self.is_asking = True
+                    try:
+                        is_next = await view.is_next()
+                    finally:
+                        self.is_asking = False
+                    if not is_next:
                         continue
                     message_id = self._write(view.turn.inbound.address or "", text + CURSOR)
                     await view.shown(message_id)

@@ -32,7 +32,12 @@ BREAKS = {
     "an entry belongs to a session": "UPDATE entries SET session_id = 'ses_gone'",
     "a reservation belongs to a turn that has not ended": """
         INSERT INTO reservations SELECT id, 1, 1, session_id, '', '', '', '', 0, 0, 5 FROM turns LIMIT 1""",
-    "what a session has spent is the sum of its calls": "UPDATE sessions SET spent = -1",
+    "what a session has spent is the sum of its calls, with those of its delegates": (
+        "UPDATE sessions SET spent = -1"
+    ),
+    "a delegate belongs to a turn, and has ended if its turn has": """
+        INSERT INTO delegates (id, turn_id, n, call_id, task, asked_at, expires_at)
+        VALUES ('turn_gone.1-1', 'turn_gone', 1, '', '{}', 0, 0)""",
     "a message of the outbox belongs to a turn": """
         INSERT INTO outbox (turn_id, chat_key, channel, address, body, state, written_at, due_at, head, part)
         VALUES ('turn_gone', '', '', '', '', 'pending', 0, 0, 0, 0)""",

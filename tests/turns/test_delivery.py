@@ -279,11 +279,18 @@ async def shown(rig: Rig, store: Store, clock: FakeClock, outlet: FakeOutlet, te
     """Send text, and return its turn while it runs, once the ledger knows the message that shows it."""
     turn = (await rig.turns.submit(msgspec.structs.replace(inbound(text), address="room"))).turn
     while not outlet.texts("room"):
-        clock.advance(5)
-        await asyncio.sleep(0)
+        await pass_time(clock, outlet)
     assert outlet.texts("room")[0].endswith(CURSOR)
     await until(lambda: is_shown(store, turn.id), pause=0)
     return turn
+
+
+async def pass_time(clock: FakeClock, outlet: FakeOutlet) -> None:
+    """Let five seconds pass, unless the outlet waits for the store: that takes real time, in which the turn would
+    come to its end."""
+    if not outlet.is_asking:
+        clock.advance(5)
+    await asyncio.sleep(0)
 
 
 async def is_shown(store: Store, turn_id: TurnId) -> bool:
@@ -505,8 +512,7 @@ async def test_channel_that_closes_shows_nothing_more_while_a_reply_is_being_sen
         )
         receipt = await rig.turns.submit(message)
         while not outlet.texts("hall"):
-            clock.advance(5)
-            await asyncio.sleep(0)
+            await pass_time(clock, outlet)
         await say(rig, "one")
         await outlet.asked.wait()
         closing = asyncio.create_task(rig.delivery.detach("test"))
@@ -530,12 +536,10 @@ async def test_channel_that_closes_leaves_the_shows_of_others_alone(
         message = msgspec.structs.replace(inbound("[[chunks 3]][[chunk-delay 5]]a b c"), address="room")
         receipt = await rig.turns.submit(message)
         while len(outlet.texts("room")) < 2:
-            clock.advance(5)
-            await asyncio.sleep(0)
+            await pass_time(clock, outlet)
         await rig.delivery.detach("other")
         while not receipt.settled.done():
-            clock.advance(5)
-            await asyncio.sleep(0)
+            await pass_time(clock, outlet)
         await settled(store, receipt.turn, clock=clock)
         assert outlet.messages["m2"].edits > 1, "it was shown to its end"
 

@@ -68,5 +68,5 @@ async def test_a_provider_that_reports_absurd_usage_breaks_neither_the_status_no
         assert isinstance(status["spending"], dict)
         assert status["spending"]["today_usd"] == turn["usage"]["cost_usd"]
         usage = await api.say("one", "/usage")
-        assert f"${turn['usage']['cost_usd']}" in usage["reply"]
+        assert f"${float(turn['usage']['cost_usd']):.4f}" in usage["reply"]
         assert (await api.say("two", "hello"))["state"] == "done"
