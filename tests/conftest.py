@@ -87,8 +87,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_timeout_set_timer(settings: Any) -> Generator[None, object, object]:
-    """Repeat the alarm at the time limit of a test. If it comes while the event loop itself runs, the loop logs
-    the error and continues, and so would a test that hangs."""
+    """Repeat the alarm at the time limit of a test.
+
+    If it comes while the event loop itself runs, the loop only logs the error and the test hangs on.
+    """
     is_set = yield
     if settings.method == "signal":
         signal.setitimer(signal.ITIMER_REAL, settings.timeout, _AGAIN_SECONDS)

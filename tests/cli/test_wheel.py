@@ -70,7 +70,8 @@ def test_its_metadata_are_those_of_the_project(built: Built) -> None:
     assert (metadata["Name"], metadata["Version"]) == (project["name"], VERSION)
     assert metadata["Requires-Python"] == project["requires-python"]
     assert metadata["License-Expression"] == "MIT"
-    assert metadata.get_all("Provides-Extra") == ["dev", "fuzz", "local", "mcp", "openclaw", "postgres", "web"]
+    extras = ["dev", "fuzz", "local", "mcp", "openclaw", "postgres", "web"]
+    assert metadata.get_all("Provides-Extra") == extras
     runtime = project["optional-dependencies"]["local"][0]
     assert f"{runtime}; extra == 'local'" in metadata.get_all("Requires-Dist", [])
     assert metadata.get_payload(decode=True) == (ROOT / "README.md").read_bytes()

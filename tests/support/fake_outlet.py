@@ -40,8 +40,8 @@ class FakeOutlet:
     """Implements `turns.outlet.Outlet`.
 
     With `takes_nonce`, a second message with the same nonce is dropped. With `shows`, a running turn is shown
-    as a live message. `posts` are all attempts; `taken` are those that changed what users see. While `is_asking`,
-    the store is asked whether a turn may be shown, in real time.
+    as a live message. `posts` are all attempts; `taken` are those that changed what users see. `is_asking`
+    tells that the store is asked, in real time, whether a turn may be shown.
     """
 
     def __init__(self, *, takes_nonce: bool = False, limit: int = 1000, shows: bool = False) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from talaria.store.sql.executor import Connection
 from talaria.store.sqlite.database import checked_reader
-from talaria.store.sqlite.migrations import latest_version
+from talaria.store.sqlite.schema import latest_version
 from talaria.store.store import Store
 
 _FINAL = "('done', 'failed', 'cancelled')"
@@ -91,8 +91,10 @@ async def check_store(store: Store, owner: str) -> None:
 
 
 def check_databases(folder: Path, *, is_at_rest: bool = False) -> None:
-    """Check the databases of homes in this folder, which no gateway uses any more. Those of an earlier version
-    lack tables that the rules are about."""
+    """Check the databases of homes in this folder, which no gateway uses any more.
+
+    Databases of an earlier version lack tables that the rules need, and are skipped.
+    """
     for path in (*folder.glob("talaria.db"), *folder.glob("*/talaria.db")):
         with checked_reader(path) as (db, version):
             broken = broken_rules(db, is_at_rest=is_at_rest) if version == latest_version() else []

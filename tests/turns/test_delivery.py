@@ -286,8 +286,10 @@ async def shown(rig: Rig, store: Store, clock: FakeClock, outlet: FakeOutlet, te
 
 
 async def pass_time(clock: FakeClock, outlet: FakeOutlet) -> None:
-    """Let five seconds pass, unless the outlet waits for the store: that takes real time, in which the turn would
-    come to its end."""
+    """Let five seconds pass, unless the outlet waits for the store.
+
+    The store takes real time, in which the turn would come to its end.
+    """
     if not outlet.is_asking:
         clock.advance(5)
     await asyncio.sleep(0)

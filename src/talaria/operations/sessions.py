@@ -68,11 +68,13 @@ class TitleBody(msgspec.Struct, frozen=True, kw_only=True):
     title: Annotated[str, Meta(min_length=1, max_length=200, description="The new title.")]
 
 
+ListedMark = Annotated[
+    Literal["pinned", "archived"], Meta(description="Only sessions with this mark. Default: all.")
+]
+
+
 class SessionsQuery(PageQuery, frozen=True, kw_only=True):
-    mark: (
-        Annotated[Literal["pinned", "archived"], Meta(description="Only sessions with this mark. Default: all.")]
-        | UnsetType
-    ) = UNSET
+    mark: ListedMark | UnsetType = UNSET
 
 
 class MarkBody(msgspec.Struct, frozen=True, kw_only=True):
