@@ -58,13 +58,13 @@ class Client:
         async with self._session.get(f"{self._url}/api/pool") as answer:
             return int(msgspec.json.decode(await answer.read())["busy"])
 
-    async def accept(self, sessions: Iterable[str], messages: int) -> None:
+    async def accept(self, sessions: Iterable[str], messages: int, text: str = "How are you today?") -> None:
         """Send `messages` to each session, the sessions in parallel. Does not wait for the turns."""
 
         async def one(name: str) -> None:
             for _ in range(messages):
                 url = f"{self._url}/api/sessions/{name}/messages"
-                async with self._session.post(url, json={"text": "How are you today?"}) as answer:
+                async with self._session.post(url, json={"text": text}) as answer:
                     body = await answer.read()
                     if answer.status != 202:
                         raise SystemExit(f"a message was not accepted: {answer.status} {body.decode()}")

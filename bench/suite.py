@@ -17,6 +17,7 @@ from bench.jobs import MODEL_SECONDS as RUN_SECONDS
 from bench.jobs import measure_crowd, measure_stored
 from bench.load import Client, bare_call_cpu, fresh_names, sdk_call_cpu
 from bench.many_tools import FOREIGN_TOOLS, measure_many_tools
+from bench.page import measure_page
 from bench.processes import gateway, model_server
 from bench.recall import measure_beside, measure_log, measure_sessions
 from bench.table import Row, Wanted
@@ -37,6 +38,7 @@ PARTS = (
     "jobs",
     "recall",
     "channels",
+    "page",
 )
 ROUNDS = 3  # the best counts: other work of the machine can only add to it
 LENGTH = 1000  # messages of a long conversation
@@ -73,6 +75,7 @@ class Suite:
             self._measure_jobs,
             self._measure_recall,
             self._measure_channels,
+            self._measure_page,
         )
         for part, measure in zip(PARTS, measures, strict=True):
             if part in parts:
@@ -295,3 +298,34 @@ class Suite:
                 Row(f"idle {name}, a gateway's growth", cost.rss / 1e6, "MB", Wanted.AT_MOST, 25),
                 Row(f"idle {name}, for an hour", cost.cpu, "s CPU", Wanted.AT_MOST, 0.3),
             ]
+
+    async def _measure_page(self) -> None:
+        messages, lines, turns, pages = (2000, 2000, 300, 200) if self._is_long else (200, 100, 10, 20)
+        self._say("the web page in Chromium")
+        cost = await measure_page(messages, lines, turns, pages)
+        away = "round trip of 150 ms"
+        self.rows += [
+            Row("page, until it is usable: loaded", cost.core / 1000, "kB", Wanted.AT_MOST, 60),
+            Row(f"… with a {away}, without a cache", cost.cold, "s", Wanted.AT_MOST, 1),
+            Row(f"… with a {away}, with a cache", cost.warm, "s", Wanted.AT_MOST, 0.4),
+            Row(f"… opening a chat of {messages:,} messages", cost.opening, "s CPU", Wanted.AT_MOST, 0.5),
+            Row(
+                f"… longest frame above 50 ms, {lines:,} streamed lines",
+                cost.frame * 1000,
+                "ms",
+                Wanted.AT_MOST,
+                0,
+            ),
+            Row(
+                f"… its growth by the second half of {turns} turns",
+                cost.growth / 1000,
+                "kB",
+                Wanted.AT_MOST,
+                100,
+            ),
+            Row("… a message that was sent elsewhere appears", cost.appears, "s", Wanted.AT_MOST, 0.3),
+            Row(
+                f"open page, the gateway's growth ({pages} pages)", cost.each / 1000, "kB", Wanted.AT_MOST, 25
+            ),
+            Row("… pieces of an answer that they missed", cost.lost, "", Wanted.AT_MOST, 0),
+        ]
