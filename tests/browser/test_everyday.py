@@ -124,6 +124,7 @@ async def test_reasoning_is_chosen_and_the_window_is_measured(visitor: Visitor) 
     await visitor.sees("Reasoning is high for this session")
     await visitor.settled()
     await page.get_by_role("button", name="Choose the model").click()
+    await page.get_by_role("dialog").wait_for()  # its content is there before it is opened again
     assert await page.get_by_label("Reasoning").input_value() == "high"
     await page.keyboard.press("Escape")
 

@@ -26,12 +26,13 @@ from talaria.models.local.weights import DEFAULT_MODEL
 
 
 def read_banner(process: ForkedProcess) -> dict[str, str]:
-    """What follows the first line, up to the spend cap."""
+    """Return the lines up to the spend cap by their names. Else their first words name them."""
     assert process.stdout is not None
     banner: dict[str, str] = {}
     while "spend cap" not in banner:
         line = process.stdout.readline()
-        banner[line[:10].strip()] = line[10:].strip()
+        name = line[:10].strip() or line.split(maxsplit=1)[0]
+        banner[name] = line[10:].strip().removeprefix(f"{name} ")
     return banner
 
 

@@ -6,7 +6,10 @@ Each rule is a query for the rows that break it. `ALWAYS` holds between any two 
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import psycopg
 
 from talaria.store.sql.executor import Connection
 from talaria.store.sqlite.database import checked_reader
@@ -74,10 +77,22 @@ AT_REST = {
 }
 
 
-def broken_rules(db: Connection, *, is_at_rest: bool = False, owner: str | None = None) -> list[str]:
+_MEMBER = re.compile(r"json_extract\((\S+), '\$\.([\w.]+)'\)")
+
+
+def _for_engine(sql: str, db: Connection | psycopg.Connection) -> str:
+    """Return the query as the engine takes it: both have JSON, each with its own words."""
+    if not isinstance(db, psycopg.Connection):
+        return sql
+    return _MEMBER.sub(lambda found: f"({found[1]}::json #>> '{{{found[2].replace('.', ',')}}}')", sql)
+
+
+def broken_rules(
+    db: Connection | psycopg.Connection, *, is_at_rest: bool = False, owner: str | None = None
+) -> list[str]:
     """Return the rules that do not hold, each with some of the rows that break it. With `is_at_rest`, all
     gateways have stopped in order, or only the `owner`."""
-    found = [(rule, db.execute(sql, ()).fetchall()) for rule, sql in ALWAYS.items()]
+    found = [(rule, db.execute(_for_engine(sql, db), ()).fetchall()) for rule, sql in ALWAYS.items()]
     if is_at_rest:
         found += [(rule, db.execute(sql, (owner,)).fetchall()) for rule, sql in AT_REST.items()]
     return [f"{rule}: {rows[:5]}" for rule, rows in found if rows]
