@@ -194,7 +194,7 @@ def _fields(operation: Operation[Any, Any, Any]) -> Iterable[Field]:
     """Yield the fields that are not in the body, those of the path first."""
     for field in sorted(operation.fields, key=lambda field: field.place != "path"):
         if field.place != "body":
-            is_told = not field.is_required and field.default not in ("", False)
+            is_told = not field.is_required and field.default not in ("", False, msgspec.UNSET)
             default = f" Default: {field.default}." if is_told else ""
             text = f"{field.text}{default}"
             yield Field(field.key, text, _bounds(field), field.place, required=field.is_required)
