@@ -75,7 +75,8 @@ class BubblewrapSandbox:
             mounts = [*system_mounts(self.hidden), *_special_mounts(command)]
             mounts += _folder_mounts(command, tmp, takes_descriptors(program), fds)
             mounts += _file_mounts(command, environ, (uid, gid), fds)
-            arguments = [*_namespaces(is_root=bool(uid)), *mount_options(mounts, programs)]
+            namespaces = _namespaces(is_root=bool(uid), may_nest=command.may_nest)
+            arguments = [*namespaces, *mount_options(mounts, programs)]
             if command.network is None:
                 arguments += ["--unshare-net"]
             else:
@@ -86,7 +87,8 @@ class BubblewrapSandbox:
                     joins.append(os.dup(namespace))
                     fds.append(joins[-1])
             arguments += ["--chdir", str(command.cwd or command.folder)]
-            fds.append(open_data("filter", build_filter(machine, has_namespaces=True, shares_uid=False)))
+            rules = build_filter(machine, has_namespaces=True, shares_uid=False, may_nest=command.may_nest)
+            fds.append(open_data("filter", rules))
             arguments += ["--seccomp", str(fds[-1])]
             status, told = os.pipe()
             fds.append(told)
@@ -106,16 +108,16 @@ def drop_privileges(uid: int, gid: int) -> list[str]:
     return [*words, "--clear-groups", "--inh-caps=-all", "--"]
 
 
-def _namespaces(*, is_root: bool) -> list[str]:
+def _namespaces(*, is_root: bool, may_nest: bool) -> list[str]:
     """Return the options for namespaces and capabilities. Root needs no user namespace, and the command runs
-    as another user; the filter refuses new namespaces either way."""
+    as another user. The filter refuses new namespaces either way, unless the command `may_nest`."""
     options = ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try"]
     options += ["--die-with-parent", "--hostname", "sandbox", "--cap-drop", "ALL"]
     if is_root:
         # bubblewrap itself enters the folder, which is closed to all but its owner.
         kept = ("CAP_SETUID", "CAP_SETGID", "CAP_DAC_READ_SEARCH")
         return [*options, *(word for name in kept for word in ("--cap-add", name))]
-    return [*options, "--unshare-user", "--disable-userns"]
+    return [*options, "--unshare-user", *([] if may_nest else ["--disable-userns"])]
 
 
 def _folders(command: SandboxCommand) -> tuple[Path, ...]:
@@ -124,7 +126,8 @@ def _folders(command: SandboxCommand) -> tuple[Path, ...]:
 
 
 def _special_mounts(command: SandboxCommand) -> Iterator[Mount]:
-    yield Mount("/proc", ("--proc", "/proc"), is_writable=True, is_sealed=True)
+    # A nested sandbox writes the numbers of its users there.
+    yield Mount("/proc", ("--proc", "/proc"), is_writable=True, is_sealed=not command.may_nest)
     yield Mount("/dev", ("--dev", "/dev"), is_sealed=True)
     if not any(is_inside(path, _SHARED) for path in _folders(command)):
         yield Mount(str(_SHARED), _SHARED_MEMORY, is_writable=True)

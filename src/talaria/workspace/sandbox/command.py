@@ -79,7 +79,8 @@ class SandboxCommand:
     a command could replace it by a link. It sees the variables of `environ` and a few that every program
     needs, and no other. Without `network` it reaches nothing but itself. Only bubblewrap can join one. With
     `tty` its input and output are a terminal of its own. With `has_input` its input is a pipe that the
-    gateway writes to; without either it is empty. With `is_joined` its errors are part of its output, in the
+    gateway writes to; without either it is empty. With `may_nest` it can have a sandbox of its own inside, as
+    a browser does; only bubblewrap allows that. With `is_joined` its errors are part of its output, in the
     order in which it wrote both.
     """
 
@@ -96,6 +97,7 @@ class SandboxCommand:
     tty: bool = False
     has_input: bool = False
     is_joined: bool = False
+    may_nest: bool = False
 
     @property
     def writable(self) -> tuple[Path, ...]:

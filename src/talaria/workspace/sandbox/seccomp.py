@@ -18,6 +18,7 @@ _NR, _ARCH, _ARGS = 0, 4, 16  # offsets in struct seccomp_data, little-endian
 _X32 = 0x40000000
 
 _NEW_NAMESPACES = 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000 | 0x00020000
+_NESTED_NAMESPACES = 0x10000000 | 0x20000000 | 0x40000000  # of users, processes and networks
 _NEW_TIME = 0x00000080  # of unshare only: in clone these bits are the exit signal
 _TERMINAL_INPUT = (0x5412, 0x541C)  # TIOCSTI and TIOCLINUX type into a terminal
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
@@ -88,6 +89,7 @@ REFUSED = (
     "ioperm", "modify_ldt", "uselib", "vhangup", "lookup_dcookie", "nfsservctl", "name_to_handle_at",
     "open_by_handle_at", "fanotify_init", "migrate_pages", "move_pages",
 )  # fmt: skip
+_NESTING = ("chroot",)
 # Landlock does not look at these. Without namespaces they reach sockets and shared memory of the machine.
 _WITHOUT_NAMESPACES = (
     "socket",
@@ -115,17 +117,21 @@ _OF_ITSELF = {
 
 
 @cache
-def build_filter(machine: Machine, *, has_namespaces: bool, shares_uid: bool) -> bytes:
+def build_filter(
+    machine: Machine, *, has_namespaces: bool, shares_uid: bool, may_nest: bool = False
+) -> bytes:
     """Return the filter as an array of `struct sock_filter`.
 
     With namespaces of its own a command may use sockets of the internet, which lead nowhere but to itself;
     without them it may not make a socket, nor change other processes, nor files by their paths. `shares_uid`
-    says that files outside, which the command can name, belong to its uid.
+    says that files outside, which the command can name, belong to its uid. With `may_nest` a program can
+    confine its own processes further: in new namespaces of users, processes and networks, and by chroot.
     """
     program = [(_LD, 0, 0, _ARCH), (_JEQ, 1, 0, machine.audit), (_RET, 0, 0, _KILL), (_LD, 0, 0, _NR)]
     if machine is X86_64:
         program += [(_JGE, 0, 1, _X32), (_RET, 0, 0, _KILL)]
-    refused = [*REFUSED]
+    refused = [name for name in REFUSED if not (may_nest and name in _NESTING)]
+    namespaces = _NEW_NAMESPACES & ~_NESTED_NAMESPACES if may_nest else _NEW_NAMESPACES
     ignored = [*_OWNERS_BY_PATH] if shares_uid else []
     if not has_namespaces:
         refused += (*_WITHOUT_NAMESPACES, *_BY_PATH)
@@ -138,8 +144,8 @@ def build_filter(machine: Machine, *, has_namespaces: bool, shares_uid: bool) ->
             program += _on(machine.calls[name], [_fail(0)])
     # The flags of clone3 are in memory, which a filter cannot read: libraries fall back to clone.
     program += _on(machine.calls["clone3"], [_fail(errno.ENOSYS)])
-    program += _on(machine.calls["clone"], _refuse_bits(0, _NEW_NAMESPACES))
-    program += _on(machine.calls["unshare"], _refuse_bits(0, _NEW_NAMESPACES | _NEW_TIME))
+    program += _on(machine.calls["clone"], _refuse_bits(0, namespaces))
+    program += _on(machine.calls["unshare"], _refuse_bits(0, namespaces | _NEW_TIME))
     program += _on(machine.calls["ioctl"], _refuse_values(1, _TERMINAL_INPUT))
     if has_namespaces:
         families, types = (AF_UNIX, AF_INET, AF_INET6), (_STREAM, _DATAGRAM, _SEQPACKET)
