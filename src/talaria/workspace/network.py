@@ -17,7 +17,7 @@ from talaria.core.slots import FairThreads
 from talaria.core.tasks import stop
 from talaria.net.host_rules import AskHost, NetworkSettings
 from talaria.observe.metrics import NetworkReading
-from talaria.workspace.places import SessionPlaces, make_private, session_folder
+from talaria.workspace.places import NETWORK_FOLDER, SessionPlaces, make_private, session_folder
 from talaria.workspace.sandbox.command import NetworkAccess, Sandbox, SandboxError, command_user
 
 if TYPE_CHECKING:
@@ -59,17 +59,19 @@ class SessionNetworks:
         ask: AskHost | None = None,
         count: Callable[[str, int, int], None] = lambda outcome, sent, received: None,
         on_reach: Callable[[SessionId], Awaitable[None]] | None = None,
+        folder: str = NETWORK_FOLDER,
         idle_seconds: float = _IDLE_SECONDS,
         most_kept: int = _MOST_KEPT,
     ) -> None:
         """`home` is the gateway's. `ask` asks about unlisted hosts; without it they are refused. `count` is
         called with the outcome and the bytes of every connection that has ended. `on_reach` is awaited before
-        a host can send anything to a session."""
+        a host can send anything to a session. `folder` is the folder of a network in its session's folder."""
         self._home = Path(os.path.realpath(home))
         self._settings = settings
         self._threads = threads or FairThreads("talaria-network", lambda: 4)
         self._count = count
         self._on_reach = on_reach
+        self._folder = folder
         self._idle_seconds = idle_seconds
         self._most_kept = most_kept
         self._ask = ask
@@ -110,7 +112,7 @@ class SessionNetworks:
 
     async def resume(self) -> None:
         """Listen again for sessions whose processes have outlived the last gateway."""
-        for record in await self._threads.run(self, _find_records, self._home):
+        for record in await self._threads.run(self, _find_records, self._home, self._folder):
             session_id = SessionId(unquote(record.parent.parent.name))
             async with self._lock(session_id):
                 await self._find(session_id, record.parent)
@@ -149,7 +151,7 @@ class SessionNetworks:
 
     async def end(self, session_id: SessionId) -> None:
         """End the session's namespace, and every connection out of it."""
-        folder = session_folder(self._home, session_id) / "network"
+        folder = session_folder(self._home, session_id) / self._folder
         if session_id not in self._networks and not folder.exists():
             return
         from talaria.workspace.network_holder import find_holder  # noqa: PLC0415 - heavy
@@ -201,7 +203,7 @@ class SessionNetworks:
             del self._networks[places.session_id]
             await network.listener.close()
             await self._threads.run(places.session_id, network.holder.end)
-        folder = places.network
+        folder = places.session / self._folder
         await self._threads.run(places.session_id, _make_folder, folder)
         found = await self._find(places.session_id, folder)
         if found is not None:
@@ -268,15 +270,15 @@ class SessionNetworks:
             await self._threads.run(session_id, network.holder.end)
 
 
-def _find_records(home: Path) -> list[Path]:
-    return [*home.glob("sessions/*/network/holder.json")]
+def _find_records(home: Path, folder: str) -> list[Path]:
+    return [*home.glob(f"sessions/*/{folder}/holder.json")]
 
 
 def end_networks(home: Path) -> None:
     """End the networks of all sessions. No gateway and no command may run on the home. Blocks."""
     from talaria.workspace.network_holder import find_holder  # noqa: PLC0415 - heavy
 
-    for record in _find_records(home.resolve()):
+    for record in _find_records(home.resolve(), "*"):
         if (holder := find_holder(record.parent)) is not None:
             holder.end()
 

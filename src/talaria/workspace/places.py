@@ -15,7 +15,8 @@ from talaria.workspace.folder import chat_folder, chat_name, files_folder
 from talaria.workspace.rights import PRIVATE_FOLDER, make_folder, set_folder_mode
 from talaria.workspace.sandbox.command import SandboxError, command_user, hand_over
 
-_TMP, _PROCESSES, _NETWORK = "tmp", "processes", "network"
+NETWORK_FOLDER = "network"
+_TMP, _PROCESSES = "tmp", "processes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class SessionPlaces:
     @property
     def network(self) -> Path:
         """The folder of the session's sockets. It goes when the session ends."""
-        return self.session / _NETWORK
+        return self.session / NETWORK_FOLDER
 
     def is_made(self) -> bool:
         """Return whether `make` has nothing to do. Blocks no longer than the start of a sandbox, which opens
@@ -123,13 +124,13 @@ def kept_sessions(home: Path, shared: Path | None = None) -> list[SessionId]:
 
 def has_passing(folder: Path) -> bool:
     """Return whether a session's folder has something that does not outlive the session's end."""
-    return any((folder / name).exists() for name in (_TMP, _PROCESSES, _NETWORK))
+    return any((folder / name).exists() for name in (_TMP, _PROCESSES, NETWORK_FOLDER))
 
 
 def remove_passing(folder: Path) -> None:
     """Remove what does not outlive the session's end from its folder. Blocks. Background processes are gone
     already, unless they were started since, in the session that was resumed meanwhile."""
-    for name in (_TMP, _NETWORK):
+    for name in (_TMP, NETWORK_FOLDER):
         remove_tree(folder / name)
     with suppress(OSError):
         (folder / _PROCESSES).rmdir()

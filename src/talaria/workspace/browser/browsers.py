@@ -1,0 +1,486 @@
+"""The browsers of sessions: started with the first call, closed when unused, restored from what was kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from talaria.core.errors import ToolError
+from talaria.core.ids import SessionId
+from talaria.core.tasks import finish_in_task, stop
+from talaria.core.units import format_age, format_size
+from talaria.core.whole_files import replace_file
+from talaria.net.host_rules import NetworkSettings
+from talaria.workspace.browser.devtools import BrowserGone, DevTools, DevToolsError
+from talaria.workspace.browser.page import Tab, TabState
+from talaria.workspace.browser.settings import BrowserSettings, find_program
+from talaria.workspace.network import SessionNetworks
+from talaria.workspace.places import SessionPlaces, make_private, remove_tree, session_folder
+from talaria.workspace.sandbox.command import ProcessLimits, SandboxCommand, hand_over, shell
+from talaria.workspace.sandbox.group import below
+from talaria.workspace.sandbox.process import SandboxedProcess, open_process
+
+if TYPE_CHECKING:
+    from talaria.core.slots import FairThreads
+    from talaria.workspace.sandbox.choice import Sandboxes
+
+_log = logging.getLogger("talaria.workspace.browser")
+FOLDER: Final = "browser"
+MOST_TABS: Final = 10
+MOST_OPEN: Final = 8  # browsers; the one that was unused for longest makes room
+MAX_DOWNLOAD: Final = 100 << 20
+_LOOK_SECONDS: Final = 5.0
+_START_SECONDS: Final = 30.0
+_SAVE_SECONDS: Final = 5.0
+_LIMITS: Final = ProcessLimits(
+    memory=16 << 30,  # the engine reserves far more than it uses; `max_memory` is what counts
+    processes=2000,
+    seconds=366 * 86400.0,
+    file_size=2 * MAX_DOWNLOAD,
+    open_files=8192,
+)
+# Everything that would use the network by itself is off. The network of the sandbox has no other way than the
+# proxy, so these flags save work; they are not what keeps pages in.
+_FLAGS: Final = (
+    "--headless=new", "--remote-debugging-pipe", "--no-first-run", "--no-default-browser-check",
+    "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync",
+    "--disable-component-update", "--disable-default-apps", "--disable-domain-reliability",
+    "--disable-client-side-phishing-detection", "--disable-crash-reporter", "--disable-breakpad",
+    "--no-pings", "--disable-quic", "--disable-extensions", "--mute-audio", "--hide-scrollbars", "--password-store=basic",
+    "--disable-features=Translate,OptimizationHints,MediaRouter,AutofillServerCommunication",
+    "--force-webrtc-ip-handling-policy=disable_non_proxied_udp", "--window-size=1280,900",
+    "--disk-cache-size=33554432", "--lang=en-US", "--proxy-bypass-list=<-loopback>",
+)  # fmt: skip
+
+
+class Kept(msgspec.Struct):
+    """What outlives a browser, beside its profile."""
+
+    tabs: list[TabState] = []
+    active: int = 0
+    cookies: list[dict[str, Any]] = []
+
+
+@dataclass(slots=True)
+class Download:
+    name: str
+    url: str
+    received: int = 0
+    total: int = 0
+    state: str = "inProgress"
+    why: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Browser:
+    """A running browser of one session. `downloads` are by the names of their files in `folder`."""
+
+    process: SandboxedProcess
+    folder: Path
+    tmp: str  # the temporary folder, inside the sandbox
+    tabs: dict[str, Tab] = field(default_factory=dict)
+    active: str = ""
+    downloads: dict[str, Download] = field(default_factory=dict)
+    tools: DevTools = field(init=False)
+    _sessions: dict[str, Tab] = field(default_factory=dict)
+    _adopting: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.tools = DevTools(self.process, self.hear)
+
+    @property
+    def tab(self) -> Tab:
+        return self.tabs[self.active]
+
+    def hear(self, session: str, name: str, params: Mapping[str, Any]) -> None:
+        if session:
+            if (tab := self._sessions.get(session)) is not None:
+                tab.hear(name, params)
+            return
+        match name:
+            case "Target.targetCreated":
+                info = params["targetInfo"]
+                if info["type"] == "page" and info.get("openerId"):
+                    task = asyncio.create_task(self._adopt(info["targetId"]), name="new tab")
+                    self._adopting.add(task)
+                    task.add_done_callback(self._adopting.discard)
+            case "Target.targetDestroyed" | "Target.targetCrashed":
+                self._lose(params["targetId"])
+            case "Browser.downloadWillBegin":
+                name = Path(params["suggestedFilename"]).name or "download"
+                self.downloads[params["guid"]] = Download(name, params["url"])
+            case "Browser.downloadProgress":
+                self._note_progress(params)
+
+    async def new_tab(self) -> Tab:
+        """Open an empty tab and show it. Raises `ToolError` if there are too many."""
+        if len(self.tabs) >= MOST_TABS:
+            raise ToolError(f"There are {MOST_TABS} tabs already.", "Close one with browser_tabs.")
+        made = await self.tools.call("Target.createTarget", {"url": "about:blank"})
+        return await self._attach(made["targetId"])
+
+    async def close_tab(self, target: str) -> None:
+        await self.tools.call("Target.closeTarget", {"targetId": target})
+        self._lose(target)
+        if not self.tabs:
+            await self.new_tab()
+
+    async def settled(self) -> None:
+        """Wait until new tabs are known, and shown."""
+        if self._adopting:
+            await asyncio.wait(tuple(self._adopting), timeout=5.0)
+        if not self.tabs:
+            await self.new_tab()
+
+    async def _adopt(self, target: str) -> None:
+        """Take over a tab that a page has opened; one too many is closed."""
+        with suppress(DevToolsError):
+            if len(self.tabs) >= MOST_TABS:
+                await self.tools.call("Target.closeTarget", {"targetId": target})
+                return
+            tab = await self._attach(target)
+            await tab.settle()
+
+    async def _attach(self, target: str) -> Tab:
+        given = {"targetId": target, "flatten": True}
+        attached = await self.tools.call("Target.attachToTarget", given)
+        tab = self._sessions[attached["sessionId"]] = Tab(self.tools, target, attached["sessionId"])
+        self.tabs[target] = tab
+        self.active = target
+        await tab.open()
+        tree = await tab.call("Page.getFrameTree")
+        tab.url = tree["frameTree"]["frame"]["url"]
+        return tab
+
+    def _lose(self, target: str) -> None:
+        if self.tabs.pop(target, None) is not None and self.active == target:
+            self.active = next(reversed(self.tabs), "")
+
+    def _note_progress(self, params: Mapping[str, Any]) -> None:
+        download = self.downloads.get(params["guid"])
+        if download is None:
+            return
+        download.received, download.total = int(params["receivedBytes"]), int(params["totalBytes"])
+        download.state = params["state"]
+        if download.state == "inProgress" and max(download.received, download.total) > MAX_DOWNLOAD:
+            download.why = f"it is larger than {format_size(MAX_DOWNLOAD)}"
+            given = {"guid": params["guid"]}
+            task = asyncio.create_task(self._cancel(given), name="cancel a download")
+            self._adopting.add(task)
+            task.add_done_callback(self._adopting.discard)
+
+    async def _cancel(self, given: Mapping[str, Any]) -> None:
+        with suppress(DevToolsError):
+            await self.tools.call("Browser.cancelDownload", given)
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """What this process knows of a session's browser. `note` is told to the model with the next call."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    browser: Browser | None = None
+    scope: AsyncExitStack | None = None
+    used_at: float = 0.0
+    note: str = ""
+
+
+class SessionBrowsers:
+    """The browsers of all sessions of this process, as `Belongings`. Nothing is started before a call.
+
+    A session's browser has a sandbox and a network of its own. Its state is in the session's folder: the
+    browser's profile, and what a profile does not keep (tabs, and cookies and storage of their sessions),
+    which is saved after each call.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        sandboxes: Sandboxes,
+        threads: FairThreads,
+        *,
+        settings: Callable[[], BrowserSettings],
+        network: Callable[[], NetworkSettings],
+        count: Callable[[str, int, int], None] = lambda outcome, sent, received: None,
+    ) -> None:
+        self._home = Path(os.path.realpath(home))
+        self._sandboxes = sandboxes
+        self._threads = threads
+        self._settings = settings
+        self._network = network
+        self.networks = SessionNetworks(
+            home, partial(_reach, network), threads=threads, count=count, folder=f"{FOLDER}-network"
+        )
+        self._slots: dict[SessionId, _Slot] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def open_count(self) -> int:
+        return sum(slot.browser is not None for slot in self._slots.values())
+
+    @asynccontextmanager
+    async def use(self, places: SessionPlaces) -> AsyncIterator[tuple[Browser, str]]:
+        """Give the session's browser for one call, and a note for the model. Starts and restores it if it
+        does not run. Raises `ToolError`."""
+        slot = self._slots.setdefault(places.session_id, _Slot())
+        async with slot.lock:
+            if slot.browser is not None and (slot.browser.tools.is_gone or slot.browser.process.has_ended):
+                slot.note = f"The browser had ended ({slot.browser.tools.last_words()}) and was opened again."
+                await self._shut(places.session_id, slot)
+            if slot.browser is None:
+                await self._make_room()
+                await self._start(places, slot)
+            browser, note = slot.browser, slot.note
+            assert browser is not None
+            slot.note = ""
+            try:
+                yield browser, note
+            except BrowserGone as error:
+                await self._shut(places.session_id, slot)
+                text = f"The browser did not answer and was ended: {error}."
+                raise ToolError(text, "Try again: it opens with its last state.") from error
+            except DevToolsError as error:
+                raise ToolError(f"The browser could not do this: {error}.") from error
+            finally:
+                slot.used_at = asyncio.get_running_loop().time()
+            with suppress(DevToolsError):
+                await self._save(places.session_id, browser)
+
+    def guarded(self, session_id: SessionId, element: str) -> tuple[str, str] | None:
+        """Return the address of the open page, and the secret fields around an element, if it has some."""
+        slot = self._slots.get(session_id)
+        if slot is None or slot.browser is None or not slot.browser.tabs:
+            return None
+        tab = slot.browser.tab
+        _, _, number = element.strip().lstrip("@").partition(".")
+        fields = tab.guarded.get(number)
+        return (tab.url, fields) if fields else None
+
+    async def end(self, session_id: SessionId) -> None:
+        """Close the session's browser and forget its state."""
+        slot = self._slots.pop(session_id, None)
+        if slot is not None:
+            async with slot.lock:
+                await self._shut(session_id, slot)
+        await self.networks.end(session_id)
+        folder = session_folder(self._home, session_id)
+        for name in (FOLDER, f"{FOLDER}-network"):
+            if (folder / name).exists():
+                await self._threads.run(session_id, remove_tree, folder / name)
+
+    async def close(self) -> None:
+        """Save and close all browsers."""
+        if self._watching is not None:
+            await stop(self._watching)
+        await asyncio.gather(*(self._retire(key, slot, "") for key, slot in tuple(self._slots.items())))
+        await self.networks.close()
+
+    # -- start and end ------------------------------------------------------------------------------------
+
+    async def _start(self, places: SessionPlaces, slot: _Slot) -> None:
+        if self._network().fetch == "off":
+            raise ToolError("The web is switched off here.", 'The operator sets network.fetch = "public".')
+        program = find_program(self._settings())
+        if program is None:
+            raise ToolError(
+                "There is no Chromium on this machine.", "`talaria doctor` says how to install it."
+            )
+        sandbox = await self._sandboxes.get()
+        if sandbox.name != "bubblewrap":
+            text = "A browser needs the sandbox bubblewrap."
+            raise ToolError(text, "`talaria doctor` says what is missing.")
+        folder = places.session / FOLDER
+        await self._threads.run(places.session_id, _make_folders, folder)
+        own = replace(places, folder=folder / "profile", home=folder / "home")
+        access = await self.networks.access(own, sandbox)
+        if access is None:
+            why = self.networks.reading().trouble or "commands cannot have one here"
+            raise ToolError(f"The browser has no network: {why}", "`talaria doctor` says more.")
+        command = SandboxCommand(
+            (),
+            own.folder,
+            own.home,
+            folder / "tmp",
+            limits=_LIMITS,
+            network=access,
+            has_input=True,
+            may_nest=True,
+        )
+        tmp = sandbox.temporary(command)
+        flags = [
+            *_FLAGS,
+            f"--user-data-dir={own.folder}",
+            f"--disk-cache-dir={tmp}/cache",
+            f"--proxy-server={access.environ['HTTP_PROXY']}",
+            "about:blank",
+        ]
+        # The protocol is on the descriptors 3 and 4; its own output is of no use.
+        words = shlex.join((program, *flags))
+        argv = shell(f"exec {words} 3<&0 4>&1 0</dev/null 1>/dev/null")
+        async with AsyncExitStack() as scope:
+            process = await scope.enter_async_context(open_process(sandbox, replace(command, argv=argv)))
+            browser = Browser(process, folder, tmp)
+            scope.push_async_callback(browser.tools.close)
+            try:
+                await self._prepare(browser)
+                await self._restore(places.session_id, browser)
+            except DevToolsError as error:
+                raise ToolError(
+                    f"The browser could not be started: {error}.", "Run `talaria doctor`."
+                ) from error
+            slot.scope, slot.browser = scope.pop_all(), browser
+        slot.used_at = asyncio.get_running_loop().time()
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch(), name="browsers of sessions")
+
+    async def _prepare(self, browser: Browser) -> None:
+        tools = browser.tools
+        await tools.call("Browser.getVersion", seconds=_START_SECONDS)
+        behavior = {
+            "behavior": "allowAndName",
+            "downloadPath": f"{browser.tmp}/downloads",
+            "eventsEnabled": True,
+        }
+        await tools.call("Browser.setDownloadBehavior", behavior)
+        await tools.call("Target.setDiscoverTargets", {"discover": True})
+        targets = (await tools.call("Target.getTargets"))["targetInfos"]
+        for each in targets:
+            if each["type"] == "page":
+                await browser._attach(each["targetId"])
+        if not browser.tabs:
+            await browser.new_tab()
+
+    async def _restore(self, session_id: SessionId, browser: Browser) -> None:
+        kept = await self._threads.run(session_id, _read_kept, browser.folder)
+        if kept.cookies:
+            await browser.tools.call(
+                "Storage.setCookies", {"cookies": [_settable(each) for each in kept.cookies]}
+            )
+        targets: list[str] = []
+        for state in kept.tabs[:MOST_TABS]:
+            tab = await browser.new_tab() if targets else browser.tab
+            targets.append(tab.target)
+            if state.url.startswith(("http://", "https://")):
+                await tab.restore(state)
+        if kept.active < len(targets):
+            browser.active = targets[kept.active]
+
+    async def _save(self, session_id: SessionId, browser: Browser) -> None:
+        """Store what a profile does not keep. The file is ours alone."""
+        async with asyncio.timeout(_SAVE_SECONDS):
+            cookies = (await browser.tools.call("Storage.getCookies"))["cookies"]
+            states = [await tab.state() or TabState(tab.url) for tab in browser.tabs.values()]
+        active = list(browser.tabs).index(browser.active) if browser.active in browser.tabs else 0
+        kept = msgspec.json.encode(Kept(states, active, cookies))
+        await self._threads.run(session_id, _write_kept, browser.folder, kept)
+
+    async def _shut(self, session_id: SessionId, slot: _Slot) -> None:
+        """End the browser's process, and what belongs to it."""
+        scope, slot.scope, slot.browser = slot.scope, None, None
+        if scope is not None:
+            await finish_in_task(scope.aclose())
+
+    async def _retire(self, session_id: SessionId, slot: _Slot, note: str) -> None:
+        """Save and close a browser. `note` is told with the next call."""
+        async with slot.lock:
+            browser = slot.browser
+            if browser is None:
+                return
+            with suppress(DevToolsError, TimeoutError):
+                await self._save(session_id, browser)
+                await browser.tools.call("Browser.close", seconds=5.0)  # it writes its profile
+                async with asyncio.timeout(5.0):
+                    await browser.process.ended()
+            await self._shut(session_id, slot)
+            slot.note = note
+
+    async def _make_room(self) -> None:
+        opened = [(slot.used_at, key) for key, slot in self._slots.items() if slot.browser is not None]
+        for _, key in sorted(opened)[: max(0, len(opened) - MOST_OPEN + 1)]:
+            if not self._slots[key].lock.locked():
+                await self._retire(key, self._slots[key], "")
+
+    async def _watch(self) -> None:
+        """Close browsers that are unused or too large. Ends when none is open."""
+        while self.open_count:
+            await asyncio.sleep(_LOOK_SECONDS)
+            now, settings = asyncio.get_running_loop().time(), self._settings()
+            for key, slot in tuple(self._slots.items()):
+                if slot.browser is None or slot.lock.locked():
+                    continue
+                memory = memory_of(slot.browser.process.pid)
+                if memory > settings.max_memory:
+                    why = f"it used {format_size(memory)} (browser.max_memory)"
+                    _log.warning("the browser of %s is closed: %s", key, why)
+                    await self._retire(key, slot, f"The browser was closed because {why}, and opened again.")
+                elif now - slot.used_at >= settings.idle_close.total_seconds():
+                    _log.info("the browser of %s is closed after %s", key, format_age(now - slot.used_at))
+                    await self._retire(key, slot, "")
+            for key in [each for each, slot in self._slots.items() if _is_over(slot)]:
+                del self._slots[key]
+
+
+def memory_of(pid: int) -> int:
+    """Return the bytes that a process and all below it have for themselves: shared ones do not count."""
+    total = 0
+    for each in (pid, *below(pid)):
+        with suppress(OSError, ValueError, IndexError):
+            pages = Path(f"/proc/{each}/statm").read_text().split()
+            total += int(pages[1]) - int(pages[2])
+    return total * os.sysconf("SC_PAGE_SIZE")
+
+
+def _is_over(slot: _Slot) -> bool:
+    return slot.browser is None and not slot.lock.locked() and not slot.note
+
+
+def _reach(network: Callable[[], NetworkSettings]) -> NetworkSettings:
+    """Return the rules for browsers, as those of commands: pages may load from every public host."""
+    settings = network()
+    if settings.fetch == "off":
+        return msgspec.structs.replace(settings, commands="off")
+    return msgspec.structs.replace(settings, commands="open")
+
+
+def _make_folders(folder: Path) -> None:
+    """Make the folders that the browser writes. What an earlier one has left in the temporary one goes."""
+    make_private(folder)
+    inner = [folder / name for name in ("profile", "home", "tmp")]
+    remove_tree(inner[2])
+    for each in inner:
+        make_private(each)
+    (inner[2] / "downloads").mkdir(mode=0o700)
+    (inner[2] / "uploads").mkdir(mode=0o700)
+    for lock in inner[0].glob("Singleton*"):
+        lock.unlink(missing_ok=True)
+    hand_over(tuple(inner))
+
+
+def _read_kept(folder: Path) -> Kept:
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((folder / "state.json").read_bytes(), type=Kept)
+    return Kept()
+
+
+def _write_kept(folder: Path, data: bytes) -> None:
+    replace_file(folder / "state.json", data, is_durable=False)
+
+
+_SETTABLE = ("name", "value", "domain", "path", "secure", "httpOnly", "sameSite", "expires", "priority",
+             "sourceScheme", "sourcePort", "partitionKey")  # fmt: skip
+
+
+def _settable(cookie: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: cookie[key] for key in _SETTABLE if key in cookie and not (key == "expires" and cookie[key] < 0)
+    }
