@@ -101,6 +101,7 @@ from talaria.turns.settings import TurnSettings
 from talaria.turns.slash import ExtraCommands
 from talaria.turns.trust import FolderTrust, TurnTrust
 from talaria.turns.turns import Turns
+from talaria.workspace.browser.browsers import SessionBrowsers
 from talaria.workspace.checkpoints.checkpoints import FolderCheckpoints
 from talaria.workspace.member_uploads import ChatFileRoutes, MemberUploads
 from talaria.workspace.network import SessionNetworks
@@ -358,8 +359,17 @@ async def _open_workspaces(
         on_reach=taint_chat,
     )
     start.metrics.watch(lambda: network_metrics(networks.reading()))
+    sandboxes = Sandboxes(tools.sandbox, home, folders.shared)
+    browsers = SessionBrowsers(
+        home,
+        sandboxes,
+        workers.threads,
+        settings=lambda: start.live.settings.browser,
+        network=lambda: start.live.settings.network,
+        count=start.metrics.command_connected,
+    )
     commands = SessionCommands(
-        Sandboxes(tools.sandbox, home, folders.shared),
+        sandboxes,
         partial(command_environ, tools, start.environ),
         ProcessLimits(tools.command_memory, tools.command_processes),
         networks,
@@ -367,7 +377,7 @@ async def _open_workspaces(
         readable=partial(readable_folders, home),
         leash=home / LEASH_FILE if start.is_clustered else None,
     )
-    workspaces = ChatWorkspaces(home, (networks,), commands, folders, start.limits)
+    workspaces = ChatWorkspaces(home, (networks,), commands, folders, start.limits, browsers=browsers)
     try:
         await networks.resume()
         yield workspaces, networks

@@ -18,6 +18,7 @@ from talaria.skills.part import SKILLS
 from talaria.store.part import POSTGRES, SQLITE
 from talaria.tools.builtin import (
     ASK,
+    BROWSER,
     COMMAND_VARIABLES,
     DELEGATE,
     FILES,
@@ -43,6 +44,7 @@ PARTS: tuple[GatewayPart[Any], ...] = (
     FILES,
     TERMINAL,
     WEB,
+    BROWSER,
     RECALL,
     TODO,
     ASK,

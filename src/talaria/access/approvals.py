@@ -34,6 +34,10 @@ class AskReason(StrEnum):
         "Untrusted content is in the conversation. Neither you nor a page or a search result has shown this "
         "address, or the agent has opened many already. Opening it sends the whole address to its host."
     )
+    NEW_TEXT = (
+        "Untrusted content is in the conversation, and you have not written this text yourself. The call "
+        "sends it to the host of the page."
+    )
     FOREIGN = "The message goes to a chat that is not this person's own."
     ALWAYS = "Every call that does not only read is asked about here."
 
@@ -44,7 +48,8 @@ class CallFacts(msgspec.Struct, frozen=True):
     `is_high`: its tool declares itself risky. `only_reads`: this call changes nothing. `runs_commands`: it
     runs or feeds a command, `is_sandboxed`: in a sandbox. `reaches_out`: it writes to memory, makes a job or
     writes to another chat, `is_tainted`: untrusted content is in the session's context. `opens_new`: it opens
-    an address that it may not open unasked. `is_foreign`: it acts on what is not the person's own.
+    an address that it may not open unasked. `tells_new`: it sends a host a text that the person did not
+    write. `is_foreign`: it acts on what is not the person's own.
     """
 
     is_high: bool = False
@@ -54,6 +59,7 @@ class CallFacts(msgspec.Struct, frozen=True):
     is_sandboxed: bool = True
     is_tainted: bool = False
     opens_new: bool = False
+    tells_new: bool = False
     is_foreign: bool = False
 
 
@@ -63,6 +69,7 @@ def find_reason(facts: CallFacts, mode: ApprovalMode) -> AskReason | None:
         AskReason.DECLARED: facts.is_high,
         AskReason.TAINTED: facts.reaches_out and facts.is_tainted,
         AskReason.NEW_ADDRESS: facts.opens_new,
+        AskReason.NEW_TEXT: facts.tells_new,
         AskReason.FOREIGN: facts.is_foreign,
     }
     if reason := next((reason for reason, is_given in always.items() if is_given), None):

@@ -25,7 +25,7 @@ from talaria.core.entries import Entry, Summary, is_from_gateway
 from talaria.core.messages import AssistantMessage, ToolResults, UserMessage
 from talaria.core.tools import inner_call
 
-OPENING_TOOLS = frozenset({"web_fetch"})
+OPENING_TOOLS = frozenset({"web_fetch", "browser_open", "browser_click"})
 MAX_LINKS = 256  # of one result
 MAX_FOLLOWED = 16
 
@@ -75,6 +75,29 @@ def read_seen(entries: Iterable[Entry], call_id: str) -> SeenAddresses:
             case _:
                 pass
     return SeenAddresses(frozenset(said), frozenset(offered), opened_before)
+
+
+def has_written(text: str, entries: Iterable[Entry]) -> bool:
+    """Return whether the person wrote this text in a message, in any case and with any blanks.
+
+    Lines that quote another message do not count. A single character tells a host next to nothing.
+    """
+    wanted = _fold(text)
+    if len(wanted) <= 1:
+        return True
+    for entry in entries:
+        match entry.body:
+            case UserMessage() as message if message.untrusted is True or is_from_gateway(message):
+                pass
+            case UserMessage(text=said) if wanted in _fold(_QUOTED.sub("", said)):
+                return True
+            case _:
+                pass
+    return False
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def urls_in(text: str) -> Iterator[str]:

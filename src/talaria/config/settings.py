@@ -30,6 +30,7 @@ from talaria.pool.policy import PoolSettings
 from talaria.store.settings import StoreSettings
 from talaria.tools.settings import DelegateSettings, ToolSettings
 from talaria.turns.settings import DeliverySettings, RetentionSettings, SessionSettings, ShutdownSettings
+from talaria.workspace.browser.settings import BrowserSettings
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -52,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True):
     delegates: Annotated[DelegateSettings, Mark.LIVE] = DelegateSettings()
     context: ContextSettings = ContextSettings()
     network: NetworkSettings = NetworkSettings()
+    browser: BrowserSettings = BrowserSettings()
     store: StoreSettings = StoreSettings()
     cluster: ClusterSettings = ClusterSettings()
     delivery: DeliverySettings = DeliverySettings()

@@ -113,7 +113,8 @@ class CallGate(msgspec.Struct, frozen=True):
             call,
             self.settings,
             is_tainted=is_tainted,
-            opens_new=await self._opens_new(tool, call),
+            opens_new=tool.opens_addresses and await self._opens_new(tool, call),
+            tells_new=tool.tells_hosts and await self._tells_new(tool, call),
             is_foreign=lambda arguments: tool.is_foreign(arguments, self.chat_key, self.sender),
             session_id=self.session_id,
         )
@@ -129,13 +130,23 @@ class CallGate(msgspec.Struct, frozen=True):
     async def _opens_new(self, tool: Tool, call: ToolCall) -> bool:
         """Return whether the call opens an address that a person must approve. A call with wrong arguments
         does not: it only fails when it is run."""
-        if not tool.opens_addresses or not await self.trust.is_tainted():
+        if not await self.trust.is_tainted():
             return False
         try:
             url = tool.address(parse_arguments(tool, call.arguments))
         except ToolError:
             return False
         return not await self.trust.may_open(url, call.id)
+
+    async def _tells_new(self, tool: Tool, call: ToolCall) -> bool:
+        """Return whether the call tells a host a text that a person must approve."""
+        if not await self.trust.is_tainted():
+            return False
+        try:
+            text = tool.told(parse_arguments(tool, call.arguments))
+        except ToolError:
+            return False
+        return not await self.trust.has_written(text)
 
     async def _surroundings(self) -> Surroundings:
         state, settings = await self.workspace.shell.state(), self.settings
@@ -151,6 +162,7 @@ def find_question(
     *,
     is_tainted: bool = False,
     opens_new: bool = False,
+    tells_new: bool = False,
     is_foreign: Callable[[Arguments], bool] = lambda arguments: False,
     session_id: SessionId = NO_SESSION,
 ) -> QuestionDraft | None:
@@ -169,6 +181,7 @@ def find_question(
         is_sandboxed=settings.sandbox != "none",
         is_tainted=is_tainted,
         opens_new=opens_new,
+        tells_new=tells_new,
     )
     reason = find_reason(facts, settings.approvals)
     if reason is None and not spec.asks and not tool.may_ask:

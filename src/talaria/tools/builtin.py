@@ -8,6 +8,7 @@ from talaria.core.settings import GatewayPart
 from talaria.jobs.settings import JobSettings
 from talaria.net.host_rules import NetworkSettings
 from talaria.tools.checks import (
+    check_browser,
     check_environment,
     check_network,
     check_sandbox,
@@ -15,6 +16,7 @@ from talaria.tools.checks import (
 )
 from talaria.tools.part import ToolScope, family
 from talaria.tools.settings import DelegateSettings, SearchSettings, ToolSettings
+from talaria.workspace.browser.settings import BrowserSettings, find_program
 
 if TYPE_CHECKING:
     from talaria.tools.tool import BuiltinSource
@@ -89,6 +91,13 @@ def _web(scope: ToolScope, settings: SearchSettings) -> BuiltinSource:
     return Family("web", tools, release=dialer.close)
 
 
+def _browser(scope: ToolScope, settings: BrowserSettings) -> BuiltinSource:
+    from talaria.tools.browser import browser_tools  # noqa: PLC0415
+    from talaria.tools.toolset import Family  # noqa: PLC0415
+
+    return Family("browser", browser_tools(settings) if find_program(settings) else ())
+
+
 FILES: Final = family("files", "tools", ToolSettings, _files)
 TERMINAL: Final = family("terminal", "tools", ToolSettings, _terminal)
 RECALL: Final = family("recall", "tools", ToolSettings, _recall)
@@ -97,6 +106,7 @@ ASK: Final = family("ask", "tools", ToolSettings, _ask)
 DELEGATE: Final = family("delegate", "delegates", DelegateSettings, _delegate)
 JOBS: Final = family("jobs", "jobs", JobSettings, _jobs)
 WEB: Final = family("web", "search", SearchSettings, _web, check_web, is_required=True)
+BROWSER: Final = family("browser", "browser", BrowserSettings, _browser, check_browser)
 # It has no tools of its own: tools that run commands use it.
 SANDBOX: Final = GatewayPart(name="sandbox", table=("tools",), settings=ToolSettings, findings=check_sandbox)
 

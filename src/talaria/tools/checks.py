@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from talaria.core.installation import has_extra, install_extra
-from talaria.core.problems import Problem, ok, shell, type_key, warn
+from talaria.core.problems import Problem, install_command, ok, shell, type_key, warn
 from talaria.core.settings import Examination, Mark, holds_secret
 from talaria.net.host_rules import NetworkSettings
 from talaria.tools.settings import SearchSettings, ToolSettings
+from talaria.workspace.browser.settings import BrowserSettings, find_program
 
+_UNSET_PROGRAM = shell("talaria", "config", "set", "browser.executable", "")
 _EXAMPLE = '{provider = "searxng", base_url = "http://127.0.0.1:8888"}'
 
 
@@ -38,6 +40,19 @@ async def check_web(examination: Examination[SearchSettings]) -> AsyncIterator[P
         if not settings.api_key_env:
             key = f"{shell('talaria', 'config', 'set', 'search.api_key_env', name)} && {key}"
         yield warn("search", text, "Make one at the provider, and set it for the gateway:", key)
+
+
+async def check_browser(examination: Examination[BrowserSettings]) -> AsyncIterator[Problem]:
+    program, wanted = find_program(examination.settings), examination.settings.executable
+    if program is not None:
+        text = f"The tools of `browser` use {program}. They are offered if tools.enabled names them."
+        yield ok("browser", text)
+    elif wanted:
+        text = f"The browser tools are not offered: there is no program {wanted}."
+        yield warn("browser", text, "Install it, or use the one of the system:", _UNSET_PROGRAM)
+    else:
+        text = "The browser tools are not offered: there is no Chromium on this machine."
+        yield ok("browser", text, "If you want them, install it:", install_command("chromium-headless-shell"))
 
 
 async def check_sandbox(examination: Examination[ToolSettings]) -> AsyncIterator[Problem]:

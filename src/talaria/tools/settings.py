@@ -22,7 +22,8 @@ from talaria.core.settings import (
 from talaria.core.units import Size
 from talaria.workspace.sandbox.command import SandboxKind, is_settable
 
-FAMILIES = ("files", "terminal", "web", "recall", "todo", "ask", "delegate", "memory", "jobs", "skills")
+USUAL_FAMILIES = ("files", "terminal", "web", "recall", "todo", "ask", "delegate", "memory", "jobs", "skills")
+FAMILIES = (*USUAL_FAMILIES, "browser")
 SEARCH_ADDRESSES = {"brave": "https://api.search.brave.com/res/v1", "tavily": "https://api.tavily.com"}
 
 
@@ -47,7 +48,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     variables that they get: see `command_environ`. A command of the terminal gets `command_timeout`, or as
     much as its call asks for, up to `max_command_timeout`."""
 
-    enabled: Annotated[tuple[str, ...], Mark.LIVE, Mark.TOOL_PARTS] = FAMILIES
+    enabled: Annotated[tuple[str, ...], Mark.LIVE, Mark.TOOL_PARTS] = USUAL_FAMILIES
     search_above: Annotated[Size, Mark.LIVE] = Size(24 << 10)
     max_result: Size = Size(16 << 10)
     call_timeout: timedelta = timedelta(seconds=120)

@@ -68,6 +68,10 @@ class SessionTrust:
         """Return whether this call may open the address without asking a person: see `access.egress`."""
         return False
 
+    async def has_written(self, text: str) -> bool:
+        """Return whether the person wrote this text in a message of the session."""
+        return False
+
     async def is_granted(self, digest: str) -> bool:
         """Return whether a person granted this to the session."""
         return False
@@ -160,7 +164,7 @@ class ToolContext:
 
 class Tool:
     """A tool. A subclass has a `spec` and `run`; the other methods decide what happens before a call runs.
-    None of them blocks. `may_ask` and `opens_addresses` follow from the methods that a subclass has.
+    None of them blocks. `may_ask`, `opens_addresses` and `tells_hosts` follow from the methods of a subclass.
     """
 
     __slots__ = ()
@@ -168,11 +172,13 @@ class Tool:
     spec: ToolSpec
     may_ask: bool = False
     opens_addresses: bool = False
+    tells_hosts: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.may_ask = cls.is_foreign is not Tool.is_foreign or cls.open_question is not Tool.open_question
         cls.opens_addresses = cls.address is not Tool.address
+        cls.tells_hosts = cls.told is not Tool.told
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> Content:
         """Return what the model gets: a text, or parts. Parts have limits of their own; what is over them is
@@ -208,6 +214,11 @@ class Tool:
         The host learns everything that is in the address. So in a tainted session, a person must approve an
         address that nobody has shown.
         """
+        raise NotImplementedError
+
+    def told(self, arguments: dict[str, Any]) -> str:
+        """Return the text that a call tells a host, such as what it types into a page. In a tainted session,
+        a person must approve a text that they have not written themselves."""
         raise NotImplementedError
 
 

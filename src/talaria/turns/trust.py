@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from talaria.access.egress import may_open, read_seen
+from talaria.access.egress import has_written, may_open, read_seen
 from talaria.core.clock import Clock
 from talaria.core.ids import ChatKey, asking_chat
 from talaria.core.limits import BoundedDict
@@ -89,6 +89,10 @@ class TurnTrust(SessionTrust, msgspec.Struct, eq=False):
             return True
         log = await self._store.shown_log(self._turn.session_id)
         return may_open(url, read_seen(ShownLog(log).visible_entries(), call_id))
+
+    async def has_written(self, text: str) -> bool:
+        log = await self._store.shown_log(self._turn.session_id)
+        return has_written(text, ShownLog(log).visible_entries())
 
     async def is_folder_tainted(self) -> bool:
         if self._was_tainted is None:

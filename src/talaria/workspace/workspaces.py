@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from talaria.cluster.places import ChatPlaces
+from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.limits import Limits
 from talaria.core.tasks import finish
@@ -30,6 +31,9 @@ from talaria.workspace.places import (
 from talaria.workspace.processes import BackgroundProcesses, SessionProcesses
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.shell import SessionCommands, SessionShell
+
+if TYPE_CHECKING:
+    from talaria.workspace.browser.browsers import Browser, SessionBrowsers
 
 
 class Belongings(Protocol):
@@ -86,6 +90,20 @@ class ChatWorkspace:
         claim = partial(self._owner.claim, self._chat_key, is_tied=True)
         return self._owner.processes.of(self.session_id, self.places, claim)
 
+    @asynccontextmanager
+    async def browser(self) -> AsyncIterator[tuple[Browser, str]]:
+        """Give the session's browser for one call, and a note for the model. Raises `ToolError`."""
+        if self._owner.browsers is None:
+            raise ToolError("There is no browser here.")
+        await self._owner.claim(self._chat_key, is_tied=True)
+        async with self._owner.browsers.use(self.places) as used:
+            yield used
+
+    def browser_note(self) -> str:
+        """Return in a few sentences what the network refused the browser since the last call."""
+        browsers = self._owner.browsers
+        return "" if browsers is None else browsers.networks.note(self.session_id)
+
     async def claim(self) -> None:
         """Note that the chat has files on this machine, before there are any. The gateway does so before a
         call of a tool that uses files. Raises `ToolError` if its files are on another machine of the
@@ -110,6 +128,8 @@ class ChatWorkspaces:
         commands: SessionCommands | None = None,
         folders: ChatFolders | None = None,
         limits: Limits | None = None,
+        *,
+        browsers: SessionBrowsers | None = None,
     ) -> None:
         self.home = home
         self.commands = commands or SessionCommands(Sandboxes("auto", home))
@@ -118,7 +138,9 @@ class ChatWorkspaces:
         # The home and the folder of `store.files`, without links in their paths.
         self.real = Path(os.path.realpath(home)), shared and Path(os.path.realpath(shared))
         self.processes = BackgroundProcesses(home, self.commands, limits)
-        self._belongings: tuple[Belongings, ...] = (self.processes, *belongings)
+        self.browsers = browsers
+        mine = (self.processes, *((browsers,) if browsers is not None else ()))
+        self._belongings: tuple[Belongings, ...] = (*mine, *belongings)
         self._borrowed: dict[SessionId, ChatKey] = {}
         self._chat_places: ChatPlaces | None = None
 

@@ -56,7 +56,8 @@ _FLAGS: Final = (
     "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync",
     "--disable-component-update", "--disable-default-apps", "--disable-domain-reliability",
     "--disable-client-side-phishing-detection", "--disable-crash-reporter", "--disable-breakpad",
-    "--no-pings", "--disable-quic", "--disable-extensions", "--mute-audio", "--hide-scrollbars", "--password-store=basic",
+    "--no-pings", "--disable-quic", "--disable-extensions", "--mute-audio", "--hide-scrollbars",
+    "--password-store=basic",
     "--disable-features=Translate,OptimizationHints,MediaRouter,AutofillServerCommunication",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp", "--window-size=1280,900",
     "--disk-cache-size=33554432", "--lang=en-US", "--proxy-bypass-list=<-loopback>",
@@ -255,16 +256,6 @@ class SessionBrowsers:
                 slot.used_at = asyncio.get_running_loop().time()
             with suppress(DevToolsError):
                 await self._save(places.session_id, browser)
-
-    def guarded(self, session_id: SessionId, element: str) -> tuple[str, str] | None:
-        """Return the address of the open page, and the secret fields around an element, if it has some."""
-        slot = self._slots.get(session_id)
-        if slot is None or slot.browser is None or not slot.browser.tabs:
-            return None
-        tab = slot.browser.tab
-        _, _, number = element.strip().lstrip("@").partition(".")
-        fields = tab.guarded.get(number)
-        return (tab.url, fields) if fields else None
 
     async def end(self, session_id: SessionId) -> None:
         """Close the session's browser and forget its state."""

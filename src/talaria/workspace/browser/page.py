@@ -44,8 +44,8 @@ def _outline_script() -> str:
 
 
 class Outline(msgspec.Struct):
-    """A page as text. `guarded` are elements whose use may send a password, a payment or a file, each with the
-    fields around it."""
+    """A page as text. `guarded` are elements whose use may send a password, a payment or a file, each with
+    its fields."""
 
     title: str
     url: str
