@@ -97,3 +97,194 @@ async def test_a_form_is_filled_in_and_sent(web: Browsing) -> None:
         "name": "Ada Lovelace", "email": "ada@example.org", "size": "Medium", "gift": "on", "ship": "pickup",
         "day": "2026-12-24", "note": "No bells",
     }  # fmt: skip
+
+
+async def test_enter_sends_a_search(web: Browsing) -> None:
+    await web.open("/search")
+    assert "Results for red shoes" in await web.type("searchbox", "red shoes", submit=True)
+
+
+async def test_options_sliders_colours_and_texts_are_set(web: Browsing) -> None:
+    await web.open("/form")
+    size = web.element('combobox "Size')
+    assert "Small | Medium | Large" in await web.call("select", element=size, options=["Huge"])
+    rich = await web.open("/rich")
+    assert 'textbox "Text"' in rich
+    assert '= "Some words"' in await web.type('textbox "Text"', "Some words")
+    web.shown = rich
+    assert '= "7"' in await web.type('slider "Volume"', "7")
+    web.shown = rich
+    assert "#ff0000" in await web.type('color field "Colour"', "#ff0000")
+
+
+async def test_tables_are_read_page_by_page(web: Browsing) -> None:
+    await web.open("/table")
+    for page in range(2, 6):
+        assert f'heading "Page {page}"' in await web.click('link "Next page"')
+    whole = await web.call("read", all=True)
+    assert "Item 50" in whole and "150 €" in whole and "Next page" not in whole
+    assert 'heading "Page 4"' in await web.call("back")
+
+
+@pytest.mark.parametrize(("accept", "text"), [(True, "deleted"), (False, "kept")])
+async def test_a_dialog_stops_the_page_until_it_is_answered(web: Browsing, accept: bool, text: str) -> None:
+    await web.open("/dialogs")
+    asked = await web.click('button "Delete"')
+    assert "dialog (confirm)" in asked and "Delete it?" in asked
+    assert "browser_dialog" in await web.call("read")
+    await web.call("dialog", accept=accept)
+    assert text in await web.call("read", all=True)
+
+
+async def test_prompts_and_alerts_are_answered(web: Browsing) -> None:
+    dialogs = await web.open("/dialogs")
+    await web.click('button "Ask"')
+    await web.call("dialog", accept=True, text="Ada")
+    assert "Ada" in await web.call("read", all=True)
+    web.shown = dialogs
+    assert "Saved" in await web.click('button "Save"')
+    await web.call("dialog", accept=True)
+    assert "There is no dialog" in await web.call("dialog")
+
+
+async def test_menus_details_and_tabs_of_a_page_open(web: Browsing) -> None:
+    await web.open("/menu")
+    assert 'menuitem "Export"' in await web.click('button "More"')
+    assert 'status "exported"' in await web.click('menuitem "Export"')
+    assert "(expanded)" in await web.open("/menu") + await web.click('button "Shipping"')
+    await web.open("/tabs")
+    assert "(selected)" in await web.click('tab "Two"')
+    assert "Second" in await web.call("read", all=True)
+
+
+async def test_frames_and_shadow_roots_are_part_of_the_page(web: Browsing) -> None:
+    await web.open("/frames")
+    assert 'frame "Inner page"' in web.shown
+    assert 'button "Pressed"' in await web.click('button "Press"')
+    await web.open("/frames")
+    assert '= "1234"' in await web.type('textbox "Code"', "1234")
+    shadow = await web.open("/shadow")
+    await web.type('textbox "Nickname"', "Countess")
+    web.shown = shadow
+    assert 'button "Kept"' in await web.click('button "Keep"')
+    assert "Kept Countess" in await web.call("read", all=True)
+
+
+async def test_a_page_that_grows_is_scrolled(web: Browsing) -> None:
+    assert "Entry 21" not in await web.open("/endless")
+    shown = ""
+    for _ in range(8):
+        shown = await web.call("scroll", direction="bottom")
+        if "Entry 60" in shown:
+            break
+    assert "Entry 60" in shown and "unchanged lines" in shown
+    assert "Entry 55" in await web.call("find", text="Entry 55")
+    assert 'heading "Item 55"' in await web.click("Entry 55")
+
+
+async def test_a_slow_page_is_waited_for_without_an_outline(web: Browsing) -> None:
+    await web.open("/slow")
+    shown = await web.call("wait", text="Ready", seconds=20)
+    assert shown.startswith("The page shows 'Ready'.") and "@" not in shown
+    late = await web.call("wait", text="Never", seconds=1)
+    assert late.startswith("After 1 seconds the page does not show 'Never'.")
+    assert (await web.open("/late")).startswith("Not found")
+
+
+async def test_a_stale_element_is_refused_with_the_page_as_it_is(web: Browsing) -> None:
+    first = await web.open("/app")
+    add = web.element('button "Add"')
+    assert "Count 1" in await web.click('button "Add"')
+    refused = await web.call("click", element=add)
+    assert "not there any more" in refused and 'status "Count 1"' in refused and 'button "Add"' in refused
+    assert "Count 2" in await web.click('button "Add"')
+    await web.open("/app")
+    web.shown = first
+    assert "not there any more" in await web.click('button "Add"'), "the name is of an earlier document"
+    assert "does not name an element" in await web.call("click", element="the button")
+
+
+async def test_windows_become_tabs_and_too_many_are_closed(web: Browsing) -> None:
+    popup = await web.open("/popup")
+    assert "(tab 2 of 2)" in await web.click('link "Open a window"')
+    assert "→ 2." in await web.call("tabs")
+    assert "→ 1." in await web.call("tabs", show=1)
+    web.shown = popup
+    await web.click('button "Open many"')
+    tabs = (await web.call("tabs")).splitlines()
+    assert len(tabs) <= 10
+    for _ in tabs[1:]:
+        await web.call("tabs", close=2)
+    assert "There is no tab 5" in await web.call("tabs", show=5)
+
+
+async def test_files_go_up_and_come_down(web: Browsing) -> None:
+    await web.api.say(
+        web.session, '[[call write_file {"path": "cv.txt", "content": "I am Ada"}]][[reply ok]]'
+    )
+    await web.open("/upload")
+    await web.call("upload", element=web.element('file field "File"'), path="cv.txt")
+    assert '= "cv.txt"' in web.shown
+    files = await web.open("/files")
+    assert "Downloaded downloads/report.pdf (15 B)." in await web.click('link "Report"')
+    web.shown = files
+    assert "Downloaded downloads/report-2.pdf" in await web.click('link "Report"')
+    web.shown = files
+    refused = await web.click('link "Large"')
+    assert "large.bin was not downloaded: it is larger than 100" in refused
+    assert "is outside" in await web.call("upload", element="@1.1", path="../../secrets")
+
+
+async def test_what_covers_or_disables_an_element_is_named(web: Browsing) -> None:
+    await web.open("/covered")
+    shown = web.shown
+    covered = await web.click('button "Buy"')
+    assert 'covered by dialog "Cookies?' in covered
+    web.shown = shown
+    after = await web.click('button "Accept"')
+    assert "Cookies" not in after
+    web.shown = shown
+    assert 'button "Bought"' in await web.click('button "Buy"')
+    shown = await web.open("/disabled")
+    assert "is disabled" in await web.click('button "Pay"')
+    web.shown = shown
+    assert 'button "Pay"' in await web.click('checkbox "Agree"')
+
+
+async def test_pictures_and_pdfs_are_saved_for_the_person(web: Browsing) -> None:
+    await web.open("/")
+    assert "Saved as start.png" in await web.call("screenshot", save="start.png")
+    assert "Saved as start.pdf" in await web.call("screenshot", save="start.pdf")
+    folder = next((web.api.gateway.home.path / "files").glob("*/"))
+    assert (folder / "start.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "start.pdf").read_bytes().startswith(b"%PDF")
+
+
+async def test_passwords_and_codes_never_appear(web: Browsing) -> None:
+    for shown in (
+        await web.open("/code"),
+        await web.call("read", all=True),
+        await web.call("find", text="code"),
+    ):
+        assert "493817" not in shown and "hunter2" not in shown and "••••" in shown
+
+
+async def test_a_script_runs_only_where_it_is_allowed(web: Browsing) -> None:
+    await web.open("/")
+    assert await web.call("evaluate", script="document.title.length") == "5"
+    assert "The script failed: ReferenceError" in await web.call("evaluate", script="nothing.here")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/passwd", "chrome://settings", "javascript:alert(1)", "data:text/html,x", "about:blank"],
+)
+async def test_other_kinds_of_addresses_are_refused(web: Browsing, url: str) -> None:
+    shown = await web.call("open", url=url)
+    assert "http" in shown and "passwd" not in (await web.call("tabs"))
+
+
+async def test_internal_addresses_are_refused_with_the_reason(web: Browsing) -> None:
+    for host in ("169.254.169.254", "10.0.0.1", "127.0.0.1:18080", "[::1]"):
+        shown = await web.call("open", url=f"http://{host}/")
+        assert "could not be opened" in shown and "only public addresses" in shown, shown

@@ -37,6 +37,7 @@ _PIECE = 64 << 10
 _MAX_REFUSALS = 20  # that are kept for the result of a command
 _MAX_NAMED = 20  # hosts in the log line for many connections
 FOREGROUND, BACKGROUND = "proxy.sock", "background.sock"
+REFUSAL = "Talaria's proxy: "
 
 _Reader: TypeAlias = asyncio.StreamReader
 _Writer: TypeAlias = asyncio.StreamWriter
@@ -433,7 +434,7 @@ def _write_refusal(writer: _Writer, status: int, text: str) -> None:
     words = {400: "Bad request", 403: "Refused by Talaria", 431: "Head too long", 501: "Not supported"}
     words |= {502: "Not reached", 503: "Too many connections"}
     short = "".join(each if " " <= each <= "~" else "?" for each in text)[:200]
-    body = f"Talaria's proxy: {text}\n".encode()
+    body = f"{REFUSAL}{text}\n".encode()
     head = f"HTTP/1.1 {status} {words[status]}: {short}\r\nContent-Type: text/plain; charset=utf-8\r\n"
     head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     writer.write(head.encode() + body)

@@ -235,9 +235,12 @@ class TypingTool(GuardedTool):
 
 
 async def _open(browser: Browser, arguments: Arguments, context: ToolContext) -> str:
+    from talaria.net.proxy import REFUSAL  # noqa: PLC0415 - with the browser's network
+
     url = check_url(arguments["url"])
     tab = await browser.new_tab() if arguments.get("new_tab") else browser.tab
-    if error := await tab.go(url):
+    error = await tab.go(url)
+    if error or (tab.dialog is None and await tab.find(REFUSAL)):  # of plain HTTP the refusal is a page
         why = context.workspace.browser_note() or f"the browser says {error}"
         raise ToolError(f"{url} could not be opened: {why}", "Check the address, or try another page.")
     return await _page(browser, context, is_whole=True)
@@ -480,8 +483,13 @@ def _free(folder: Folder, name: str) -> FolderPath:
         f"{stem}{dot}{ending}",
         *(f"{stem or ending}-{n}{dot}{ending if stem else ''}" for n in range(2, 100)),
     ]
-    paths = (folder.resolve(f"downloads/{each}") for each in names)
-    return next(path for path in paths if not folder.exists(path))
+    for each in names:
+        path = folder.resolve(f"downloads/{each}")
+        with suppress(ToolError):  # the folder of downloads is not there yet
+            if folder.exists(path):
+                continue
+        return path
+    raise ToolError(f"There are too many files like {name} in downloads.", "Remove some of them.")
 
 
 def _copy_up(browser: Browser, folder: Folder, path: str) -> str:
