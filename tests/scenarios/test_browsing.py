@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from support.browsed_site import BrowsedSite, browsed_site
 from support.gateway import Api, in_process
 from support.programs import needs
-from support.web_site import WebSite, web_site
 from talaria.testing.model_server import ModelServer
 
 pytestmark = [needs("chromium"), needs("bwrap"), pytest.mark.asyncio(loop_scope="module")]
@@ -25,7 +25,7 @@ class Browsing:
     """An agent that browses: each call is a message of its own."""
 
     api: Api
-    site: WebSite
+    site: BrowsedSite
     session: str = "web"
     shown: str = ""
 
@@ -60,7 +60,7 @@ class Browsing:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def web(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Browsing]:
     home = tmp_path_factory.mktemp("browsing")
-    async with ModelServer(record=False) as model, web_site() as site:
+    async with ModelServer(record=False) as model, browsed_site() as site:
         tables = {
             "tools": TOOLS,
             "network": {"allow_private": [f"127.0.0.1:{site.port}"]},

@@ -1,113 +1,68 @@
-"""A web site for tests of the browser: the pages that agents meet, on loopback."""
+"""A web server for tests that answers by path, and a dialer that takes it for a public one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from aiohttp import web
+from talaria.net.dialer import Dialer
+from talaria.net.fetcher import FetchedPage, FetchLimits, PageFetcher
 
-_ROWS = [
-    (f"Item {number}", f"{number * 3} €", "sold out" if number % 7 == 0 else "in stock")
-    for number in range(1, 51)
-]
-_PAGES = Path(__file__).parent / "site"
+LIMITS = FetchLimits(seconds=20.0, received=1 << 20, unpacked=1 << 20)
+
+
+def web_answer(body: bytes = b"", status: str = "200 OK", **headers: str) -> bytes:
+    """The bytes of an answer; underscores in the names of headers stand for dashes."""
+    given = {"content_length": str(len(body)), "connection": "close"} | headers
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in given.items())
+    return f"HTTP/1.1 {status}\r\n{lines}\r\n".encode() + body
 
 
 @dataclass
 class WebSite:
-    """A running site. `orders` are the forms that were sent, `paths` the requests, `uploads` the files."""
+    """The host `site.example` leads to it, `rebound.example` to a private address."""
 
     port: int = 0
-    orders: list[dict[str, str]] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
-    uploads: dict[str, bytes] = field(default_factory=dict)
+    answers: dict[str, bytes] = field(default_factory=dict)
+    heads: list[str] = field(default_factory=list)
+    silent: set[str] = field(default_factory=set)  # paths whose connection stays open
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    def url(self, path: str, host: str = "site.example") -> str:
+        return f"http://{host}:{self.port}{path}"
 
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        self.paths.append(request.path_qs)
-        path = request.path
-        if request.method == "POST":
-            return await self._take(request)
-        if path == "/table":
-            return _page(self._table(int(request.query.get("page", 1))))
-        if path == "/found":
-            return _page(f"<title>Found</title><h1>Results for {request.query['q']}</h1>")
-        if path == "/account":
-            user = request.cookies.get("user")
-            return _page(f"<title>Account</title><h1>{f'Hello {user}' if user else 'Please log in'}</h1>")
-        if path == "/report.pdf":
-            return web.Response(body=b"%PDF-1.4 report", content_type="application/pdf")
-        if path == "/large.bin":
-            return await _endless(request)
-        if path == "/late":
-            await asyncio.sleep(0.5)
-        if path.startswith("/item/"):
-            return _page(f"<title>Item</title><h1>Item {path[6:]}</h1>")
-        file = _PAGES / f"{path[1:] or 'start'}.html"
-        if file.is_file():
-            return web.Response(text=file.read_text(), content_type="text/html")
-        if path == "/big":
-            words = "".join(f"<p>Paragraph {n} <a href=/item/{n}>Link {n}</a></p>" for n in range(60_000))
-            return _page(f"<title>Big</title><h1>Big</h1>{words}")
-        return _page("<title>Not found</title><h1>There is no such page</h1>", status=404)
+    async def resolve(self, owner: object, name: str) -> Sequence[str]:
+        return {"site.example": ["127.0.0.1"], "rebound.example": ["169.254.169.254"]}[name]
 
-    async def _take(self, request: web.Request) -> web.Response:
-        form = await request.post()
-        self.orders.append({key: value for key, value in form.items() if isinstance(value, str)})
-        if request.path == "/login":
-            if form["password"] != "open sesame":
-                return _page("<title>Log in</title><p role=alert>Wrong password</p>", status=403)
-            answer = _page("<title>Account</title><h1>Logged in</h1>")
-            answer.set_cookie("user", str(form["user"]), httponly=True)
-            return answer
-        if request.path == "/uploaded":
-            file = form["file"]
-            assert isinstance(file, web.FileField)
-            self.uploads[file.filename] = file.file.read()
-            return _page(f"<title>Done</title><h1>Got {file.filename}</h1>")
-        return _page(f"<title>Thanks</title><h1>Thank you, {form.get('name', '')}</h1><p>Receipt 17</p>")
+    def fetcher(self, limits: FetchLimits = LIMITS) -> PageFetcher:
+        return PageFetcher(Dialer(lambda: {f"127.0.0.1:{self.port}"}, resolve=self.resolve), limits)
 
-    def _table(self, page: int) -> str:
-        rows = _ROWS[(page - 1) * 10 : page * 10]
-        cells = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-        after = f"<a href=/table?page={page + 1}>Next page</a>" if page < 5 else ""
-        head = f"<title>Prices</title><h1>Page {page}</h1><table><tr><th>Name<th>Price<th>State</tr>"
-        return f"{head}{cells}</table>{after}"
-
-
-def _page(text: str, status: int = 200) -> web.Response:
-    return web.Response(
-        text=f"<!doctype html><html lang=en><body>{text}", content_type="text/html", status=status
-    )
-
-
-async def _endless(request: web.Request) -> web.StreamResponse:
-    answer = web.StreamResponse(
-        headers={"Content-Type": "application/octet-stream", "Content-Length": str(10 << 30)}
-    )
-    await answer.prepare(request)
-    while True:
-        await answer.write(b"\0" * 65536)
+    async def fetch(self, path: str) -> FetchedPage:
+        return await self.fetcher().fetch(self.url(path))
 
 
 @asynccontextmanager
-async def web_site() -> AsyncIterator[WebSite]:
+async def serving_site() -> AsyncIterator[WebSite]:
     site = WebSite()
-    app = web.Application(client_max_size=64 << 20)
-    app.router.add_route("*", "/{tail:.*}", site.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, handle_signals=False)
-    await runner.setup()
-    try:
-        listening = web.TCPSite(runner, "127.0.0.1", 0)
-        await listening.start()
-        site.port = runner.addresses[0][1]
+    handlers: set[asyncio.Task[None] | None] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handlers.add(asyncio.current_task())
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        site.heads.append(head)
+        path = head.split(" ")[1]
+        writer.write(site.answers.get(path, web_answer(b"nothing here", "404 Not Found")))
+        with suppress(ConnectionError):
+            await writer.drain()
+        if path in site.silent:
+            await reader.read()
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    site.port = server.sockets[0].getsockname()[1]
+    async with server:
         yield site
-    finally:
-        await runner.cleanup()
+    await asyncio.gather(*filter(None, handlers))
