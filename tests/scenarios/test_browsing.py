@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import re
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +18,7 @@ from support.browsed_site import BrowsedSite, browsed_site
 from support.gateway import Api, in_process
 from support.programs import needs
 from talaria.testing.model_server import ModelServer
+from talaria.workspace.browser.browsers import Browser, SessionBrowsers
 
 pytestmark = [needs("chromium"), needs("bwrap"), pytest.mark.asyncio(loop_scope="module")]
 TOOLS = {"enabled": ["files", "browser"], "search_above": 1 << 20}
@@ -34,12 +38,36 @@ class Browsing:
         call = f"[[call browser_{tool} {json.dumps(arguments)}]][[reply ok]]"
         turn = await self.api.say(self.session, call)
         assert turn["state"] == "done", turn
-        entries = (await self.api.get(f"/api/sessions/{self.session}/entries?before=999999&limit=5"))[
-            "entries"
-        ]
-        results = [entry["body"]["results"] for entry in entries if entry["body"]["type"] == "tool_results"]
+        return await self.last()
+
+    async def last(self) -> str:
+        """Return the last result in the log."""
+        path = f"/api/sessions/{self.session}/entries?before=999999&limit=5"
+        entries = [entry["body"] for entry in (await self.api.get(path))["entries"]]
+        results = [body["results"] for body in entries if body["type"] == "tool_results"]
         self.shown = results[-1][-1]["text"]
         return self.shown
+
+    async def last_of(self, arguments: str, tool: str = "type") -> str:
+        """Return the result of a call with these arguments, as they stand."""
+        turn = await self.api.say(self.session, f"[[call browser_{tool} {arguments}]][[reply ok]]")
+        assert turn["state"] == "done", turn
+        return await self.last()
+
+    @property
+    def browsers(self) -> SessionBrowsers:
+        browsers = self.api.gateway.workspaces.browsers
+        assert browsers is not None
+        return browsers
+
+    @property
+    def browser(self) -> Browser:
+        return next(slot.browser for slot in self.browsers._slots.values() if slot.browser is not None)
+
+    async def retire(self) -> None:
+        """Close the browser as if it had not been used for long."""
+        for session_id, slot in self.browsers._slots.items():
+            await self.browsers._retire(session_id, slot, "")
 
     async def open(self, path: str) -> str:
         return await self.call("open", url=self.site.url + path)
@@ -288,3 +316,126 @@ async def test_internal_addresses_are_refused_with_the_reason(web: Browsing) -> 
     for host in ("169.254.169.254", "10.0.0.1", "127.0.0.1:18080", "[::1]"):
         shown = await web.call("open", url=f"http://{host}/")
         assert "could not be opened" in shown and "only public addresses" in shown, shown
+
+
+# -- approvals ----------------------------------------------------------------------------------------------
+
+
+def unsaid(**arguments: str) -> str:
+    """Return arguments as JSON in which no word stands as it is, so that the person has not written them."""
+    escaped = {key: "".join(f"\\u{ord(each):04x}" for each in value) for key, value in arguments.items()}
+    return "{" + ", ".join(f'"{key}": "{value}"' for key, value in escaped.items()) + "}"
+
+
+async def ask(web: Browsing, tool: str, arguments: str) -> tuple[str, dict[str, Any]]:
+    """Begin a call that needs an approval. Return the turn and the question."""
+    turn = await web.api.begin(web.session, f"[[call browser_{tool} {arguments}]][[reply ok]]")
+    async with asyncio.timeout(30):
+        while not (asked := (await web.api.get("/api/approvals"))["items"]):
+            await asyncio.sleep(0.02)
+    question: dict[str, Any] = asked[0]
+    assert question["turn_id"] == turn
+    return turn, question
+
+
+async def decide(web: Browsing, turn: str, question: dict[str, Any], decision: str) -> str:
+    await web.api.post(f"/api/approvals/{question['id']}", {"decision": decision})
+    async with asyncio.timeout(30):
+        while (await web.api.get(f"/api/turns/{turn}"))["state"] != "done":
+            await asyncio.sleep(0.02)
+    return await web.last()
+
+
+async def test_a_password_is_sent_only_after_a_person_has_agreed(web: Browsing) -> None:
+    form = await web.open("/login")
+    await web.type('textbox "User"', "ada")
+    web.shown = form
+    await web.type('password field "Password"', "open sesame")
+    assert '= "••••"' in web.shown
+    web.shown = form
+    click = json.dumps({"element": web.element('button "Log in"')})
+    sent = len(web.site.orders)
+    turn, question = await ask(web, "click", click)
+    assert (
+        f"127.0.0.1:{web.site.port}" in question["text"] and "User: ada; Password: ••••" in question["text"]
+    )
+    assert "open sesame" not in question["text"]
+    assert "Refused by a person" in await decide(web, turn, question, "deny")
+    assert len(web.site.orders) == sent
+    turn, question = await ask(web, "click", click)
+    assert 'heading "Logged in"' in await decide(web, turn, question, "approve")
+    assert 'heading "Hello ada"' in await web.open("/account")
+
+
+async def test_enter_in_a_form_with_a_password_needs_the_same_approval(web: Browsing) -> None:
+    await web.open("/login")
+    fields = {"element": web.element('password field "Password"'), "text": "wrong", "submit": True}
+    turn, question = await ask(web, "type", json.dumps(fields))
+    assert "Wrong password" in await decide(web, turn, question, "approve")
+
+
+async def test_a_text_that_the_person_has_not_written_is_asked_about(web: Browsing) -> None:
+    await web.open("/form")
+    name = web.element('textbox "Name"')
+    turn, question = await ask(web, "type", unsaid(element=name, text="secret of the chat"))
+    assert "you have not written this text" in question["text"] and "secret of the chat" in question["text"]
+    assert "Refused by a person" in await decide(web, turn, question, "deny")
+    assert "secret" not in await web.call("read")
+    assert '= "A"' in await web.last_of(unsaid(element=name, text="A")), "a character tells nothing"
+
+
+async def test_an_address_that_nobody_has_shown_is_asked_about(web: Browsing) -> None:
+    await web.open("/")
+    turn, question = await ask(web, "open", unsaid(url=f"{web.site.url}/item/stolen"))
+    await decide(web, turn, question, "deny")
+    assert "/item/stolen" not in web.site.paths
+    shown = await web.last_of(unsaid(url=f"{web.site.url}/table"), "open")
+    assert 'heading "Page 1"' in shown, "the page has offered this link"
+
+
+# -- the life of a browser ----------------------------------------------------------------------------------
+
+
+async def test_an_unused_browser_is_closed_and_opened_as_it_was(web: Browsing) -> None:
+    await web.open("/endless")
+    await web.call("scroll", direction="down")
+    await web.call(
+        "evaluate", script="document.cookie = 'kept=1'; sessionStorage.a = 'b'; localStorage.c = 'd'"
+    )
+    await web.call("open", url=f"{web.site.url}/form", new_tab=True)
+    before = await web.call("tabs")
+    await web.retire()
+    assert await web.call("tabs") == before
+    await web.call("tabs", show=1)
+    script = "[document.cookie.includes('kept=1'), sessionStorage.a, localStorage.c, scrollY > 100]"
+    assert await web.call("evaluate", script=script) == '[true, "b", "d", true]'
+    await web.call("tabs", close=2)
+
+
+async def test_a_browser_that_ends_is_opened_again_and_the_model_is_told(web: Browsing) -> None:
+    await web.open("/form")
+    os.kill(web.browser.process.pid, signal.SIGKILL)
+    await web.browser.process.ended()
+    told = await web.call("read")
+    assert "The browser had ended" in told and "was opened again" in told and 'heading "Order"' in told
+
+
+async def test_a_page_that_hangs_ends_with_the_browser_and_is_named(web: Browsing) -> None:
+    """Otherwise every later call would hang as well."""
+    await web.open("/hang")
+    web.browser.tools.patience = 0.5
+    assert "The browser did not answer and was ended" in await web.click('button "Hang"')
+    assert 'heading "Start"' in await web.open("/")
+
+
+async def test_a_new_session_leaves_nothing_of_the_old_one(web: Browsing) -> None:
+    await web.open("/form")
+    browser = web.browser
+    folder = browser.folder
+    assert folder.stat().st_mode & 0o077 == 0 and (folder / "state.json").stat().st_mode & 0o077 == 0
+    await web.api.say(web.session, "/new")
+    async with asyncio.timeout(30):
+        while folder.exists() or not browser.process.has_ended:
+            await asyncio.sleep(0.02)
+    assert not list(folder.parent.glob("browser*"))
+    assert "about:blank" in await web.call("tabs")

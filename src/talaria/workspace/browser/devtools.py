@@ -54,6 +54,7 @@ class DevTools:
         self._writing = asyncio.Lock()
         self._said = b""  # the end of what it wrote to its errors
         self.is_gone = False
+        self.patience = 20.0
         self._reading = asyncio.create_task(self._read(), name="browser")
 
     async def call(
@@ -61,9 +62,11 @@ class DevTools:
         method: str,
         params: Mapping[str, Any] | None = None,
         session: str = "",
-        seconds: float = 20.0,
+        seconds: float = 0.0,
     ) -> dict[str, Any]:
-        """Return the result of a call. Raises `DevToolsError`; `BrowserGone` if no answer comes in time."""
+        """Return the result of a call. Raises `DevToolsError`; `BrowserGone` if no answer comes in time: within
+        `seconds`, or `patience` without it."""
+        seconds = seconds or self.patience
         if self.is_gone:
             raise BrowserGone(self.last_words())
         number = next(self._numbers)

@@ -124,7 +124,7 @@ class Tab:
         self._changed.set()
 
     async def call(
-        self, method: str, params: Mapping[str, Any] | None = None, seconds: float = 20.0
+        self, method: str, params: Mapping[str, Any] | None = None, seconds: float = 0.0
     ) -> dict[str, Any]:
         return await self._tools.call(method, params, self._session, seconds)
 
@@ -359,7 +359,7 @@ class Tab:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _ask(self, function: str, *args: Any, seconds: float = 20.0, promise: bool = False) -> Any:
+    async def _ask(self, function: str, *args: Any, seconds: float = 0.0, promise: bool = False) -> Any:
         """Return what a function of `outline.js` returns. Brings the script into a new document first."""
         words = ", ".join(json.dumps(each) for each in args)
         found = f"talaria.{function}({words})"
@@ -374,7 +374,7 @@ class Tab:
         return json.loads(answer.get("value") or "null")
 
     async def _evaluate(
-        self, expression: str, *, by_value: bool = True, seconds: float = 20.0
+        self, expression: str, *, by_value: bool = True, seconds: float = 0.0
     ) -> dict[str, Any]:
         """Evaluate in the world of our own in this tab. Raises `_NewDocument` if the page went meanwhile."""
         for is_last in (False, True):
