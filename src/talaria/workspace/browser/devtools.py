@@ -64,8 +64,8 @@ class DevTools:
         session: str = "",
         seconds: float = 0.0,
     ) -> dict[str, Any]:
-        """Return the result of a call. Raises `DevToolsError`; `BrowserGone` if no answer comes in time: within
-        `seconds`, or `patience` without it."""
+        """Return the result of a call. Raises `DevToolsError`; `BrowserGone` if no answer comes within
+        `seconds`, which are `patience` by default."""
         seconds = seconds or self.patience
         if self.is_gone:
             raise BrowserGone(self.last_words())
