@@ -64,11 +64,6 @@ class Browsing:
     def browser(self) -> Browser:
         return next(slot.browser for slot in self.browsers._slots.values() if slot.browser is not None)
 
-    async def retire(self) -> None:
-        """Close the browser as if it had not been used for long."""
-        for session_id, slot in self.browsers._slots.items():
-            await self.browsers._retire(session_id, slot, "")
-
     async def open(self, path: str) -> str:
         return await self.call("open", url=self.site.url + path)
 
@@ -404,7 +399,10 @@ async def test_an_unused_browser_is_closed_and_opened_as_it_was(web: Browsing) -
     )
     await web.call("open", url=f"{web.site.url}/form", new_tab=True)
     before = await web.call("tabs")
-    await web.retire()
+    told = await web.api.say(web.session, "/browser")
+    assert before in told["reply"]
+    assert "opens again as it was" in (await web.api.say(web.session, "/browser close"))["reply"]
+    assert "No browser is open." in (await web.api.say(web.session, "/browser"))["reply"]
     assert await web.call("tabs") == before
     await web.call("tabs", show=1)
     script = "[document.cookie.includes('kept=1'), sessionStorage.a, localStorage.c, scrollY > 100]"

@@ -312,7 +312,7 @@ async def _tabs(browser: Browser, arguments: Arguments, context: ToolContext) ->
         elif targets[number - 1] in browser.tabs:
             browser.active = targets[number - 1]
             await browser.tab.call("Page.bringToFront")
-    return list_tabs(browser)
+    return "\n".join(browser.list_tabs())
 
 
 async def _dialog(browser: Browser, arguments: Arguments, context: ToolContext) -> str:
@@ -407,15 +407,6 @@ def _head(browser: Browser, outline: Outline | None = None) -> str:
     tabs = f" (tab {at} of {len(browser.tabs)})" if len(browser.tabs) > 1 else ""
     title = f"{clean_line(outline.title, 200)}\n" if outline is not None and outline.title else ""
     return f"{title}{clean_line(browser.tab.url, 500)}{tabs}\n{_OUTSIDE}"
-
-
-def list_tabs(browser: Browser) -> str:
-    """Return a line for each tab."""
-    lines = (
-        f"{'→' if target == browser.active else ' '} {number}. {clean_line(tab.url, 300)}"
-        for number, (target, tab) in enumerate(browser.tabs.items(), 1)
-    )
-    return "\n".join(lines)
 
 
 def _dialog_text(tab: Tab) -> str:

@@ -190,6 +190,17 @@ class SlashCommands(msgspec.Struct, eq=False):
             diff = await checkpoints.last_diff(workspace)
         return CommandResult(self._agents.secrets(describe_diff(diff, args)))  # it has lines of files
 
+    async def browser(self, turn: Turn, args: str) -> CommandResult:
+        with self._agents.workspace(turn.session_id, turn.chat_key) as workspace:
+            if args.strip() == "close":
+                closed = await workspace.close_browser()
+                return CommandResult("Closed. It opens again as it was." if closed else "No browser is open.")
+            tabs = workspace.browser_tabs()
+        if tabs:
+            return CommandResult("\n".join(["Open in the browser:", *tabs, "`/browser close` closes it."]))
+        hint = "The agent opens one with its browser tools, if `tools.enabled` has `browser`."
+        return CommandResult(f"No browser is open. {hint}")
+
     @contextmanager
     def _copies(self, turn: Turn) -> Iterator[ChatWorkspace]:
         """Open the workspace of the session whose copies of files are used."""
@@ -632,6 +643,9 @@ _ROWS = (
         "undo", "[NUMBER]", "take back the last exchanges, and what they did to files", SlashCommands.undo
     ),
     CommandSpec("diff", "[PATH]", "show what the last turn did to files", SlashCommands.diff),
+    CommandSpec(
+        "browser", "[close]", "show the tabs of the session's browser; close: close it", SlashCommands.browser
+    ),
     CommandSpec(
         "trust",
         "[clear]",

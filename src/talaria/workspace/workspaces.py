@@ -99,6 +99,16 @@ class ChatWorkspace:
         async with self._owner.browsers.use(self.places) as used:
             yield used
 
+    def browser_tabs(self) -> list[str]:
+        """Return a line for each tab of the session's browser; none if it is closed."""
+        browsers = self._owner.browsers
+        return [] if browsers is None else browsers.tabs_of(self.session_id)
+
+    async def close_browser(self) -> bool:
+        """Close the session's browser until a call needs it. Return whether it was open."""
+        browsers = self._owner.browsers
+        return browsers is not None and await browsers.retire(self.session_id)
+
     def browser_note(self) -> str:
         """Return in a few sentences what the network refused the browser since the last call."""
         browsers = self._owner.browsers

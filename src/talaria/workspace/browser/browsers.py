@@ -18,6 +18,7 @@ import msgspec
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId
 from talaria.core.tasks import finish_in_task, stop
+from talaria.core.text import clean_line
 from talaria.core.units import format_age, format_size
 from talaria.core.whole_files import replace_file
 from talaria.net.host_rules import NetworkSettings
@@ -122,6 +123,13 @@ class Browser:
                 self.downloads[params["guid"]] = Download(name, params["url"])
             case "Browser.downloadProgress":
                 self._note_progress(params)
+
+    def list_tabs(self) -> list[str]:
+        """Return a line for each tab, with a mark at the one that is shown."""
+        return [
+            f"{'→' if target == self.active else ' '} {number}. {clean_line(tab.url, 300)}"
+            for number, (target, tab) in enumerate(self.tabs.items(), 1)
+        ]
 
     async def new_tab(self) -> Tab:
         """Open an empty tab and show it. Raises `ToolError` if there are too many."""
@@ -257,6 +265,28 @@ class SessionBrowsers:
             with suppress(DevToolsError):
                 await self._save(places.session_id, browser)
 
+    def tabs_of(self, session_id: SessionId) -> list[str]:
+        """Return a line for each open tab of a session."""
+        slot = self._slots.get(session_id)
+        return slot.browser.list_tabs() if slot is not None and slot.browser is not None else []
+
+    async def retire(self, session_id: SessionId, note: str = "") -> bool:
+        """Save and close the session's browser. The next call is told `note`. Return whether it was open."""
+        slot = self._slots.get(session_id)
+        if slot is None:
+            return False
+        async with slot.lock:
+            if (browser := slot.browser) is None:
+                return False
+            with suppress(DevToolsError, TimeoutError):
+                await self._save(session_id, browser)
+                await browser.tools.call("Browser.close", seconds=5.0)  # it writes its profile
+                async with asyncio.timeout(5.0):
+                    await browser.process.ended()
+            await self._shut(session_id, slot)
+            slot.note = note
+            return True
+
     async def end(self, session_id: SessionId) -> None:
         """Close the session's browser and forget its state."""
         slot = self._slots.pop(session_id, None)
@@ -273,7 +303,7 @@ class SessionBrowsers:
         """Save and close all browsers."""
         if self._watching is not None:
             await stop(self._watching)
-        await asyncio.gather(*(self._retire(key, slot, "") for key, slot in tuple(self._slots.items())))
+        await asyncio.gather(*map(self.retire, tuple(self._slots)))
         await self.networks.close()
 
     # -- start and end ------------------------------------------------------------------------------------
@@ -381,25 +411,11 @@ class SessionBrowsers:
         if scope is not None:
             await finish_in_task(scope.aclose())
 
-    async def _retire(self, session_id: SessionId, slot: _Slot, note: str) -> None:
-        """Save and close a browser. `note` is told with the next call."""
-        async with slot.lock:
-            browser = slot.browser
-            if browser is None:
-                return
-            with suppress(DevToolsError, TimeoutError):
-                await self._save(session_id, browser)
-                await browser.tools.call("Browser.close", seconds=5.0)  # it writes its profile
-                async with asyncio.timeout(5.0):
-                    await browser.process.ended()
-            await self._shut(session_id, slot)
-            slot.note = note
-
     async def _make_room(self) -> None:
         opened = [(slot.used_at, key) for key, slot in self._slots.items() if slot.browser is not None]
         for _, key in sorted(opened)[: max(0, len(opened) - MOST_OPEN + 1)]:
             if not self._slots[key].lock.locked():
-                await self._retire(key, self._slots[key], "")
+                await self.retire(key)
 
     async def _watch(self) -> None:
         """Close browsers that are unused or too large. Ends when none is open."""
@@ -413,10 +429,10 @@ class SessionBrowsers:
                 if memory > settings.max_memory:
                     why = f"it used {format_size(memory)} (browser.max_memory)"
                     _log.warning("the browser of %s is closed: %s", key, why)
-                    await self._retire(key, slot, f"The browser was closed because {why}, and opened again.")
+                    await self.retire(key, f"The browser was closed because {why}, and opened again.")
                 elif now - slot.used_at >= settings.idle_close.total_seconds():
                     _log.info("the browser of %s is closed after %s", key, format_age(now - slot.used_at))
-                    await self._retire(key, slot, "")
+                    await self.retire(key)
             for key in [each for each, slot in self._slots.items() if _is_over(slot)]:
                 del self._slots[key]
 
