@@ -17,6 +17,7 @@ def expected(facts: CallFacts, mode: ApprovalMode) -> AskReason | None:
         (facts.is_high, AskReason.DECLARED),
         (facts.reaches_out and facts.is_tainted, AskReason.TAINTED),
         (facts.opens_new, AskReason.NEW_ADDRESS),
+        (facts.tells_new, AskReason.NEW_TEXT),
         (facts.is_foreign, AskReason.FOREIGN),
         (facts.runs_commands and not facts.is_sandboxed and not facts.only_reads, AskReason.UNSANDBOXED),
         (mode == "always" and not facts.only_reads, AskReason.ALWAYS),
@@ -26,8 +27,8 @@ def expected(facts: CallFacts, mode: ApprovalMode) -> AskReason | None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_row_of_the_table(mode: ApprovalMode) -> None:
-    rows = [CallFacts(*values) for values in product((False, True), repeat=8)]
-    assert len(rows) == 256
+    rows = [CallFacts(*values) for values in product((False, True), repeat=9)]
+    assert len(rows) == 512
     wrong = [facts for facts in rows if find_reason(facts, mode) is not expected(facts, mode)]
     assert wrong == []
 

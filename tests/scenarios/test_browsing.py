@@ -9,14 +9,16 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from support.browsed_site import BrowsedSite, browsed_site
-from support.gateway import Api, in_process
+from support.gateway import Api, in_process, real_process
 from support.programs import needs
+from talaria.testing.gateway_process import GatewayProcess
 from talaria.testing.model_server import ModelServer
 from talaria.workspace.browser.browsers import Browser, SessionBrowsers
 
@@ -437,3 +439,57 @@ async def test_a_new_session_leaves_nothing_of_the_old_one(web: Browsing) -> Non
             await asyncio.sleep(0.02)
     assert not list(folder.parent.glob("browser*"))
     assert "about:blank" in await web.call("tabs")
+
+
+async def test_a_released_agent_leaves_the_browser_open(web: Browsing) -> None:
+    await web.open("/form")
+    before = web.browser
+    for agent in (await web.api.get("/api/pool"))["agents"]:
+        web.api.gateway.pool.release(agent["session_id"])
+    assert (await web.api.get("/api/pool"))["size"] == 0
+    assert 'heading "Order"' in await web.call("read")
+    assert web.browser is before
+
+
+@pytest.mark.parametrize("lives", [2, pytest.param(20, marks=pytest.mark.long)])
+async def test_a_browser_is_the_same_after_restarts_and_kills(tmp_path: Path, lives: int) -> None:
+    """Every second life of the gateway ends with SIGKILL."""
+    async with ModelServer(record=False) as model, browsed_site() as site:
+        settings = {
+            "TOOLS__ENABLED": "files,browser",
+            "NETWORK__ALLOW_PRIVATE": f"127.0.0.1:{site.port}",
+            "BROWSER__EVALUATE": "true",
+        }
+        async with real_process(tmp_path, model, settings) as gateway:
+            calls = [
+                ("open", {"url": f"{site.url}/endless"}),
+                ("scroll", {"direction": "down"}),
+                (
+                    "evaluate",
+                    {"script": "document.cookie = 'a=1'; sessionStorage.b = '2'; localStorage.c = '3'"},
+                ),
+                ("open", {"url": f"{site.url}/form", "new_tab": True}),
+            ]
+            for tool, arguments in calls:
+                await gateway.say("web", f"[[call browser_{tool} {json.dumps(arguments)}]][[reply ok]]")
+            script = "[document.cookie, sessionStorage.b, localStorage.c, scrollY > 100]"
+            for life in range(lives):
+                await gateway.kill(signal.SIGKILL if life % 2 else signal.SIGTERM)
+                await gateway.start()
+                assert "/form" in await result_of(gateway, "tabs", {"show": 1})
+                shown = await result_of(gateway, "evaluate", {"script": script})
+                assert shown.endswith('["a=1", "2", "3", true]'), (life, shown)
+                await result_of(gateway, "tabs", {"show": 2})
+            await gateway.kill(signal.SIGTERM)
+        left = [*(gateway.home / "sessions").glob("*/browser-network/*.sock")]
+        assert left == []
+
+
+async def result_of(gateway: GatewayProcess, tool: str, arguments: dict[str, Any]) -> str:
+    await gateway.say("web", f"[[call browser_{tool} {json.dumps(arguments)}]][[reply ok]]")
+    log = await gateway.call("GET", "/api/sessions/web/entries?before=999999&limit=5")
+    results = [
+        entry["body"]["results"] for entry in log["entries"] if entry["body"]["type"] == "tool_results"
+    ]
+    text: str = results[-1][-1]["text"]
+    return text

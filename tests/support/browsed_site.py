@@ -46,6 +46,10 @@ class BrowsedSite:
             return web.Response(body=b"%PDF-1.4 report", content_type="application/pdf")
         if path == "/large.bin":
             return await _endless(request)
+        if path == "/redirect":
+            raise web.HTTPFound(request.query["to"])
+        if path == "/nodes":
+            return _page(f"<title>Nodes</title><h1>Nodes</h1>{'<p><b>x</b>' * int(request.query['count'])}")
         if path == "/late":
             await asyncio.sleep(0.5)
         if path.startswith("/item/"):

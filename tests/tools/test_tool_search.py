@@ -12,7 +12,7 @@ from talaria.core.tools import MOST_WRAPPED, ToolSpec, inner_call
 from talaria.parts import builtin_tools
 from talaria.skills.tool import SKILL_SPEC
 from talaria.tools.function import FunctionTool, parameters, text
-from talaria.tools.settings import FAMILIES, ToolSettings
+from talaria.tools.settings import FAMILIES, USUAL_FAMILIES, ToolSettings
 from talaria.tools.tool import Findable
 from talaria.tools.tool_search import (
     SEARCH_BYTES,
@@ -130,7 +130,7 @@ def test_all_built_in_tools_take_at_most_13_000_bytes_of_a_request() -> None:
     rare = [spec for spec in (_SEARCH, SKILL_SPEC) if spec.name not in tools]
     tools = tools.with_tools([FunctionTool(spec, tool("x").handler) for spec in rare])
     tools = ToolSet(tools, {name: tools.origin(name) or "skills" for name in tools.names})
-    assert {each.origin for each in tools.families()} == {*FAMILIES}
+    assert {each.origin for each in tools.families()} == {*USUAL_FAMILIES}
     listed = [
         {
             "type": "function",
@@ -145,7 +145,7 @@ def test_all_built_in_tools_take_at_most_13_000_bytes_of_a_request() -> None:
     size = len(json.dumps(listed, separators=(",", ":"), ensure_ascii=False).encode())
     assert size <= 13_000
     assert abs(sum(each.size for each in tools.families()) - size) <= 2
-    assert choose_shown(tools.families(), ToolSettings().search_above, lambda origin: 0) == {*FAMILIES}
+    assert choose_shown(tools.families(), ToolSettings().search_above, lambda origin: 0) == {*USUAL_FAMILIES}
 
 
 def test_the_tools_for_searching_fit_in_their_room() -> None:

@@ -45,6 +45,7 @@ def test_a_handle_has_no_method_that_ends_what_it_reaches(handle: type) -> None:
         "places",
         "shell",
         "processes",
+        "browser",
         "claim",
         "release",
     }

@@ -45,7 +45,7 @@ _ELEMENT: Final = text("Its name in the last outline, such as @3.12.")
 _Act: TypeAlias = "Callable[[Browser, Arguments, ToolContext], Awaitable[Content]]"
 
 
-class Guard(NamedTuple):
+class SecretFields(NamedTuple):
     """The elements of a page whose use may send secrets, each with the fields around it."""
 
     url: str
@@ -59,7 +59,7 @@ class Guard(NamedTuple):
         return f"This may send a password, a payment or a file to {urlsplit(self.url).netloc}:\n{fields}"
 
 
-Guards: TypeAlias = MutableMapping[SessionId, Guard]
+Guards: TypeAlias = MutableMapping[SessionId, SecretFields]
 
 
 def browser_tools(settings: BrowserSettings) -> tuple[Tool, ...]:
@@ -165,7 +165,7 @@ class BrowserTool(Tool):
     async def run(self, arguments: Arguments, context: ToolContext) -> Content:
         from talaria.workspace.browser.page import StaleElement  # noqa: PLC0415 - with the browser
 
-        async with context.workspace.browser() as (browser, note):
+        async with context.workspace.browser.use() as (browser, note):
             told = [note] if note else []
             try:
                 result = await self._run(browser, arguments, context)
@@ -175,9 +175,9 @@ class BrowserTool(Tool):
             except ToolError as error:
                 raise ToolError(" ".join([*told, error.user_text]), error.hint) from error
             finally:
-                self._guards[context.session_id] = Guard(browser.tab.url, browser.tab.guarded)
+                self._guards[context.session_id] = SecretFields(browser.tab.url, browser.tab.guarded)
             told += await _take_downloads(browser, context)
-            if refusals := context.workspace.browser_note():
+            if refusals := context.workspace.browser.refusals():
                 told.append(refusals)
         if isinstance(result, str):
             return "\n\n".join(part for part in (*told, result) if part)
@@ -186,7 +186,12 @@ class BrowserTool(Tool):
     async def _run(self, browser: Browser, arguments: Arguments, context: ToolContext) -> Content:
         if browser.tab.dialog is not None and self.spec.name not in ("browser_dialog", "browser_tabs"):
             raise ToolError(_dialog_text(browser.tab), "Answer it with browser_dialog.")
-        return await self._act(browser, arguments, context)
+        from talaria.workspace.browser.page import DialogOpened  # noqa: PLC0415 - with the browser
+
+        try:
+            return await self._act(browser, arguments, context)
+        except DialogOpened:
+            return _dialog_text(browser.tab)
 
 
 class OpeningTool(BrowserTool):
@@ -209,7 +214,7 @@ class GuardedTool(BrowserTool):
         if browser.tab.dialog is None:
             asked = self._guards.get(context.session_id)
             await browser.tab.outline()  # the page may have changed since the person was asked
-            now = Guard(browser.tab.url, browser.tab.guarded).about(arguments["element"])
+            now = SecretFields(browser.tab.url, browser.tab.guarded).about(arguments["element"])
             was = asked.about(arguments["element"]) if asked is not None else ""
             if now and (context.decision is None or (was and now != was)):
                 text = "The page has changed, and this may send secrets now. It was not done."
@@ -241,7 +246,7 @@ async def _open(browser: Browser, arguments: Arguments, context: ToolContext) ->
     tab = await browser.new_tab() if arguments.get("new_tab") else browser.tab
     error = await tab.go(url)
     if error or (tab.dialog is None and await tab.find(REFUSAL)):  # of plain HTTP the refusal is a page
-        why = context.workspace.browser_note() or f"the browser says {error}"
+        why = context.workspace.browser.refusals() or f"the browser says {error}"
         raise ToolError(f"{url} could not be opened: {why}", "Check the address, or try another page.")
     return await _page(browser, context, is_whole=True)
 

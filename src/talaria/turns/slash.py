@@ -193,9 +193,9 @@ class SlashCommands(msgspec.Struct, eq=False):
     async def browser(self, turn: Turn, args: str) -> CommandResult:
         with self._agents.workspace(turn.session_id, turn.chat_key) as workspace:
             if args.strip() == "close":
-                closed = await workspace.close_browser()
+                closed = await workspace.browser.retire()
                 return CommandResult("Closed. It opens again as it was." if closed else "No browser is open.")
-            tabs = workspace.browser_tabs()
+            tabs = workspace.browser.tabs()
         if tabs:
             return CommandResult("\n".join(["Open in the browser:", *tabs, "`/browser close` closes it."]))
         hint = "The agent opens one with its browser tools, if `tools.enabled` has `browser`."

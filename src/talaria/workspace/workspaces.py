@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from talaria.cluster.places import ChatPlaces
-from talaria.core.errors import ToolError
 from talaria.core.ids import ChatKey, SessionId
 from talaria.core.limits import Limits
 from talaria.core.tasks import finish
+from talaria.workspace.browser.browsers import SessionBrowser, SessionBrowsers
 from talaria.workspace.folder import chat_folder
 from talaria.workspace.places import (
     ChatFolders,
@@ -31,9 +31,6 @@ from talaria.workspace.places import (
 from talaria.workspace.processes import BackgroundProcesses, SessionProcesses
 from talaria.workspace.sandbox.choice import Sandboxes
 from talaria.workspace.shell import SessionCommands, SessionShell
-
-if TYPE_CHECKING:
-    from talaria.workspace.browser.browsers import Browser, SessionBrowsers
 
 
 class Belongings(Protocol):
@@ -90,29 +87,11 @@ class ChatWorkspace:
         claim = partial(self._owner.claim, self._chat_key, is_tied=True)
         return self._owner.processes.of(self.session_id, self.places, claim)
 
-    @asynccontextmanager
-    async def browser(self) -> AsyncIterator[tuple[Browser, str]]:
-        """Give the session's browser for one call, and a note for the model. Raises `ToolError`."""
-        if self._owner.browsers is None:
-            raise ToolError("There is no browser here.")
-        await self._owner.claim(self._chat_key, is_tied=True)
-        async with self._owner.browsers.use(self.places) as used:
-            yield used
-
-    def browser_tabs(self) -> list[str]:
-        """Return a line for each tab of the session's browser; none if it is closed."""
-        browsers = self._owner.browsers
-        return [] if browsers is None else browsers.tabs_of(self.session_id)
-
-    async def close_browser(self) -> bool:
-        """Close the session's browser until a call needs it. Return whether it was open."""
-        browsers = self._owner.browsers
-        return browsers is not None and await browsers.retire(self.session_id)
-
-    def browser_note(self) -> str:
-        """Return in a few sentences what the network refused the browser since the last call."""
-        browsers = self._owner.browsers
-        return "" if browsers is None else browsers.networks.note(self.session_id)
+    @property
+    def browser(self) -> SessionBrowser:
+        """The session's browser. Nothing is started before a page is opened."""
+        claim = partial(self._owner.claim, self._chat_key, is_tied=True)
+        return SessionBrowser(self._owner.browsers, self.places, claim)
 
     async def claim(self) -> None:
         """Note that the chat has files on this machine, before there are any. The gateway does so before a

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import shlex
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -66,7 +66,7 @@ _FLAGS: Final = (
 
 
 class Kept(msgspec.Struct):
-    """What outlives a browser, beside its profile."""
+    """State of a browser that is stored beside its profile."""
 
     tabs: list[TabState] = []
     active: int = 0
@@ -202,6 +202,36 @@ class _Slot:
     scope: AsyncExitStack | None = None
     used_at: float = 0.0
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionBrowser:
+    """The access of tools to the browser of one session. `claim` is awaited before it is used."""
+
+    _browsers: SessionBrowsers | None
+    _places: SessionPlaces
+    _claim: Callable[[], Awaitable[None]]
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[tuple[Browser, str]]:
+        """Give the browser for one call, and a note for the model. Raises `ToolError`."""
+        if self._browsers is None:
+            raise ToolError("There is no browser here.")
+        await self._claim()
+        async with self._browsers.use(self._places) as used:
+            yield used
+
+    def tabs(self) -> list[str]:
+        """Return a line for each tab; none if the browser is closed."""
+        return [] if self._browsers is None else self._browsers.tabs_of(self._places.session_id)
+
+    def refusals(self) -> str:
+        """Return in a few sentences what the network refused since the last call."""
+        return "" if self._browsers is None else self._browsers.networks.note(self._places.session_id)
+
+    async def retire(self) -> bool:
+        """Save and close the browser until a call needs it. Return whether it was open."""
+        return self._browsers is not None and await self._browsers.retire(self._places.session_id)
 
 
 class SessionBrowsers:

@@ -55,6 +55,10 @@ class Outline(msgspec.Struct):
     cut: bool
 
 
+class DialogOpened(DevToolsError):
+    """The page stands still, because one of its scripts has opened a dialog."""
+
+
 class StaleElement(ToolError):
     """The model names an element that is gone. `outline` has the page as it is now."""
 
@@ -128,6 +132,21 @@ class Tab:
     ) -> dict[str, Any]:
         return await self._tools.call(method, params, self._session, seconds)
 
+    async def _call_page(
+        self, method: str, params: Mapping[str, Any], seconds: float = 0.0
+    ) -> dict[str, Any]:
+        """Make a call that scripts of the page can hold up. Raises `DialogOpened` if a dialog does so."""
+        answer = asyncio.ensure_future(self.call(method, params, seconds))
+        opened = asyncio.ensure_future(self._dialog_opened())
+        try:
+            await asyncio.wait((answer, opened), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise DialogOpened("a dialog is open")
+            return answer.result()
+        finally:
+            opened.cancel()
+            answer.cancel()
+
     # -- reading ------------------------------------------------------------------------------------------
 
     async def outline(self, *, all: bool = False, within: str = "", deep: int = 100) -> Outline:
@@ -178,11 +197,11 @@ class Tab:
         """Open an address. Return the browser's error, empty if there is none or a download began."""
         self.is_loading = True
         try:
-            answer = await self.call("Page.navigate", {"url": url}, seconds=LOAD_SECONDS + 10)
+            answer = await self._call_page("Page.navigate", {"url": url}, seconds=LOAD_SECONDS + 10)
+        except (BrowserGone, DialogOpened):
+            raise
         except DevToolsError as error:
             self.is_loading = False
-            if isinstance(error, BrowserGone):
-                raise
             return str(error)
         if answer.get("isDownload") or answer.get("errorText") or "loaderId" not in answer:
             self.is_loading = False
@@ -214,17 +233,8 @@ class Tab:
                 f"{element} is covered by {place['covering']}.", "Close or answer what covers it first."
             )
         at = {"x": place["x"], "y": place["y"], "button": "left", "clickCount": times}
-        self._changed.clear()
         for kind in ("mouseMoved", *("mousePressed", "mouseReleased") * times):
-            # A dialog that the click opens keeps the answer back.
-            press = asyncio.ensure_future(self.call("Input.dispatchMouseEvent", {**at, "type": kind}))
-            opened = asyncio.ensure_future(self._dialog_opened())
-            await asyncio.wait((press, opened), return_when=asyncio.FIRST_COMPLETED)
-            opened.cancel()
-            if self.dialog is not None:
-                press.cancel()
-                return
-            await press
+            await self._call_page("Input.dispatchMouseEvent", {**at, "type": kind})
         await self.settle()
 
     async def type(self, element: str, text: str, *, clear: bool = True, submit: bool = False) -> None:
@@ -237,7 +247,7 @@ class Tab:
             if clear and not text:
                 await self.press("Backspace")
             elif text:
-                await self.call("Input.insertText", {"text": text})
+                await self._call_page("Input.insertText", {"text": text})
         if submit:
             await self.press("Enter")
         await self.settle()
@@ -245,9 +255,8 @@ class Tab:
     async def press(self, key: str) -> None:
         name, code, text = _KEYS[key]
         key_of = {"key": name, "code": name, "windowsVirtualKeyCode": code}
-        await self.call("Input.dispatchKeyEvent", {**key_of, "type": "keyDown", "text": text})
-        if self.dialog is None:
-            await self.call("Input.dispatchKeyEvent", {**key_of, "type": "keyUp"})
+        await self._call_page("Input.dispatchKeyEvent", {**key_of, "type": "keyDown", "text": text})
+        await self._call_page("Input.dispatchKeyEvent", {**key_of, "type": "keyUp"})
 
     async def select(self, element: str, options: Sequence[str]) -> None:
         chosen = await self._ask("select", self.number(element), list(options))
@@ -269,7 +278,7 @@ class Tab:
         """Wait until the page has these words, or has them no longer. Return whether that was in time."""
         until = asyncio.get_running_loop().time() + seconds
         while (left := until - asyncio.get_running_loop().time()) > 0 and self.dialog is None:
-            with suppress(_NewDocument):
+            with suppress(_NewDocument, DialogOpened):
                 if await self._ask("wait", words, is_gone, int(left * 1000), seconds=left + 10, promise=True):
                     return True
         return False
@@ -291,14 +300,14 @@ class Tab:
         await self.settle()
 
     async def answer_dialog(self, *, accept: bool, text: str = "") -> None:
+        self.dialog = None  # before the call: the page may open the next one before the answer is here
         await self.call("Page.handleJavaScriptDialog", {"accept": accept, "promptText": text})
-        self.dialog = None
         await self.settle()
 
     async def evaluate(self, script: str) -> str:
         """Run a script of the model in the page's own world, and return its result as JSON."""
         params = {"expression": script, "awaitPromise": True, "returnByValue": True, "timeout": 10_000}
-        answer = await self.call("Runtime.evaluate", params, seconds=15.0)
+        answer = await self._call_page("Runtime.evaluate", params, seconds=15.0)
         if thrown := answer.get("exceptionDetails"):
             text = thrown.get("exception", {}).get("description") or thrown.get("text", "")
             raise ToolError(f"The script failed: {str(text)[:500]}")
@@ -332,7 +341,7 @@ class Tab:
                 async with asyncio.timeout_at(until):
                     await self._changed.wait()
         if self.dialog is None:
-            with suppress(_NewDocument):
+            with suppress(_NewDocument, DialogOpened):
                 await self._ask("wait", "", False, _QUIET_MS, promise=True)
 
     # -- elements and the page's world ----------------------------------------------------------------------
@@ -389,8 +398,8 @@ class Tab:
                 "awaitPromise": True,
             }
             try:
-                answer = await self.call("Runtime.evaluate", params, seconds)
-            except BrowserGone:
+                answer = await self._call_page("Runtime.evaluate", params, seconds)
+            except (BrowserGone, DialogOpened):
                 raise
             except DevToolsError as error:
                 self._world = 0
