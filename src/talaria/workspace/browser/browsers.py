@@ -195,7 +195,7 @@ class Browser:
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """What this process knows of a session's browser. `note` is told to the model with the next call."""
+    """A session's browser in this process, if it is open. The model is told `note` with the next call."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     browser: Browser | None = None

@@ -68,7 +68,7 @@ class StaleElement(ToolError):
 
 
 class TabState(msgspec.Struct):
-    """What is kept of a tab: its address, how far it is scrolled, and what its page has stored."""
+    """State of a tab that is kept: its address, its scroll position, and the storage of its page."""
 
     url: str
     x: float = 0
