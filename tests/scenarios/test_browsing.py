@@ -8,8 +8,10 @@ import os
 import re
 import signal
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -71,15 +73,19 @@ class Browsing:
 
     def element(self, label: str) -> str:
         """Return the name of an element in the last result, by its role and text."""
-        found = re.search(rf"{re.escape(label)}.*? (@\d+\.\d+)|(@\d+\.\d+): .*{re.escape(label)}", self.shown)
-        assert found, (label, self.shown)
-        return found[1] or found[2]
+        return named(self.shown, label)
 
     async def click(self, label: str, **more: Any) -> str:
         return await self.call("click", element=self.element(label), **more)
 
     async def type(self, label: str, text: str, **more: Any) -> str:
         return await self.call("type", element=self.element(label), text=text, **more)
+
+
+def named(shown: str, label: str) -> str:
+    found = re.search(rf"{re.escape(label)}.*? (@\d+\.\d+)|(@\d+\.\d+): .*{re.escape(label)}", shown)
+    assert found, (label, shown)
+    return found[1] or found[2]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -493,3 +499,48 @@ async def result_of(gateway: GatewayProcess, tool: str, arguments: dict[str, Any
     ]
     text: str = results[-1][-1]["text"]
     return text
+
+
+@pytest.mark.parametrize("cycles", [2, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+async def test_a_browser_is_the_same_after_it_was_closed_many_times(web: Browsing, cycles: int) -> None:
+    await web.open("/endless")
+    await web.call("scroll", direction="down")
+    await web.call(
+        "evaluate", script="document.cookie = 'kept=1'; sessionStorage.a = 'b'; localStorage.c = 'd'"
+    )
+    script = (
+        "[location.pathname, document.cookie.includes('kept=1'), sessionStorage.a, localStorage.c, scrollY]"
+    )
+    before = await web.call("evaluate", script=script)
+    for _ in range(cycles):
+        assert "opens again" in (await web.api.say(web.session, "/browser close"))["reply"]
+        assert await web.call("evaluate", script=script) == before
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+async def test_kills_during_clicks_repeat_nothing_and_leave_no_process(tmp_path: Path, kills: int) -> None:
+    random = Random(kills)
+    async with ModelServer(record=False) as model, browsed_site() as site:
+        settings = {"TOOLS__ENABLED": "browser", "NETWORK__ALLOW_PRIVATE": f"127.0.0.1:{site.port}"}
+        async with real_process(tmp_path, model, settings) as gateway:
+            for kill in range(kills):
+                shown = await result_of(gateway, "open", {"url": f"{site.url}/form"})
+                name, button = named(shown, 'textbox "Name"'), named(shown, 'button "Order now"')
+                await result_of(gateway, "type", {"element": name, "text": f"order {kill}"})
+                click = f'[[call browser_click {{"element": "{button}"}}]][[reply ok]]'
+                turn = await gateway.begin("web", click)
+                await asyncio.sleep(random.random() / 4)
+                await gateway.kill()
+                await gateway.start()
+                assert (await gateway.ended_turn(turn))["state"] == "done"
+                assert sum(order["name"] == f"order {kill}" for order in site.orders) <= 1, site.orders
+            await gateway.kill(signal.SIGTERM)
+        profile = str(tmp_path / "home" / "sessions")
+        left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if profile in read_words(path)]
+        assert left == []
+
+
+def read_words(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_bytes().decode(errors="replace")
+    return ""

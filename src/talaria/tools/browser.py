@@ -177,8 +177,6 @@ class BrowserTool(Tool):
             finally:
                 self._guards[context.session_id] = SecretFields(browser.tab.url, browser.tab.guarded)
             told += await _take_downloads(browser, context)
-            if refusals := context.workspace.browser.refusals():
-                told.append(refusals)
         if isinstance(result, str):
             return "\n\n".join(part for part in (*told, result) if part)
         return (*map(Text, told), *result) if told else result
@@ -246,7 +244,7 @@ async def _open(browser: Browser, arguments: Arguments, context: ToolContext) ->
     tab = await browser.new_tab() if arguments.get("new_tab") else browser.tab
     error = await tab.go(url)
     if error or (tab.dialog is None and await tab.find(REFUSAL)):  # of plain HTTP the refusal is a page
-        why = context.workspace.browser.refusals() or f"the browser says {error}"
+        why = context.workspace.browser.refusal(urlsplit(url).hostname or "") or f"the browser says {error}."
         raise ToolError(f"{url} could not be opened: {why}", "Check the address, or try another page.")
     return await _page(browser, context, is_whole=True)
 

@@ -138,12 +138,16 @@ class SessionNetworks:
     def note(self, session_id: SessionId) -> str:
         """Return in a few sentences what the proxy refused the session's commands since the last call, and
         why they have no network, if they have none."""
-        network = self._networks.get(session_id)
-        if network is None:
+        if session_id not in self._networks:
             return f"There is no network: {self._trouble}" if self._trouble else ""
-        refusals = network.listener.take_refusals()
+        refusals = self.take_refusals(session_id)
         more = f" {len(refusals) - _MOST_TOLD} more hosts were refused." if len(refusals) > _MOST_TOLD else ""
         return " ".join(f"Network: {each}" for each in refusals[:_MOST_TOLD]) + more
+
+    def take_refusals(self, session_id: SessionId) -> tuple[str, ...]:
+        """Return what the proxy refused since the last call, each a sentence."""
+        network = self._networks.get(session_id)
+        return () if network is None else network.listener.take_refusals()
 
     def reading(self) -> NetworkReading:
         connections = self._proxy.open_connections.total() if self._proxy is not None else 0

@@ -225,9 +225,13 @@ class SessionBrowser:
         """Return a line for each tab; none if the browser is closed."""
         return [] if self._browsers is None else self._browsers.tabs_of(self._places.session_id)
 
-    def refusals(self) -> str:
-        """Return in a few sentences what the network refused since the last call."""
-        return "" if self._browsers is None else self._browsers.networks.note(self._places.session_id)
+    def refusal(self, host: str) -> str:
+        """Return why the network refused a host since the last call. Pages and the browser itself ask for
+        others, which nobody has to know."""
+        if self._browsers is None:
+            return ""
+        refusals = self._browsers.networks.take_refusals(self._places.session_id)
+        return next((each for each in refusals if each.startswith((f"{host}:", f"{host} ", f"[{host}]"))), "")
 
     async def retire(self) -> bool:
         """Save and close the browser until a call needs it. Return whether it was open."""
