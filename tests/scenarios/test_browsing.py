@@ -544,3 +544,15 @@ def read_words(path: Path) -> str:
     with suppress(OSError):
         return path.read_bytes().decode(errors="replace")
     return ""
+
+
+async def test_a_person_logs_the_browser_in_with_their_own_cookies(web: Browsing) -> None:
+    await web.open("/")
+    cookie = {"name": "user", "value": "Grace", "domain": "127.0.0.1", "httpOnly": True}
+    path = f"/api/sessions/{web.session}/browser/login"
+    added = await web.api.post(path, {"cookies": json.dumps([cookie])})
+    assert (added["cookies"], added["sites"]) == (1, ["127.0.0.1"])
+    assert 'heading "Hello Grace"' in await web.open("/account")
+    refused = await web.api.post(path, {"cookies": "nothing"}, 400)
+    assert "cookies.txt" in refused["error"]["message"]
+    await web.api.post("/api/sessions/nobody/browser/login", {"cookies": json.dumps([cookie])}, 404)

@@ -36,6 +36,7 @@ VERBS = {
     "jobs": "Create, list, change and run jobs: tasks that run later or repeatedly.",
     "mcp": "Add tools from MCP servers, and serve this gateway to MCP clients.",
     "skills": "Add, list, check, accept and remove skills: instructions for special tasks.",
+    "browser": "Log the browser of a session in, with cookies of your own browser.",
     "send": "Send a message to a chat without running an agent.",
     "connect": "Connect a chat platform and pair the first person.",
     "pair": "Approve people on chat platforms, and revoke their access.",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from talaria.operations.access import ACCESS_OPERATIONS
 from talaria.operations.approvals import APPROVAL_OPERATIONS
+from talaria.operations.browser import BROWSER_OPERATIONS
 from talaria.operations.inbox import INBOX_OPERATIONS
 from talaria.operations.jobs import JOB_OPERATIONS
 from talaria.operations.memory import MEMORY_OPERATIONS
@@ -23,6 +24,7 @@ OPERATIONS: Final[Operations] = (
     *INBOX_OPERATIONS,
     *JOB_OPERATIONS,
     *MEMORY_OPERATIONS,
+    *BROWSER_OPERATIONS,
     *ACCESS_OPERATIONS,
     *GATEWAY_OPERATIONS,
 )

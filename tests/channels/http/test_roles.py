@@ -59,6 +59,7 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("GET", "/api/sessions/{x}/files"): ALL,
     ("GET", "/api/sessions/{x}/options"): ALL,
     ("POST", "/api/sessions/{x}/mark"): {CHAT, OPERATE},
+    ("POST", "/api/sessions/{x}/browser/login"): {CHAT, OPERATE},
     ("POST", "/api/sessions/{x}/end"): {CHAT, OPERATE},
     ("POST", "/api/sessions/{x}/project"): {OPERATE},
     ("POST", "/api/files"): {CHAT, OPERATE},

@@ -54,6 +54,7 @@ STATUS: Mapping[str, int] = {
     "model": 502,
     "model_refused": 502,
     "answer_too_large": 502,
+    "no_browser": 503,
     "no_model": 503,
     "model_resting": 503,
     "model_unavailable": 503,

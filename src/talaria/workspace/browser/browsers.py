@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -137,6 +137,9 @@ class Browser:
             raise ToolError(f"There are {MOST_TABS} tabs already.", "Close one with browser_tabs.")
         made = await self.tools.call("Target.createTarget", {"url": "about:blank"})
         return await self._attach(made["targetId"])
+
+    async def add_cookies(self, cookies: Sequence[Mapping[str, Any]]) -> None:
+        await self.tools.call("Storage.setCookies", {"cookies": cookies})
 
     async def close_tab(self, target: str) -> None:
         await self.tools.call("Target.closeTarget", {"targetId": target})
@@ -418,9 +421,7 @@ class SessionBrowsers:
     async def _restore(self, session_id: SessionId, browser: Browser) -> None:
         kept = await self._threads.run(session_id, _read_kept, browser.folder)
         if kept.cookies:
-            await browser.tools.call(
-                "Storage.setCookies", {"cookies": [_settable(each) for each in kept.cookies]}
-            )
+            await browser.add_cookies([*map(_settable, kept.cookies)])
         targets: list[str] = []
         for state in kept.tabs[:MOST_TABS]:
             tab = await browser.new_tab() if targets else browser.tab
