@@ -11,7 +11,7 @@ import msgspec
 from talaria.cli.operations import Verb, add_verbs
 from talaria.cli.options import Invocation, group
 from talaria.core.text import clean_line
-from talaria.operations.browser import CookiesBody, AddedCookies
+from talaria.operations.browser import AddedCookies, CookiesBody
 
 _SHOWN = 5
 
