@@ -22,9 +22,8 @@ from talaria.memory.memory_files import MemoryFiles
 from talaria.memory.pages import Edited, apply_edit, facts, words_of
 from talaria.skills.library import SkillLibrary
 from talaria.skills.pins import FOLDER
-from talaria.skills.skill_folder import SkillContent, find_skills, read_skill
+from talaria.skills.skill_folder import SkillContent, read_skill
 
-_DEPTH: Final = 6
 _ARCHIVED: Final = (".hub", ".archive", ".curator_backups")
 
 
@@ -78,11 +77,25 @@ def plan_skills(source: Source, target: Target) -> list[Planned]:
 
 
 def _skill_folders(home: SourceHome, top: Path) -> Iterator[Path]:
+    """Yield the folders with a SKILL.md, and links to folders, however deep. A skill's own folders are not
+    looked into."""
     if not top.resolve().is_relative_to(home.path.resolve()):
         home.note(top.relative_to(home.path).as_posix(), "It is a link that leaves the home.")
-    elif top.is_dir():
-        yield from find_skills(top, _DEPTH)
-        yield from (path for path in sorted(top.rglob("*")) if path.is_symlink() and path.is_dir())
+        return
+    waiting = [top] if top.is_dir() else []
+    while waiting:
+        folder = waiting.pop()
+        try:
+            found = sorted(folder.iterdir())
+        except OSError as error:
+            home.note(folder.relative_to(home.path).as_posix(), f"It cannot be read: {error.strerror}.")
+            continue
+        if any(path.name.upper() == "SKILL.MD" for path in found):
+            yield folder
+            continue
+        folders = [path for path in found if path.is_dir()]
+        yield from (path for path in folders if path.is_symlink())
+        waiting += [path for path in reversed(folders) if not path.is_symlink()]
 
 
 def _plan_skill(source: Source, library: SkillLibrary, root: Path, folder: Path) -> Planned:

@@ -105,7 +105,7 @@ def plan_sessions(
 
 
 def _item(agent: str, session: str, title: str, count: int) -> ImportItem:
-    item_id = f"session:{agent}:{clean_text(session)}"
+    item_id = clean_text(f"session:{agent}:{session}")
     return ImportItem(item_id, ImportKind.SESSION, clean_text(title), ImportState.PLANNED, messages=count)
 
 

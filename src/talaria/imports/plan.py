@@ -15,6 +15,7 @@ from talaria.imports.files import plan_memory, plan_skills
 from talaria.imports.item import ImportItem, ImportKind, ImportReport
 from talaria.imports.logs import SourceLog
 from talaria.imports.settings import plan_people, plan_settings
+from talaria.imports.source import clean_text
 from talaria.imports.target import Planned, Source, Target, file_item
 
 _CONFIGURED = (ImportKind.SETTING, ImportKind.SERVER, ImportKind.SECRET)
@@ -95,7 +96,7 @@ class Import:
         return not self._only or any(kind in self._only for kind in kinds)
 
     def _report(self, items: tuple[ImportItem, ...]) -> ImportReport:
-        return ImportReport(str(self._source.home.source), items, tuple(self._notes))
+        return ImportReport(clean_text(str(self._source.home.source)), items, tuple(self._notes))
 
     async def _plan_session(self, item: ImportItem, log: SourceLog | None) -> Planned:
         if log is None:

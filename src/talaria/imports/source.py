@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from errno import EDQUOT, ENOSPC
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -30,7 +31,10 @@ _CLOCK_TICK: Final = 20_000_000  # nanoseconds; file systems date changes no fin
 _MAX_TEXT: Final = 8 << 20  # bytes of a file that is read as a whole
 _MAX_ROW: Final = 8 << 20  # bytes of a value of a database; a larger row is left out
 _MAX_MEMBERS, _MAX_UNPACKED = 200_000, 64 << 30
+_MAX_VALUES, _MAX_DEPTH = 100_000, 100  # of a YAML file, whose aliases stand for any number of values
+_JOURNAL_END: Final = bytes.fromhex("d9d505f920a163d7")  # of a journal that names another file
 _SPARE_BYTES: Final = 256 << 20  # of the disk that a zip is unpacked to
+_MORE_ROOM: Final = "Set TMPDIR to a folder with more room."
 _ZIP_FAULTS: Final = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
@@ -74,7 +78,7 @@ class SourceHome(msgspec.Struct, frozen=True):
                 self.note(name, f"It is larger than {format_size(_MAX_TEXT)}.")
             else:
                 return path.read_bytes().decode("utf-8-sig", "replace")
-        except (OSError, RuntimeError) as error:  # RuntimeError: a circle of links
+        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a circle of links
             self.note(name, f"It cannot be read: {getattr(error, 'strerror', None) or error}.")
         return None
 
@@ -116,10 +120,10 @@ class SourceHome(msgspec.Struct, frozen=True):
                 database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_ROW)
                 yield database
             except sqlite3.Error as error:
-                raise BadRequest(
-                    f"{self.source / name} cannot be read: {error}.",
-                    f"Repair it with `sqlite3 {name} .recover`, or import a backup of it.",
-                ) from error
+                repair = f"Repair it with `sqlite3 {name} .recover`, or import a backup of it."
+                is_full = getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
+                hint = _MORE_ROOM if is_full else repair
+                raise BadRequest(f"{self.source / name} cannot be read: {error}.", hint) from error
 
     def rows(self, database: sqlite3.Connection | None, name: str, wanted: str) -> Iterator[dict[str, Any]]:
         """Yield the rows of a table with those of the wanted columns that it has: every release adds some.
@@ -134,7 +138,7 @@ class SourceHome(msgspec.Struct, frozen=True):
             try:
                 row = database.execute(f"SELECT {columns} FROM {name} WHERE rowid = ?", (key,)).fetchone()  # noqa: S608
                 yield dict(row)
-            except sqlite3.DatabaseError:
+            except (sqlite3.DatabaseError, TypeError):  # TypeError: an index has a row that the table has not
                 self.note(f"table {name}", "A row is damaged or too large.")
 
 
@@ -144,6 +148,27 @@ def read_json(text: str | None) -> Any:
         return None if text is None else msgspec.json.decode(text.encode("utf-8", "replace"))
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+def plain(value: object) -> Any:
+    """Return a value of YAML as JSON would have it: tables with texts as keys, lists, texts and numbers of 64
+    bits. Raises ValueError for one that is too large or too deep, as a circle of aliases is."""
+    left = _MAX_VALUES
+
+    def copy(value: object, depth: int) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0 or depth > _MAX_DEPTH:
+            raise ValueError("too many values")
+        if isinstance(value, dict):
+            return {clean_text(str(key)): copy(each, depth + 1) for key, each in value.items()}
+        if isinstance(value, list | tuple | set):
+            return [copy(each, depth + 1) for each in value]
+        if value is None or isinstance(value, bool | float):
+            return value
+        return value if isinstance(value, int) and abs(value) < 1 << 63 else clean_text(str(value))
+
+    return copy(value, 0)
 
 
 def table(value: object) -> Mapping[str, Any]:
@@ -252,11 +277,12 @@ def _copy_database(source: Path, copy: Path) -> bool:
                 Path(f"{copy}{end}").unlink(missing_ok=True)
                 if before[end] is not None:
                     shutil.copyfile(f"{source}{end}", f"{copy}{end}")
+            _check_journal(source, Path(f"{copy}-journal"))
         except FileNotFoundError:
             continue  # a log was just removed
         except OSError as error:
-            hint = "Run the import as its owner, or set TMPDIR to a folder with more room."
-            raise BadRequest(f"{source} cannot be copied: {error.strerror}.", hint) from error
+            hint = _MORE_ROOM if error.errno in (ENOSPC, EDQUOT) else "Run the import as its owner."
+            raise BadRequest(f"{source} cannot be copied: {error.strerror or error}.", hint) from error
         if _stamps(source) == before:
             return True
         time.sleep(_PAUSE_SECONDS)
@@ -264,6 +290,17 @@ def _copy_database(source: Path, copy: Path) -> bool:
         f"Another program is writing to {source}, so it cannot be read in one piece.",
         "Stop its gateway, or import a backup of it.",
     )
+
+
+def _check_journal(source: Path, journal: Path) -> None:
+    """Refuse a journal that names another file: SQLite would delete that file, wherever it is."""
+    with suppress(FileNotFoundError), journal.open("rb") as file:
+        file.seek(max(0, journal.stat().st_size - len(_JOURNAL_END)))
+        if file.read() == _JOURNAL_END:
+            raise BadRequest(
+                f"{source} was left in the middle of a change to several databases.",
+                "Start its program once and stop it, then import again.",
+            )
 
 
 def _stamps(source: Path) -> dict[str, tuple[int, int, int] | None]:
