@@ -231,6 +231,8 @@ def _show(report: ImportReport) -> None:
             click.echo(f"{item.state}: {name}: {clean_line(item.reason, _WIDEST)}")
         elif item.note:
             click.echo(f"note: {name}: {clean_line(item.note, _WIDEST)}")
+        elif item.kind is ImportKind.SETTING:  # a person should see what is set
+            click.echo(f"{item.state}: {name}")
     left = sum((Counter(item.left_out) for item in report.items), Counter[str]())
     for why, count in sorted(left.items()):
         click.echo(f"{count} messages were left out: {why}.")

@@ -24,10 +24,11 @@ from talaria.imports.source import (
     is_running,
     listed,
     open_home,
+    plain,
     table,
     text_of,
 )
-from talaria.imports.target import NOT_READ, UNKNOWN_MODEL, FoundSettings, Planned, Target
+from talaria.imports.target import NOT_READ, REFERENCE, UNKNOWN_MODEL, FoundSettings, Planned, Target
 from talaria.models.settings import PRESETS
 
 FORMAT: Final = SourceFormat(
@@ -37,9 +38,10 @@ FORMAT: Final = SourceFormat(
     "platforms/pairing/ sessions/sessions.json",
     "~/.hermes, ~/.hermes/profiles/NAME or a zip of `hermes backup`",
 )
-_INDEX: Final = "CREATE INDEX talaria_rows ON messages (session_id, id)"  # not every release has one
+_INDEX: Final = (
+    "CREATE INDEX IF NOT EXISTS talaria_rows ON messages (session_id, id)"  # not every release has one
+)
 _SEPARATOR: Final = "§"
-_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _ALLOWED: Final = re.compile(r"([A-Z0-9_]+?)_ALLOWED_USERS")
 _DEFAULT_SOUL: Final = "You are Hermes Agent, an intelligent AI assistant created by Nous Research"
 _KEYS: Final = {"KIMI_API_KEY": "moonshot"} | {
@@ -146,11 +148,13 @@ class HermesSource:
             if key := environ.get(variable):
                 FoundModels(found).add_key(provider, key)
         tokens = {
-            f"{str(name).upper()}_BOT_TOKEN": text_of(table(own).get("token"))
+            f"{name.upper()}_BOT_TOKEN": found.resolve(
+                table(own).get("token"), f"platforms.{name}.token", environ
+            )
             for name, own in table(config.get("platforms")).items()
         }
         found.secrets.update(channel_secrets({**tokens, **environ}))
-        used = {*_KEYS, *_REFERENCE.findall(str(config.get("mcp_servers")))}
+        used = {*_KEYS, *REFERENCE.findall(str(config))}
         used.update(variable for secret in found.secrets.values() for variable in secret.values)
         for name in (*config, *(f".env.{name}" for name in environ if not _ALLOWED.fullmatch(name))):
             if str(name).removeprefix(".env.") not in {*_READ.split(), *used} and not str(name).startswith(
@@ -162,18 +166,21 @@ class HermesSource:
         return found
 
     def _add_models(self, found: FoundSettings) -> None:
-        config, models = self._config, FoundModels(found)
+        config, models, environ = self._config, FoundModels(found), self.home.environ()
         custom = [table(each) for each in listed(config.get("custom_providers"))]
         named = {text_of(each.get("name")).lower(): each for each in custom}
         named |= {str(name).lower(): table(each) for name, each in table(config.get("providers")).items()}
 
         def add(given: Mapping[str, Any], name: object) -> dict[str, Any] | None:
-            provider = text_of(given.get("provider"))
+            provider = found.resolve(given.get("provider"), "provider", environ)
             own = named.get(provider.lower().removeprefix("custom:"), {})
-            address = text_of(given.get("base_url") or own.get("base_url"))
-            key = text_of(given.get("api_key") or own.get("api_key"))
-            key = key or self.home.environ().get(text_of(own.get("key_env")), "")
-            return models.add(provider, text_of(name), address, key)
+
+            def known(field: str) -> str:
+                label = f"{provider}.{field}" if provider else field
+                return found.resolve(given.get(field) or own.get(field), label, environ)
+
+            key = known("api_key") or environ.get(text_of(own.get("key_env")), "")
+            return models.add(provider, found.resolve(name, "model", environ), known("base_url"), key)
 
         model = config.get("model")
         given = {"default": model} if isinstance(model, str) else table(model)
@@ -183,7 +190,7 @@ class HermesSource:
         elif model:
             found.left["model"] = UNKNOWN_MODEL
         known = config.get("fallback_providers") or config.get("fallback_model") or []
-        for index, each in enumerate(listed(known) or [known]):
+        for index, each in enumerate(known if isinstance(known, list) else [known]):
             fallback = add(table(each), table(each).get("model"))
             if main is None or fallback is None:
                 found.left[f"fallback {index + 1}"] = UNKNOWN_MODEL
@@ -203,7 +210,8 @@ class HermesSource:
 
         text = self.home.text("config.yaml")
         try:
-            return table(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if text else {})  # noqa: S506
+            # Not the loader in C, which a deep file crashes.
+            return table(plain(yaml.load(text, yaml.SafeLoader)) if text else {})
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             why = (str(error).splitlines() or ["damaged"])[0]
             self.home.note("config.yaml", f"It is not valid YAML ({why}), so no setting is read from it.")

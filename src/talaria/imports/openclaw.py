@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +36,8 @@ from talaria.memory.pages import facts
 
 FORMAT: Final = SourceFormat(PROGRAM, "openclaw.json agents state", "", "~/.openclaw")
 _TOKEN: Final = re.compile(
-    r"""(?P<space>\s+|//[^\n]*|/\*.*?\*/)|(?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<comma>,)"""
+    r"""(?P<space>\s+|//[^\n]*|/\*.*?(?:\*/|\Z))|(?P<comma>,)"""
+    r"""|(?P<text>"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|'[^'\\]*(?:\\.[^'\\]*)*(?:'|\\?\Z))"""
     r"""|(?P<number>[+-]?\.?\d[\w.]*)|(?P<word>[A-Za-z_$][\w$]*)|(?P<rest>.)""",
     re.DOTALL,
 )
@@ -83,7 +84,9 @@ class OpenclawSource:
         self._databases = databases
         self._config = self._read_config()
         defaults = table(table(self._config.get("agents")).get("defaults"))
-        place = Path(text_of(defaults.get("workspace")) or home.path / "workspace").expanduser()
+        place = Path(clean_text(defaults.get("workspace")) or home.path / "workspace")
+        with suppress(RuntimeError):  # the home of a person who is not here
+            place = place.expanduser()
         self._workspace = msgspec.structs.replace(home, source=place, path=home.path / place)
 
     def is_running(self) -> bool:
@@ -159,9 +162,8 @@ class OpenclawSource:
                 found[f"workspace/{name}"] = (
                     "Copy your own parts into agent.prompt. The rest is about openclaw."
                 )
-        for path in sorted((self._workspace.path / "memory").rglob("*.md")):
-            name = f"workspace/memory/{path.relative_to(self._workspace.path / 'memory').as_posix()}"
-            found[name] = "Only MEMORY.md and USER.md are imported from memory."
+        for path in sorted((self._workspace.path / "memory").glob("*")):
+            found[f"workspace/memory/{path.name}"] = "Only MEMORY.md and USER.md are imported from memory."
         for path in sorted(self.home.path.glob("workspace-*")):
             found[path.name] = "Only the workspace of the agent main is imported."
         for name in ("exec-approvals.json", "secrets.json", "mcp-oauth", "credentials/whatsapp"):
@@ -174,12 +176,7 @@ class OpenclawSource:
         environ = self.home.environ()
 
         def known(value: object, name: str) -> str:
-            """Return a value without references; they are noted."""
-            text = re.sub(r"\$\{(\w+)\}", lambda match: environ.get(match[1], match[0]), text_of(value))
-            if isinstance(value, dict) or "${" in text:
-                found.left[name] = "It refers to a value that is not in the state folder."
-                return ""
-            return text
+            return found.resolve(value, name, environ)
 
         defaults = table(table(config.get("agents")).get("defaults"))
         models = FoundModels(found)

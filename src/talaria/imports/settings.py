@@ -46,9 +46,9 @@ async def plan_people(source: Source, target: Target) -> list[Planned]:
     found: list[Planned] = []
     for (channel, user), name in names.items():
         title = name or clean_line(user)
-        item = ImportItem(
-            f"person:{clean_line(channel)}:{clean_line(user)}", ImportKind.PERSON, title, ImportState.PLANNED
-        )
+        where = f"{clean_line(channel)}:{clean_line(user)}"
+        note = f"They may write to the agent ({where})."
+        item = ImportItem(f"person:{where}", ImportKind.PERSON, title, ImportState.PLANNED, note=note)
         if user == "*":
             item = item.skip("It allows everyone. Decide here who may write: see docs/access.md.")
         elif channel not in target.channels:
@@ -98,7 +98,8 @@ def _plan_setting(
         f"setting:{key}", ImportKind.SETTING, f"{key} = {_shown(value)}", ImportState.PLANNED, key
     )
     present = _present(target, path)
-    if present == value:
+    # A provider may have got its key since.
+    if present == ({**present, **value} if isinstance(present, dict) and isinstance(value, dict) else value):
         return item.skip("It is set already."), None
     if present:
         return item.conflict(f"{key} is set to another value here."), None

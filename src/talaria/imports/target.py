@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +17,10 @@ from talaria.core.memory import MemoryPage
 from talaria.core.settings import KeyPath
 from talaria.imports.item import ImportItem, ImportKind, ImportState
 from talaria.imports.logs import SourceLog
-from talaria.imports.source import SourceHome, table
+from talaria.imports.source import SourceHome, clean_text, table, text_of
 from talaria.store.store import Store
 
+REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 NOT_READ: Final = "It is not imported. See docs/configuration.md for the settings of Talaria."
 UNKNOWN_MODEL: Final = "Its provider is not known here. Choose one with `talaria setup`."
 
@@ -82,6 +84,15 @@ class FoundSettings:
     left: dict[str, str] = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=dict)
 
+    def resolve(self, value: object, name: str, environ: Mapping[str, str]) -> str:
+        """Return a value with the variables of the source that it refers to. One that refers to anything else
+        is noted, and empty."""
+        text = REFERENCE.sub(lambda match: environ.get(match[1], match[0]), text_of(value))
+        if isinstance(value, dict) or "${" in text:
+            self.left[name] = "It refers to a value that is not in the home."
+            return ""
+        return text
+
     def add_servers(self, servers: object, environ: Mapping[str, str]) -> None:
         """Add MCP servers, which may refer to variables of the source as `${NAME}`."""
         self.servers.update((str(name), table(server)) for name, server in table(servers).items())
@@ -122,4 +133,5 @@ class Source(Protocol):
 
 
 def file_item(name: str, reason: str) -> ImportItem:
+    name = clean_text(name)  # that of a file may have surrogates
     return ImportItem(f"{ImportKind.FILE}:{name}", ImportKind.FILE, name, ImportState.SKIPPED, reason=reason)
