@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from clients.hermes import RealHermes
+from imports.accounts import check_accounts
 from imports.test_hermes import World, of_kind, rows_in
 from support.gateway import in_process, real_process
 from talaria.core.clock import SystemClock
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Page
-from talaria.imports.item import ImportKind, ImportState
+from talaria.imports.item import ImportKind, ImportReport, ImportState
 from talaria.store.part import open_store
 from talaria.testing.model_server import ModelServer
 from talaria.testing.telegram_server import TelegramServer
@@ -79,31 +81,16 @@ async def test_after_the_import_the_next_message_on_telegram_continues(
         done = subprocess.run(
             [*command, "--yes", "--secrets", "--json"], capture_output=True, text=True, check=True
         )
-        items = json.loads(done.stdout)["items"]
+        items = msgspec.json.decode(done.stdout, type=ImportReport).items
         check_accounts(hermes.home, items)
+        imported = [item.kind for item in items if item.state is ImportState.IMPORTED]
+        wanted = {ImportKind.JOB: 1, ImportKind.MEMORY: 1, ImportKind.PERSON: 1}
+        assert {kind: imported.count(kind) for kind in wanted} == wanted and ImportKind.SESSION in imported
         settings = {"CHANNELS__TELEGRAM__API_URL": telegram.url}
         async with real_process(tmp_path, model, settings, name="talaria"):
             await ask("What is my cat called?", "You said: What is my cat called?")
     sent = json.loads(model.bodies[-1])["messages"]
     assert "My cat is Quark" in [each["content"] for each in sent]
-
-
-def check_accounts(home: Path, items: list[dict[str, Any]]) -> None:
-    """Count what the home has without the importer, and compare it with the report."""
-    with closing(sqlite3.connect(f"file:{home}/state.db?mode=ro", uri=True)) as database:
-        (stored,) = database.execute("SELECT count(*) FROM messages").fetchone()
-    sessions = [item for item in items if item["kind"] == "session"]
-    assert stored > 5 and sum(item.get("messages", 0) for item in sessions) == stored
-    jobs = json.loads((home / "cron/jobs.json").read_text())["jobs"]
-    assert {f"job:{job['id']}" for job in jobs} == {item["id"] for item in items if item["kind"] == "job"}
-    facts = (home / "memories/MEMORY.md").read_text().split("\n§\n")
-    assert facts == [item["title"] for item in items if item["kind"] == "memory"]
-    skills = {path.parent.relative_to(home / "skills").as_posix() for path in home.glob("skills/**/SKILL.md")}
-    assert skills == {item["id"].removeprefix("skill:") for item in items if item["kind"] == "skill"}
-    assert all(item["state"] == "imported" or item.get("reason") for item in items)
-    wanted = {"job": 1, "memory": 1, "person": 1}
-    imported = [item["kind"] for item in items if item["state"] == "imported"]
-    assert {kind: imported.count(kind) for kind in wanted} == wanted and imported.count("session") >= 1
 
 
 def conversation(count: int) -> Iterator[dict[str, Any]]:
@@ -118,6 +105,41 @@ def conversation(count: int) -> Iterator[dict[str, Any]]:
         yield {"role": "assistant", "content": f"  Answer {index}.  "}
 
 
+def awkward() -> Iterator[dict[str, Any]]:
+    """Rows that hermes-agent repairs when it sends them."""
+    calls = [
+        {"id": key, "type": "function", "function": {"name": "terminal", "arguments": '{"b": 1, "a": "ü"}'}}
+        for key in ("c1", "c2")
+    ]
+    yield {"role": "user", "content": "  spaced \n"}
+    yield {"role": "assistant", "content": " \n on it \n", "tool_calls": calls}
+    yield {"role": "tool", "content": "  second\n\n", "tool_call_id": "c2", "tool_name": "terminal"}
+    yield {"role": "tool", "content": "\tfirst", "tool_call_id": "c1", "tool_name": "terminal"}
+    yield {"role": "assistant", "content": " answer \n"}
+    yield {"role": "tool", "content": "stray", "tool_call_id": "c9", "tool_name": "terminal"}
+    yield {"role": "user", "content": "with <memory-context>[System note: x] y</memory-context> memory"}
+    yield {"role": "assistant", "content": "one"}
+    yield {"role": "assistant", "content": "and another"}
+    yield {"role": "user", "content": "interrupted"}
+    yield {"role": "user", "content": "and again"}
+    yield {"role": "assistant", "content": "fine"}
+    yield {"role": "user", "content": "Review the conversation above and consider saving to memory if"}
+    yield {"role": "assistant", "content": "Nothing to save"}
+
+
+def context(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    """What messages say. hermes-agent joins those of one role that follow each other, and has the results of
+    one message in any order."""
+    for role, group in groupby(map(seen, messages), key=itemgetter(0)):
+        together = [*group]
+        if role == "tool":
+            yield from sorted(together, key=itemgetter(3))
+        else:
+            space = "\n" if role == "assistant" else "\n\n"
+            texts = space.join(each[1] for each in together if each[1])
+            yield role, texts, [call for each in together for call in each[2]]
+
+
 def seen(message: Mapping[str, Any]) -> tuple[Any, ...]:
     """What a message says, without how it is written: hermes-agent sorts the keys of arguments."""
     calls = [
@@ -130,7 +152,8 @@ def seen(message: Mapping[str, Any]) -> tuple[Any, ...]:
 @pytest.mark.parametrize("count", [20_000])
 async def test_the_model_sees_what_hermes_would_send(tmp_path: Path, model: ModelServer, count: int) -> None:
     hermes = real_hermes(tmp_path, model)
-    await hermes.append("20261101_100000_abcdef01", conversation(count))
+    rows = [*awkward(), *conversation(count)]
+    await hermes.append("20261101_100000_abcdef01", rows)
     await hermes.run("chat", "-Q", "-q", "What next?", "--resume", "20261101_100000_abcdef01")
     theirs = next(json.loads(body)["messages"] for body in model.bodies if b"What next?" in body)
     home = tmp_path / "home"
@@ -138,14 +161,16 @@ async def test_the_model_sees_what_hermes_would_send(tmp_path: Path, model: Mode
     async with open_store(home / "talaria.db", SystemClock()) as store:
         report = await World(home, store).run(hermes.home, ImportKind.SESSION)
         (item,) = of_kind(report, ImportKind.SESSION).values()
-        assert item.state is ImportState.IMPORTED and item.messages == count + 2
-        stored, after = 0, None
+        assert item.state is ImportState.IMPORTED and item.messages == len(rows) + 2
+        stored, after = sum(item.left_out.values()), None
         while True:
             page = await store.entries(SessionId(item.target), Page(500, after=after))
             stored += rows_in(list(page.entries))
             if (after := page.next) is None:
                 break
-        assert stored == item.messages and not item.left_out
+        assert stored == item.messages
+        reviews = "reviews that hermes-agent asks itself for"
+        assert item.left_out == {"tool results without a call": 1, reviews: 2}
     tables = {
         "context": {"max_tokens": 50_000_000},
         "models": {"scripted/scripted": {"context": 100_000_000}},
@@ -159,8 +184,7 @@ async def test_the_model_sees_what_hermes_would_send(tmp_path: Path, model: Mode
         {"role": "user", "content": "What next?"},
         {"role": "assistant", "content": "You said: What next?"},
     ]
-    expected = [*map(seen, theirs[1:-1]), *map(seen, answered)]
-    found = [*map(seen, ours[1:-1])]
-    assert len(found) == len(expected) == count + 2
+    expected, found = [*context([*theirs[1:-1], *answered])], [*context(ours[1:-1])]
+    assert len(found) == len(expected) > count
     for index, (one, other) in enumerate(zip(found, expected, strict=True)):
         assert one == other, index

@@ -5,21 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
+import sqlite3
+import struct
 import subprocess
 import sys
+import threading
 import tomllib
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import msgspec
 import pytest
 
+from imports.accounts import check_accounts
 from imports.hermes_world import NOON, HermesHome, call, count_rows, hostile, ordinary
 from support.gateway import in_process
 from talaria.access.authorizer import ChatKind
 from talaria.access.people import People
+from talaria.channels.incoming import chat_key
 from talaria.channels.telegram.parse import ChatTarget, chat_of
 from talaria.cli.import_ import _plan_server
 from talaria.config.home import Home, read_secrets_file
@@ -43,6 +50,7 @@ from talaria.store.part import open_store
 from talaria.store.store import Store
 from talaria.testing.model_server import ModelServer
 
+Make: TypeAlias = Callable[[Path], HermesHome]
 CHANNELS = frozenset(("telegram", "discord", "slack"))
 
 
@@ -139,10 +147,32 @@ def of_kind(report: ImportReport, kind: ImportKind) -> dict[str, ImportItem]:
 # -- conversations ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "make", [lambda path: ordinary(path, 10), ordinary, lambda path: ordinary(path, 30, "delete"), hostile]
-)
-async def test_every_message_is_in_a_log_or_listed_with_a_reason(tmp_path: Path, world: World, make) -> None:  # type: ignore[no-untyped-def]
+HOMES = [lambda path: ordinary(path, 10), ordinary, lambda path: ordinary(path, 30, "delete"), hostile]
+
+
+@pytest.mark.parametrize("make", HOMES)
+async def test_every_item_is_in_the_report_once(tmp_path: Path, world: World, make: Make) -> None:
+    home = make(tmp_path / "hermes")
+    if make is not hostile:
+        home.write(
+            "cron/jobs.json", json.dumps([cron_job(), cron_job(id="b"), 7, cron_job(id="c", prompt="")])
+        )
+        home.write("memories/MEMORY.md", "one\n§\ntwo\n§\none\n§\n" + "long " * 500)
+        home.write("memories/USER.md", "three")
+    for name in ("a/b/c/d/e/f/g/h/i/deep", "good/inner", "upper", ".archive/old"):
+        home.write(f"skills/{name}/SKILL.md", f"---\nname: {name[-4:]}\ndescription: x\n---\n")
+    home.write("skills/good/SKILL.md", "---\nname: good\ndescription: Good.\n---\n")
+    home.write("skills/linked/readme.md", "x")
+    (home.path / "skills/linked/SKILL.md").symlink_to(home.path / "skills/good/SKILL.md")
+    home.close()
+    check_accounts(home.path, (await world.run(home.path)).items)
+    check_accounts(home.path, (await world.run(home.path)).items)
+
+
+@pytest.mark.parametrize("make", HOMES)
+async def test_every_message_is_in_a_log_or_listed_with_a_reason(
+    tmp_path: Path, world: World, make: Make
+) -> None:
     make(tmp_path / "hermes").close()
     report = await world.run(tmp_path / "hermes", ImportKind.SESSION)
     items = of_kind(report, ImportKind.SESSION)
@@ -218,6 +248,27 @@ async def test_the_model_reads_what_hermes_sent(tmp_path: Path, world: World) ->
     assert isinstance(results, ToolResults) and results.results[0].text == "found"
 
 
+async def test_texts_are_those_that_hermes_sends_again(tmp_path: Path, world: World) -> None:
+    """Scaffolding that people do not see is for the model, and what hermes-agent takes out of a text is taken
+    out: memories, reviews, and the space around it."""
+    home = HermesHome(tmp_path / "hermes", 30)
+    home.session("s")
+    memory = "<memory-context>[System note: x]\nold</memory-context>"
+    home.message("s", "user", f" look {memory}<memory-context> \n")
+    home.message("s", "assistant", " on it\n", tool_calls=json.dumps([call("c", "read", {})]))
+    home.message("s", "tool", "  line\n\n", tool_call_id="c")
+    home.message("s", "assistant", "done", api_content=" done \n")
+    home.message("s", "user", "[context compaction]", display_kind="hidden")
+    home.message("s", "user", "  Review the conversation above and consider saving to memory if")
+    home.message("s", "assistant", "Nothing to save.")
+    home.message("s", "assistant", "later")
+    home.close()
+    items = of_kind(await world.run(home.path, ImportKind.SESSION), ImportKind.SESSION)
+    assert items["s"].left_out == {"reviews that hermes-agent asks itself for": 2}
+    texts = [said(entry.body) for entry in await world.log("s")]
+    assert texts[:6] == ["look", "on it", "line", "done", "[context compaction]", "later"]
+
+
 async def test_a_summary_of_untrusted_content_is_untrusted(tmp_path: Path, world: World) -> None:
     home = HermesHome(tmp_path / "hermes")
     for name, tools in (("seen", True), ("plain", False)):
@@ -232,18 +283,19 @@ async def test_a_summary_of_untrusted_content_is_untrusted(tmp_path: Path, world
     assert [ShownLog(log).has_untrusted() for log in logs] == [True, False]
 
 
+@pytest.mark.parametrize("platform", ["matrix", "signal", "email", "whatsapp"])
 async def test_chats_of_platforms_without_a_channel_are_kept_with_the_reason(
-    tmp_path: Path, world: World
+    tmp_path: Path, world: World, platform: str
 ) -> None:
     home = HermesHome(tmp_path / "hermes")
-    origin = {"platform": "matrix", "chat_type": "dm", "chat_id": "!r:x", "user_id": "@ada:x"}
-    home.session("m", "from matrix", source="matrix", origin_json=json.dumps(origin))
-    home.route("agent:main:matrix:dm:!r:x", "m", **origin)
+    origin = {"platform": platform, "chat_type": "dm", "chat_id": "!r:x", "user_id": "@ada:x"}
+    home.session("m", "from there", source=platform, origin_json=json.dumps(origin))
+    home.route(f"agent:main:{platform}:dm:!r:x", "m", **origin)
     home.close()
     (item,) = (await world.run(home.path, ImportKind.SESSION)).items
     session = await world.store.session(SessionId(item.target))
     assert session is not None and session.chat_key == "agent:main:http:api:hermes"
-    assert "matrix" in item.note
+    assert f"no channel {platform} here" in item.note
 
 
 async def test_results_stand_together_in_the_order_of_their_calls(tmp_path: Path, world: World) -> None:
@@ -282,7 +334,8 @@ async def test_hostile_rows_are_repaired_or_listed(tmp_path: Path, world: World)
     assert items["odd"].left_out == {
         "larger than 8 MB": 1,
         "system prompts": 1,
-        "empty or hidden messages": 2,
+        "empty messages": 1,
+        "marks of hermes-agent": 1,
         "tool results without a call": 2,
         "reviews that hermes-agent asks itself for": 2,
     }
@@ -307,6 +360,23 @@ async def test_a_second_run_and_a_backup_import_nothing_twice(tmp_path: Path, wo
         assert {item.state for item in report.items} == {ImportState.SKIPPED}
     assert await world.store.sessions(Page(500)) == before
     assert not list(tmp_path.rglob("outside"))
+
+
+async def test_a_second_run_imports_what_is_new(tmp_path: Path, world: World) -> None:
+    home = ordinary(tmp_path / "hermes")
+    for number in (1, 2):
+        home.session(f"new-{number}", "hello")
+        home.write("cron/jobs.json", json.dumps([cron_job(id=str(each)) for each in range(number)]))
+        home.write("memories/MEMORY.md", "\n§\n".join(map(str, range(number))))
+        home.write(f"skills/s{number}/SKILL.md", f"---\nname: s{number}\ndescription: x\n---\nDo.\n")
+        home.write("pairing/telegram-approved.json", json.dumps({str(each): {} for each in range(number)}))
+        home.close()
+        report = await world.run(home.path)
+        home.database = sqlite3.connect(home.path / "state.db", isolation_level=None)
+    home.close()
+    imported = {item.id.rpartition(":")[0] for item in report.items if item.state is ImportState.IMPORTED}
+    assert imported == {"session", "job", "memory:MEMORY.md", "skill", "person:telegram"}
+    assert sum(item.state is ImportState.IMPORTED for item in report.items) == 5
 
 
 async def test_an_import_that_is_killed_after_any_item_goes_on_without_duplicates(tmp_path: Path) -> None:
@@ -344,7 +414,8 @@ async def test_a_session_that_cannot_be_read_is_not_there_and_keeps_no_other_out
             assert found.database is not None
             found.database.create_function("broken", 0, lambda: 1 / 0)
             found.database.executescript(
-                "ALTER TABLE messages RENAME TO kept; CREATE VIEW messages AS SELECT *, 1 AS more FROM kept "
+                "ALTER TABLE messages RENAME TO kept; "
+                "CREATE VIEW messages AS SELECT *, 1 AS more FROM kept "
                 "WHERE session_id <> 'first' OR broken()"
             )
             report = await importing.apply(lambda item: None)
@@ -362,7 +433,11 @@ async def test_the_next_message_of_a_chat_continues_its_conversation(tmp_path: P
     dm = {"platform": "telegram", "chat_type": "dm", "chat_id": "7", "user_id": "7"}
     topic = {"platform": "telegram", "chat_type": "group", "chat_id": "-5", "user_id": "7", "thread_id": "3"}
     discord = {"platform": "discord", "chat_type": "dm", "chat_id": "900", "user_id": "12"}
-    for key, origin in (("dm", dm), ("topic", topic), ("discord", discord)):
+    thread = {"platform": "discord", "chat_type": "thread", "chat_id": "31", "parent_chat_id": "30"}
+    slack = {"platform": "slack", "chat_type": "group", "chat_id": "C1", "thread_id": "17.5", "user_id": "U1"}
+    private = {"platform": "slack", "chat_type": "dm", "chat_id": "D1", "thread_id": "17.6", "user_id": "U1"}
+    origins = {"dm": dm, "topic": topic, "discord": discord, "thread": thread, "slack": slack, "d1": private}
+    for key, origin in origins.items():
         home.session(f"{key}-old", "before", source=origin["platform"], origin_json=json.dumps(origin))
         home.session(f"{key}-new", "hello", source=origin["platform"], origin_json=json.dumps(origin))
         home.route(f"agent:main:{key}", f"{key}-old", **origin)  # resumed by a person
@@ -371,7 +446,10 @@ async def test_the_next_message_of_a_chat_continues_its_conversation(tmp_path: P
     chats = {
         "dm": chat_of("main", ChatTarget(7), ChatKind.PRIVATE),
         "topic": chat_of("main", ChatTarget(-5, 3), ChatKind.GROUP),
-        "discord": ChatKey("agent:main:discord:dm:12"),
+        "discord": chat_key("main", "discord", ChatKind.PRIVATE, "12"),
+        "thread": chat_key("main", "discord", ChatKind.GROUP, "30", "31"),
+        "slack": chat_key("main", "slack", ChatKind.GROUP, "C1", "17.5"),
+        "d1": chat_key("main", "slack", ChatKind.PRIVATE, "U1"),
     }
     for key, chat in chats.items():
         current = await world.store.current_session(chat)
@@ -580,7 +658,101 @@ async def test_secrets_and_the_keys_of_servers_are_copied_only_with_consent(
     assert config["channels"]["telegram"]["token_env"] == "TELEGRAM_BOT_TOKEN"
     assert "sk-" not in str(config) + str(report)
     assert (world.home / "secrets.env").stat().st_mode & 0o77 == 0
-    assert (await world.run(home.path, *kinds, with_secrets=True)).planned == 0
+    again = await world.run(home.path, *kinds, with_secrets=True)
+    assert {item.state for item in again.items} == {ImportState.SKIPPED}
+
+
+async def test_settings_refer_to_variables_of_the_source_only(tmp_path: Path, world: World) -> None:
+    home = HermesHome(tmp_path / "hermes")
+    home.write(
+        "config.yaml",
+        "model: {default: '${NAME}', provider: mine, base_url: '${ADDRESS}', api_key: '${MINE}'}\n"
+        "fallback_model: {provider: other, model: small, base_url: 'http://localhost', api_key: '${HOME}'}\n"
+        "platforms: {telegram: {token: '${BOT}'}}\n",
+    )
+    home.write(".env", "NAME=big\nADDRESS=http://127.0.0.1:9/v1\nMINE=sk-mine-0123456789\nBOT=12:abc\n")
+    home.close()
+    kinds = (ImportKind.SETTING, ImportKind.SECRET)
+    states = {item.id: item.state for item in (await world.run(home.path, *kinds, with_secrets=True)).items}
+    config = tomllib.loads((world.home / "config.toml").read_text())
+    assert config["model"]["name"] == "big"
+    assert config["providers"]["mine"]["base_url"] == "http://127.0.0.1:9/v1"
+    secrets = {"MINE_API_KEY": "sk-mine-0123456789", "TELEGRAM_BOT_TOKEN": "12:abc"}
+    assert read_secrets_file(world.home) == secrets
+    assert states["setting:other.api_key"] is ImportState.SKIPPED
+
+
+_BOMB = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 9))
+
+
+@pytest.mark.parametrize(
+    "config", ["[" * 100_000, f"{_BOMB}mcp_servers: *a8\n", "mcp_servers: &a {x: *a}\n", "? [a]\n: x\n"]
+)
+async def test_a_hostile_configuration_is_listed(tmp_path: Path, world: World, config: str) -> None:
+    home = HermesHome(tmp_path / "hermes")
+    home.session("s", "hello")
+    home.write("config.yaml", config)
+    home.close()
+    report = await world.run(home.path)
+    assert {item.id: item.state.value for item in report.items} == {
+        "session:s": "imported",
+        "file:config.yaml": "skipped",
+    }
+
+
+async def test_values_of_any_kind_do_not_stop_the_import(tmp_path: Path, world: World) -> None:
+    """A random one of the values in each file; the report can be written as JSON."""
+    good = {
+        "cron/jobs.json": {
+            "jobs": [cron_job(origin={"platform": "telegram", "chat_id": "7"}, repeat={"times": 3})]
+        },
+        "config.yaml": {
+            "model": {"default": "big", "provider": "mine", "base_url": "http://127.0.0.1:9"},
+            "custom_providers": [{"name": "x", "base_url": "http://127.0.0.1:8"}],
+            "mcp_servers": {"f": {"command": "uvx", "args": ["a"], "env": {"K": "${A}"}, "timeout": 3}},
+            "platforms": {"telegram": {"token": "1:x", "home_channel": {"chat_id": "7"}}},
+        },
+        "sessions/sessions.json": {"k": {"session_id": "s", "origin": {"platform": "telegram"}}},
+        "pairing/telegram-approved.json": {"77": {"user_name": "Anna"}},
+    }
+    nasty: list[Any] = [
+        None,
+        True,
+        -1,
+        10**30,
+        10**400,
+        5e246,
+        "",
+        "a\0b",
+        "x" * 70_000,
+        "~nobody/x",
+        "\ud83d",
+        [],
+        {},
+    ]
+    nasty += [[[]], {"": None}, "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "http://["]
+    chosen = random.Random(7)
+    for number in range(20):
+        home = HermesHome(tmp_path / f"hermes-{number}")
+        home.session("s", "hello")
+        for name, content in good.items():
+            home.write(name, json.dumps(with_nasty(content, chosen, nasty)))
+        os.close(os.open(os.fsencode(home.path) + b"/\xff.md", os.O_CREAT))
+        home.close()
+        report = await world.run(home.path, with_secrets=True)
+        assert json.loads(msgspec.json.encode(report))["source"] == str(home.path)
+        assert all(item.state is ImportState.IMPORTED or item.reason for item in report.items)
+        assert "session:s" in {item.id for item in report.items}
+
+
+def with_nasty(value: Any, chosen: random.Random, nasty: list[Any]) -> Any:
+    """The value with one of its parts replaced."""
+    if isinstance(value, dict | list) and value and chosen.random() < 0.8:
+        key = chosen.choice([*value] if isinstance(value, dict) else range(len(value)))
+        copy = value.copy()
+        copy[key] = with_nasty(value[key], chosen, nasty)
+        return copy
+    return chosen.choice(nasty)
 
 
 async def test_a_broken_setting_does_not_keep_the_rest_out(tmp_path: Path, world: World) -> None:
@@ -654,6 +826,30 @@ def test_a_zip_is_listed_whole_and_refused_if_it_is_damaged_or_a_bomb(tmp_path: 
         pass
 
 
+async def test_a_journal_cannot_make_sqlite_delete_a_file(tmp_path: Path) -> None:
+    """A journal may name another one, which SQLite deletes after it has undone a change."""
+    write_and_die(
+        tmp_path / "hermes",
+        "for n in range(50): home.session(f's{n}', 'x' * 1000)",
+        "home.database.execute('PRAGMA cache_size = 1')",
+        "home.database.execute('BEGIN IMMEDIATE')",
+        "home.database.execute('UPDATE messages SET content = 1')",
+        journal="delete",
+    )
+    with open_hermes(tmp_path / "hermes") as found:
+        assert found.database is not None
+        assert found.database.execute("SELECT min(content) FROM messages").fetchone()[0] == "x" * 1000
+    victim = tmp_path / "precious"
+    victim.write_text("precious")
+    name = str(victim).encode()
+    with (tmp_path / "hermes/state.db-journal").open("ab") as journal:
+        journal.write(struct.pack(">I", 1 << 20) + name + struct.pack(">II", len(name), sum(name)))
+        journal.write(bytes.fromhex("d9d505f920a163d7"))
+    with pytest.raises(BadRequest, match="several databases"), open_hermes(tmp_path / "hermes"):
+        pass
+    assert victim.read_text() == "precious"
+
+
 async def test_a_damaged_database_is_refused_with_what_to_do(tmp_path: Path) -> None:
     home = HermesHome(tmp_path / "hermes").close()
     home.write("state.db", b"no database" * 1000)
@@ -661,14 +857,29 @@ async def test_a_damaged_database_is_refused_with_what_to_do(tmp_path: Path) -> 
         pass
 
 
+async def test_a_database_that_changes_all_the_time_is_refused(tmp_path: Path) -> None:
+    home = HermesHome(tmp_path / "hermes").close()
+    stopped = threading.Event()
+
+    def write() -> None:
+        with (home.path / "state.db-wal").open("ab") as log:
+            while not stopped.wait(0.001):
+                log.write(b"x")
+                log.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with pytest.raises(BadRequest, match="Another program is writing"), open_hermes(home.path):
+            pass
+    finally:
+        stopped.set()
+        writer.join()
+
+
 async def test_a_home_that_is_in_use_is_read_with_its_log(tmp_path: Path, world: World) -> None:
     """The last rows of a gateway that runs, or was killed, are in the write-ahead log only."""
-    write = (
-        "import os, sys; from pathlib import Path; from imports.hermes_world import HermesHome; "
-        "home = HermesHome(Path(sys.argv[1])); home.session('fresh', 'just now'); os._exit(0)"
-    )
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    subprocess.run([sys.executable, "-c", write, str(tmp_path / "hermes")], env=environ, check=True)
+    write_and_die(tmp_path / "hermes", "home.session('fresh', 'just now')")
     before = tree(tmp_path / "hermes")
     assert any(name.endswith("-wal") and content for name, content in before.items())
     linked = tmp_path / "linked"
@@ -678,3 +889,12 @@ async def test_a_home_that_is_in_use_is_read_with_its_log(tmp_path: Path, world:
     report = await world.run(tmp_path / "hermes", ImportKind.SESSION)
     assert [(item.state, item.messages) for item in report.items] == [(ImportState.IMPORTED, 1)]
     assert tree(tmp_path / "hermes") == before
+
+
+def write_and_die(path: Path, *statements: str, journal: str = "wal") -> None:
+    """Write a home in a process that ends without closing it."""
+    head = "import os, sys", "from pathlib import Path", "from imports.hermes_world import HermesHome"
+    opened = f"home = HermesHome(Path(sys.argv[1]), journal={journal!r})"
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    script = "\n".join((*head, opened, *statements, "os._exit(0)"))
+    subprocess.run([sys.executable, "-c", script, str(path)], env=environ, check=True)

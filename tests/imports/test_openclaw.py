@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imports.openclaw_world import NOON, OpenclawHome, ordinary
+from imports.openclaw_world import NOON, OpenclawHome, ordinary, user
 from imports.test_hermes import World, of_kind, rows_in, said, tree
 from talaria.config.home import read_secrets_file
 from talaria.core.clock import SystemClock
@@ -198,6 +198,28 @@ async def test_the_configuration_is_json5_and_its_secrets_need_consent(tmp_path:
     found = read_secrets_file(world.home)
     assert found["MINE_API_KEY"] == "sk-mine-0123456789" and found["ANTHROPIC_API_KEY"] == "sk-ant-0123456789"
     assert found["TELEGRAM_BOT_TOKEN"] == "12:abc" and "r-0123456789" not in found.values()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        '"' + '\\"' * 1_000_000 + "\\",
+        "/*" * 1_000_000,
+        "[" * 1_000_000,
+        '{agents: {defaults: {workspace: "~nobody/\\u0000"}}}',
+    ],
+)
+async def test_a_hostile_configuration_does_not_stop_the_import(
+    tmp_path: Path, world: World, config: str
+) -> None:
+    home = OpenclawHome(tmp_path / "openclaw")
+    home.session("s", "agent:main:main")
+    home.events("s", user("hello"))
+    home.write("openclaw.json", config)
+    report = await world.run(home.close().path)
+    states = {item.id: item.state for item in report.items}
+    assert states["session:main:s"] is ImportState.IMPORTED
+    assert ("workspace" in config) is ("file:openclaw.json" not in states)
 
 
 async def test_an_older_openclaw_is_named_with_what_to_do(tmp_path: Path, world: World) -> None:

@@ -7,10 +7,11 @@ a summary stands for them, as after a compaction of ours.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any, Final, TypeAlias
@@ -39,6 +40,18 @@ PROGRAM: Final = "hermes"
 NO_PLATFORMS: Final = ("", "cli", "local", "cron", "tool", "api_server", "webhook", "acp", "tui")
 _ENCODED: Final = "\0json:"
 _COMPRESSED: Final = "compression"
+_MEMORY_TAG: Final = re.compile(r"<(/?)\s*memory-context\s*>", re.IGNORECASE)
+_MEMORY: Final = re.compile(r"<\s*memory-context\s*>.*?</\s*memory-context\s*>", re.IGNORECASE | re.DOTALL)
+_MEMORY_NOTE: Final = re.compile(
+    r"\[System note:\s*The following is recalled memory context,\s*NOT new user input\.\s*Treat as "
+    r"(?:informational background data|authoritative reference data[^\]]{0,400})\.\]\s*",
+    re.IGNORECASE,
+)
+_NO_MESSAGES: Final = {
+    "system": "system prompts",
+    "user": "empty messages",
+    "assistant": "empty messages",
+}
 _REVIEWS: Final = (
     "Review the conversation above and update the skill library",
     "Review the conversation above and consider saving to memory",
@@ -51,7 +64,7 @@ _SESSION_COLUMNS: Final = (
     "id source title model model_config parent_session_id started_at ended_at end_reason user_id chat_id "
     "chat_type thread_id origin_json"
 )
-_MESSAGE_COLUMNS: Final = "role content api_content tool_call_id tool_calls timestamp observed display_kind"
+_MESSAGE_COLUMNS: Final = "role content api_content tool_call_id tool_calls timestamp observed"
 _TIMES: Final = "CASE WHEN typeof(timestamp) IN ('real', 'integer') THEN timestamp END"
 _ORIGIN: Final = ("platform", "chat_id", "chat_type", "thread_id", "user_id", "parent_chat_id")
 
@@ -355,16 +368,17 @@ class _LogReader:
             if place is None or (row := self._row(place[1])) is None:
                 continue
             writer.at, role = moment(row.get("timestamp"), writer.at), text_of(row.get("role"))
+            is_answer, is_review = is_review and role == "assistant", False
             if role == "tool":
                 writer.take(clean_text(row.get("tool_call_id")), _parts(row.get("content")))
                 continue
             body, aliases = _message(place, row)
             if role in ("user", "system"):
-                is_review = text_of(row.get("content")).startswith(_REVIEWS)
-            if is_review:
+                is_review = text_of(row.get("content")).lstrip().startswith(_REVIEWS)
+            if is_review or is_answer:
                 self._count("reviews that hermes-agent asks itself for")
             elif body is None:
-                self._count("system prompts" if role == "system" else "empty or hidden messages")
+                self._count(_NO_MESSAGES.get(role, "marks of hermes-agent"))
             elif following and following[0].id != place[0].id and self._repeats(row, following[1]):
                 self._count("repeated where hermes-agent compressed")
             else:
@@ -393,12 +407,10 @@ class _LogReader:
 def _message(
     place: _Place, row: Mapping[str, Any]
 ) -> tuple[UserMessage | AssistantMessage | None, Mapping[str, str]]:
-    """Return the message of a row, with other ids of its calls; None for one that is empty, scaffolding, or
-    of another role. `api_content` is what the model got, if that was more than the person wrote."""
+    """Return the message of a row as hermes-agent sends it, with other ids of its calls; None for one that is
+    empty or of another role. `api_content` is what the model got, if that was not what `content` has."""
     role, content = row.get("role"), row.get("content")
-    parts = words(row.get("api_content")) or _parts(content)
-    if row.get("display_kind") == "hidden":
-        return None, {}
+    parts = words(text_of(row.get("api_content")).strip()) or _parts(content, _as_sent)
     if role == "user":
         observed = True if row.get("observed") else msgspec.UNSET
         return UserMessage(parts, untrusted=observed) if parts else None, {}
@@ -425,12 +437,20 @@ def _calls(key: int, row: Mapping[str, Any]) -> tuple[tuple[ToolCall, ...], dict
     return tuple(found.values()), aliases
 
 
-def _parts(content: object) -> tuple[Part, ...]:
-    """Return the parts of a content: a text, or a JSON list behind a mark."""
+def _as_sent(text: str) -> str:
+    """Return a text of a person or the model as hermes-agent sends it again: without the memories that it had
+    added, and the space around it."""
+    closed = max((tag.end() for tag in _MEMORY_TAG.finditer(text) if tag[1]), default=0)
+    text = _MEMORY.sub("", text[:closed]) + text[closed:]  # each block has an end, so this is linear
+    return _MEMORY_TAG.sub("", _MEMORY_NOTE.sub("", text)).strip()
+
+
+def _parts(content: object, change: Callable[[str], str] = str.strip) -> tuple[Part, ...]:
+    """Return the parts of a content: a text, which hermes-agent strips, or a JSON list behind a mark."""
     text = text_of(content)
     value = read_json(text.removeprefix(_ENCODED)) if text.startswith(_ENCODED) else None
     if not isinstance(value, list):
-        return words(text.removeprefix(_ENCODED))
+        return words(change(text.removeprefix(_ENCODED)))
     return tuple(part for each in value for part in _part(each))
 
 

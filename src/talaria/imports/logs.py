@@ -142,9 +142,9 @@ class LogWriter:
 
 
 def words(text: object) -> tuple[Part, ...]:
-    """Return a text as the parts of a message; none for an empty one."""
-    found = clean_text(text).strip()
-    return (Text(found),) if found else ()
+    """Return a text as the parts of a message, as it is; none for an empty one."""
+    found = clean_text(text)
+    return (Text(found),) if found.strip() else ()
 
 
 def tool_call(call_id: str, name: object, arguments: object) -> ToolCall:
