@@ -240,11 +240,8 @@ def _containment(server: PastedServer, options: AddOptions, notes: list[str]) ->
 
 def _folders(words: Sequence[str], notes: list[str]) -> Iterator[Path]:
     for word in words:
-        text = word.partition("=")[2] if word.startswith("-") and "=" in word else word
-        if not text.startswith(("/", "~/")):
-            continue
-        path = Path(text).expanduser()
-        if path.is_dir() and _is_narrow(path, notes):
+        path = _path(word.partition("=")[2] if word.startswith("-") and "=" in word else word)
+        if path is not None and path.is_dir() and _is_narrow(path, notes):
             yield path
 
 
@@ -252,12 +249,23 @@ def _env_folders(env: Mapping[str, str], notes: list[str]) -> Iterator[Path]:
     """Yield the folders that variables name, and those of files that they name, which a server may yet write:
     `MEMORY_FILE_PATH=/data/memory.json`."""
     for value in env.values():
-        if not value.startswith(("/", "~/")):
+        if (path := _path(value)) is None:
             continue
-        path = Path(value).expanduser()
         folder = path if path.is_dir() else path.parent
         if folder.is_dir() and _is_narrow(folder, notes):
             yield folder
+
+
+def _path(text: str) -> Path | None:
+    """Return the path that a text names; None for any other text, also one that is too long for a path."""
+    if not text.startswith(("/", "~/")):
+        return None
+    path = Path(text).expanduser()
+    try:
+        path.exists()
+    except OSError:
+        return None
+    return path
 
 
 def _is_narrow(folder: Path, notes: list[str]) -> bool:
@@ -273,8 +281,7 @@ def _programs(words: Sequence[str]) -> Iterator[Path]:
     """Yield the folders of scripts among the arguments, as in `node /srv/hub/build/index.js`: that of the
     whole package, which has a file that says so."""
     for word in words:
-        path = Path(word).expanduser()
-        if not word.startswith(("/", "~/")) or not path.is_file() or path.suffix not in _SCRIPTS:
+        if (path := _path(word)) is None or not path.is_file() or path.suffix not in _SCRIPTS:
             continue
         around = [*path.parents]
         modules = [each.parent for each in around if each.name == "node_modules"]
