@@ -23,7 +23,7 @@ import pytest
 
 from imports.accounts import check_accounts
 from imports.hermes_world import NOON, HermesHome, call, count_rows, hostile, ordinary
-from support.gateway import in_process
+from support.gateway import in_process, real_process
 from talaria.access.authorizer import ChatKind
 from talaria.access.people import People
 from talaria.channels.incoming import chat_key
@@ -49,6 +49,7 @@ from talaria.store.in_memory import MemoryStore
 from talaria.store.part import open_store
 from talaria.store.store import Store
 from talaria.testing.model_server import ModelServer
+from talaria.testing.telegram_server import TelegramServer
 
 Make: TypeAlias = Callable[[Path], HermesHome]
 CHANNELS = frozenset(("telegram", "discord", "slack"))
@@ -462,6 +463,27 @@ async def test_the_next_message_of_a_chat_continues_its_conversation(tmp_path: P
         assert other is not None and other.chat_key == chat and other.ended_at is not None
 
 
+async def test_after_the_import_a_message_on_telegram_continues(tmp_path: Path) -> None:
+    """The same with homes of a real hermes-agent: tests/clients/test_real_hermes.py."""
+    home = tmp_path / "talaria"
+    home.mkdir(mode=0o700)
+    async with ModelServer() as model, TelegramServer() as telegram:
+        source = HermesHome(tmp_path / "hermes")
+        origin = {"platform": "telegram", "chat_type": "dm", "chat_id": "7", "user_id": "7"}
+        source.session("s", "My cat is Quark", "Noted.", source="telegram")
+        source.route("agent:main:telegram:dm:7", "s", **origin)
+        source.write(".env", f"TELEGRAM_ALLOWED_USERS=7\nTELEGRAM_BOT_TOKEN={telegram.token}\n")
+        async with open_store(home / "talaria.db", SystemClock()) as store:
+            await World(home, store).run(source.close().path, with_secrets=True)
+        settings = {"CHANNELS__TELEGRAM__API_URL": telegram.url}
+        async with real_process(tmp_path, model, settings, name="talaria"):
+            ada = telegram.person(7)
+            ada.says("What is my cat called?")
+            assert await telegram.until(lambda: bool(telegram.platform.private(ada).replies), 30)
+        sent = json.loads(model.bodies[-1])["messages"]
+        assert [each["content"] for each in sent[1:3]] == ["My cat is Quark", "Noted."]
+
+
 async def test_a_chat_that_has_a_session_here_keeps_it(tmp_path: Path, world: World) -> None:
     first = ordinary(tmp_path / "one").close()
     await world.run(first.path)
@@ -730,7 +752,14 @@ async def test_values_of_any_kind_do_not_stop_the_import(tmp_path: Path, world: 
         [],
         {},
     ]
-    nasty += [[[]], {"": None}, "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "http://["]
+    nasty += [
+        "/" + "x" * 5000,
+        [[]],
+        {"": None},
+        "9999-12-31T23:59:59-14:00",
+        "0001-01-01T00:00:00+14:00",
+        "http://[",
+    ]
     chosen = random.Random(7)
     for number in range(20):
         home = HermesHome(tmp_path / f"hermes-{number}")
@@ -855,6 +884,15 @@ async def test_a_damaged_database_is_refused_with_what_to_do(tmp_path: Path) -> 
     home.write("state.db", b"no database" * 1000)
     with pytest.raises(BadRequest, match="recover"), open_hermes(home.path):
         pass
+
+
+async def test_a_database_that_is_no_file_is_listed(tmp_path: Path, world: World) -> None:
+    home = HermesHome(tmp_path / "hermes").close()
+    for target in ("/dev/zero", tmp_path / "missing"):
+        (home.path / "state.db").unlink()
+        (home.path / "state.db").symlink_to(target)
+        (item,) = (await world.run(home.path)).items
+        assert item.id == "file:state.db" and "not a file" in item.reason
 
 
 async def test_a_database_that_changes_all_the_time_is_refused(tmp_path: Path) -> None:

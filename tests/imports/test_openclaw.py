@@ -222,6 +222,30 @@ async def test_a_hostile_configuration_does_not_stop_the_import(
     assert ("workspace" in config) is ("file:openclaw.json" not in states)
 
 
+async def test_values_of_any_kind_do_not_stop_the_import(tmp_path: Path, world: World) -> None:
+    jobs = [
+        {
+            "payload": {"kind": "agentTurn", "message": "x"},
+            "schedule": {"kind": "at", "at": "0001-01-01T00:00+14:00"},
+        },
+        {"payload": {"kind": "agentTurn", "message": "x"}, "schedule": {"kind": "every", "everyMs": 10**30}},
+        {
+            "payload": {"kind": "agentTurn", "message": "x"},
+            "schedule": {"kind": "every", "everyMs": 3_600_000, "anchorMs": 10**30},
+        },
+    ]
+    for number, workspace in enumerate(("~nobody/x", "x" * 5000, "a\0b")):
+        home = OpenclawHome(tmp_path / f"openclaw-{number}")
+        for index, job in enumerate(jobs):
+            home.job(f"{number}-{index}", **job)
+        home.session("s", "agent:main:main")
+        home.events("s", user("hello", timestamp=10**30))
+        home.write("openclaw.json", json.dumps({"agents": {"defaults": {"workspace": workspace}}}))
+        report = await world.run(home.close().path)
+        assert all(item.state is ImportState.IMPORTED or item.reason for item in report.items)
+        assert len(of_kind(report, ImportKind.JOB)) == len(jobs)
+
+
 async def test_an_older_openclaw_is_named_with_what_to_do(tmp_path: Path, world: World) -> None:
     source = tmp_path / "openclaw"
     for name in ("agents/main/sessions/sessions.json", "cron/jobs.json"):

@@ -235,6 +235,6 @@ def _show(report: ImportReport) -> None:
             click.echo(f"{item.state}: {name}")
     left = sum((Counter(item.left_out) for item in report.items), Counter[str]())
     for why, count in sorted(left.items()):
-        click.echo(f"{count} messages were left out: {why}.")
+        click.echo(f"Messages left out ({why}): {count}.")
     for note in report.notes:
         click.echo(note)

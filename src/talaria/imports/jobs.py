@@ -149,9 +149,12 @@ def once(text: object, zone: str, target: Target) -> At:
     try:
         moment = datetime.fromisoformat(str(text))
         zone_here = find_zone(zone) if zone else agent_zone(target.settings.agent.timezone)
-        return At(local_instant(moment, zone_here) if moment.tzinfo is None else moment.timestamp())
+        at = local_instant(moment, zone_here) if moment.tzinfo is None else moment.timestamp()
     except (ValueError, OverflowError):
-        raise BadRequest(f"Its time {str(text)[:80]!r} is not a date.") from None
+        at = -1.0
+    if at < 0:
+        raise BadRequest(f"Its time {str(text)[:80]!r} is not a date.")
+    return At(at)
 
 
 def instant(text: object, otherwise: float) -> float:

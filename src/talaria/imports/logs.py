@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 import time
 from collections import Counter
@@ -29,6 +28,7 @@ from talaria.core.messages import (
 from talaria.imports.source import clean_text
 
 FIRST_TIME: Final = 946_684_800.0  # the year 2000; an earlier time is damaged
+_MAX_TIME: Final = 1e15
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME: Final = 64  # characters of a tool's name, which providers take
@@ -74,12 +74,13 @@ def plain_chat(agent: str, program: str) -> ChatKey:
     return ChatAddress(agent, "http", "api", program).key()
 
 
-def moment(value: object, otherwise: float) -> float:
+def moment(value: object, otherwise: float, per_second: int = 1) -> float:
     """Return a time in seconds; `otherwise` for a value that is no time, or a damaged one."""
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    if is_number and isinstance(value, int | float) and FIRST_TIME <= value <= time.time() + 86_400:
-        return float(value)
-    return otherwise
+    is_time = (
+        isinstance(value, int | float) and abs(value) < _MAX_TIME
+    )  # not that of 400 digits, or no number
+    seconds = value / per_second if is_time and isinstance(value, int | float) else 0.0
+    return seconds if FIRST_TIME <= seconds <= time.time() + 86_400 else otherwise
 
 
 class LogWriter:

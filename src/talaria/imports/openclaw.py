@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -85,8 +85,12 @@ class OpenclawSource:
         self._config = self._read_config()
         defaults = table(table(self._config.get("agents")).get("defaults"))
         place = Path(clean_text(defaults.get("workspace")) or home.path / "workspace")
-        with suppress(RuntimeError):  # the home of a person who is not here
-            place = place.expanduser()
+        try:
+            place = place.expanduser()  # raises RuntimeError for a person who is not here
+            (home.path / place).exists()
+        except (OSError, RuntimeError) as error:
+            home.note("workspace", f"It cannot be read: {error}.")
+            place = home.path / "workspace"
         self._workspace = msgspec.structs.replace(home, source=place, path=home.path / place)
 
     def is_running(self) -> bool:
@@ -283,9 +287,8 @@ def _read_job(target: Target, job: Mapping[str, Any]) -> FoundJob:
             found: Any = cron(schedule.get("expr"))
         case "every":
             period, since = schedule.get("everyMs"), schedule.get("anchorMs") or job.get("createdAtMs")
-            seconds = since / 1000 if isinstance(since, int) else None
             now = target.store.clock.now()
-            found = every(period // 1000 if isinstance(period, int) else period, moment(seconds, now))
+            found = every(period // 1000 if isinstance(period, int) else period, moment(since, now, 1000))
         case "at":
             found = once(schedule.get("at"), "UTC", target)
         case kind:

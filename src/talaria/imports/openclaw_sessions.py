@@ -148,7 +148,7 @@ def _origin(key: str, known: Mapping[str, Any]) -> dict[str, object]:
 
 def _seconds(value: object, otherwise: float) -> float:
     """Return a time that is in milliseconds."""
-    return moment(value / 1000 if isinstance(value, int | float) else None, otherwise)
+    return moment(value, otherwise, 1000)
 
 
 # -- logs -------------------------------------------------------------------------------------------------

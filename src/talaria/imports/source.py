@@ -108,6 +108,8 @@ class SourceHome(msgspec.Struct, frozen=True):
         copy = self.copies / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         if not _copy_database(self.path / name, copy):
+            if (self.path / name).is_symlink() or (self.path / name).exists():
+                self.note(name, "It is not a file, or a link to none.")
             yield None
             return
         with closing(sqlite3.connect(copy, check_same_thread=False)) as database:
