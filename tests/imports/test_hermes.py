@@ -682,6 +682,11 @@ async def test_secrets_and_the_keys_of_servers_are_copied_only_with_consent(
     assert (world.home / "secrets.env").stat().st_mode & 0o77 == 0
     again = await world.run(home.path, *kinds, with_secrets=True)
     assert {item.state for item in again.items} == {ImportState.SKIPPED}
+    home.write(".env", "OPENROUTER_API_KEY=sk-or-another\n")
+    again = await world.run(home.path, *kinds, with_secrets=True)
+    conflicts = [item.id for item in again.items if item.state is ImportState.CONFLICT]
+    assert conflicts == ["secret:OPENROUTER_API_KEY"]
+    assert read_secrets_file(world.home) == found
 
 
 async def test_settings_refer_to_variables_of_the_source_only(tmp_path: Path, world: World) -> None:

@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -223,7 +224,7 @@ async def test_a_hostile_configuration_does_not_stop_the_import(
 
 
 async def test_values_of_any_kind_do_not_stop_the_import(tmp_path: Path, world: World) -> None:
-    jobs = [
+    jobs: list[dict[str, Any]] = [
         {
             "payload": {"kind": "agentTurn", "message": "x"},
             "schedule": {"kind": "at", "at": "0001-01-01T00:00+14:00"},
