@@ -37,7 +37,15 @@ from talaria.core.errors import BadRequest
 from talaria.core.ids import ChatKey, JobId, SessionId
 from talaria.core.jobs import EditJob, JobState
 from talaria.core.ledger import Page
-from talaria.core.messages import AssistantMessage, Image, Text, ToolOutcome, ToolResults, UserMessage
+from talaria.core.messages import (
+    AssistantMessage,
+    Image,
+    Text,
+    ToolOutcome,
+    ToolResults,
+    UserMessage,
+    is_untrusted,
+)
 from talaria.core.shown import ShownLog
 from talaria.imports.hermes import open_hermes
 from talaria.imports.item import ImportItem, ImportKind, ImportReport, ImportState
@@ -297,6 +305,24 @@ async def test_chats_of_platforms_without_a_channel_are_kept_with_the_reason(
     session = await world.store.session(SessionId(item.target))
     assert session is not None and session.chat_key == "agent:main:http:api:hermes"
     assert f"no channel {platform} here" in item.note
+    assert [is_untrusted(each.message) for each in await world.log("m") if each.message] == [True]
+
+
+async def test_what_an_unknown_person_wrote_is_untrusted_and_not_continued(
+    tmp_path: Path, world: World
+) -> None:
+    """Older releases record the chat of the current session only."""
+    home = HermesHome(tmp_path / "hermes", 10)
+    home.session("own", "in a terminal")
+    home.session("lost", "on telegram", source="telegram")
+    home.session("hook", "from a webhook", source="webhook")
+    home.close()
+    items = of_kind(await world.run(home.path, ImportKind.SESSION), ImportKind.SESSION)
+    assert "not recorded" in items["lost"].note and "untrusted" in items["hook"].note
+    for key, expected in (("own", False), ("lost", True), ("hook", True)):
+        assert [is_untrusted(each.message) for each in await world.log(key) if each.message] == [expected]
+    current = await world.store.current_session(ChatKey("agent:main:http:api:hermes"))
+    assert current is not None and current.id == items["own"].target
 
 
 async def test_results_stand_together_in_the_order_of_their_calls(tmp_path: Path, world: World) -> None:

@@ -37,7 +37,22 @@ from talaria.imports.logs import (
 from talaria.imports.source import SourceHome, clean_text, read_json, table, text_of
 
 PROGRAM: Final = "hermes"
-NO_PLATFORMS: Final = ("", "cli", "local", "cron", "tool", "api_server", "webhook", "acp", "tui")
+NO_PLATFORMS: Final = frozenset(
+    (
+        "",
+        "cli",
+        "local",
+        "cron",
+        "tool",
+        "api_server",
+        "acp",
+        "tui",
+        "desktop",
+        "gateway",
+        "curator",
+        "unknown",
+    )
+)
 _ENCODED: Final = "\0json:"
 _COMPRESSED: Final = "compression"
 _MEMORY_TAG: Final = re.compile(r"<(/?)\s*memory-context\s*>", re.IGNORECASE)
@@ -98,8 +113,8 @@ class SourceSession(msgspec.Struct, frozen=True):
 
 
 class SourceConversation(msgspec.Struct, frozen=True):
-    """Sessions that are one conversation, oldest first. `platform` is that of its chat if there is no such
-    channel here."""
+    """Sessions that are one conversation, oldest first. `platform` is that of its chat if this chat is not
+    one here: then nobody knows who wrote in it."""
 
     parts: tuple[SourceSession, ...]
     chat_key: ChatKey
@@ -162,7 +177,10 @@ def plan_sessions(
     for each in conversations:
         note = ""
         if each.platform:
-            note = f"There is no channel {each.platform} here, so it is in the chat {PROGRAM}."
+            is_known = each.platform in channels
+            why = f"Its chat on {each.platform} is not recorded" if is_known else ""
+            why = why or f"There is no channel {each.platform} here"
+            note = f"{why}, so it is in the chat {PROGRAM}. What people wrote there counts as untrusted."
         item = ImportItem(
             f"{ImportKind.SESSION}:{each.parts[0].id}",
             ImportKind.SESSION,
@@ -261,26 +279,26 @@ def _likeness(part: SourceSession) -> tuple[int, float, float, str]:
 def _find_chat(
     agent: str, channels: Collection[str], joined: Sequence[SourceSession], tips: Mapping[str, Route]
 ) -> tuple[ChatKey, str]:
-    """Return the chat of a conversation here, and the platform of one that has none here."""
+    """Return the chat of a conversation here, and the platform of one whose chat is not one here."""
     routed = [tips[part.id].origin for part in reversed(joined) if part.id in tips]
     origins = [*routed[:1], *(part.origin for part in reversed(joined))]
     for origin in origins:
         if (key := chat_of(agent, channels, origin)) is not None:
             return key, ""
     platforms = [origin["platform"] for origin in origins if origin["platform"] not in NO_PLATFORMS]
-    missing = [clean_text(platform) for platform in platforms if platform not in channels]
-    return plain_chat(agent, PROGRAM), missing[0] if missing else ""
+    return plain_chat(agent, PROGRAM), clean_text(platforms[0]) if platforms else ""
 
 
 def _choose_current(conversations: Sequence[SourceConversation], tips: Mapping[str, Route]) -> set[SessionId]:
     """Return the conversation that each chat continues: the one that was routed last, and for conversations
-    without a chat the newest."""
-    ranked: dict[ChatKey, list[tuple[str, float, SessionId]]] = defaultdict(list)
+    without a chat the newest, rather one of this machine."""
+    ranked: dict[ChatKey, list[tuple[str, bool, float, SessionId]]] = defaultdict(list)
     for each in conversations:
         is_plain = ChatAddress.parse(each.chat_key).channel == "http"
         routed = [tips[part.id].updated_at for part in each.parts if part.id in tips and not is_plain]
         if each.rows and (routed or is_plain):
-            ranked[each.chat_key].append((max(routed, default=""), each.parts[-1].started_at, each.id))
+            began = each.parts[-1].started_at
+            ranked[each.chat_key].append((max(routed, default=""), not each.platform, began, each.id))
     return {max(found)[-1] for found in ranked.values()}
 
 
@@ -372,7 +390,7 @@ class _LogReader:
             if role == "tool":
                 writer.take(clean_text(row.get("tool_call_id")), _parts(row.get("content")))
                 continue
-            body, aliases = _message(place, row)
+            body, aliases = _message(place, row, is_untrusted=bool(self._conversation.platform))
             if role in ("user", "system"):
                 is_review = text_of(row.get("content")).lstrip().startswith(_REVIEWS)
             if is_review or is_answer:
@@ -405,15 +423,15 @@ class _LogReader:
 
 
 def _message(
-    place: _Place, row: Mapping[str, Any]
+    place: _Place, row: Mapping[str, Any], *, is_untrusted: bool
 ) -> tuple[UserMessage | AssistantMessage | None, Mapping[str, str]]:
     """Return the message of a row as hermes-agent sends it, with other ids of its calls; None for one that is
     empty or of another role. `api_content` is what the model got, if that was not what `content` has."""
     role, content = row.get("role"), row.get("content")
     parts = words(text_of(row.get("api_content")).strip()) or _parts(content, _as_sent)
     if role == "user":
-        observed = True if row.get("observed") else msgspec.UNSET
-        return UserMessage(parts, untrusted=observed) if parts else None, {}
+        untrusted = True if is_untrusted or row.get("observed") else msgspec.UNSET
+        return UserMessage(parts, untrusted=untrusted) if parts else None, {}
     if role == "assistant":
         text = "\n".join(each.text for each in parts if isinstance(each, Text))
         calls, aliases = _calls(place[1], row)
