@@ -572,7 +572,13 @@ async def test_jobs_are_imported_paused_with_zone_and_delivery(tmp_path: Path, w
     far = {"kind": "once", "run_at": "2028-01-01T09:00:00"}
     jobs = [
         cron_job(),
-        cron_job(id="b", deliver="origin", origin=origin, schedule={"kind": "interval", "minutes": 30}),
+        cron_job(
+            id="b",
+            deliver="origin",
+            origin=origin,
+            schedule={"kind": "interval", "minutes": 30},
+            enabled=False,
+        ),
         cron_job(id="c", deliver="telegram:-5:3, discord", schedule=far, script="x.py"),
         cron_job(id="past", schedule={"kind": "once", "run_at": "2020-01-01T09:00:00"}),
         cron_job(id="script", no_agent=True, script="x.py"),
@@ -588,6 +594,7 @@ async def test_jobs_are_imported_paused_with_zone_and_delivery(tmp_path: Path, w
     assert imported == {"abc", "b", "c"} and len(items) == len(jobs)
     assert all(item.reason for key, item in items.items() if key not in imported)
     assert "script" in items["c"].note and "discord" in items["c"].note
+    assert "paused in hermes-agent too" in items["b"].note and items["abc"].note == ""
     found = {key: await world.store.jobs.find(JobId(items[key].target)) for key in imported}
     for job in found.values():
         assert job is not None and job.state is JobState.PAUSED and job.next_at is None

@@ -109,7 +109,9 @@ async def test_jobs_memory_skills_and_people(tmp_path: Path, world: World) -> No
     home.job(
         "cron", **turn, schedule={"kind": "cron", "expr": "0 9 * * 1-5", "tz": "Europe/Berlin"}, delivery=to
     )
-    home.job("every", **turn, schedule={"kind": "every", "everyMs": 3_600_000, "anchorMs": NOON})
+    home.job(
+        "every", **turn, enabled=False, schedule={"kind": "every", "everyMs": 3_600_000, "anchorMs": NOON}
+    )
     home.job(
         "at",
         **turn,
@@ -142,7 +144,7 @@ async def test_jobs_memory_skills_and_people(tmp_path: Path, world: World) -> No
     found = await world.store.jobs.find(JobId(jobs["cron"].target))
     assert found is not None and found.state is JobState.PAUSED and found.plan.zone == "Europe/Berlin"
     assert found.plan.to == "agent:main:telegram:group:-5:3" and "model" in jobs["cron"].note
-    assert "last" in jobs["at"].note
+    assert "last" in jobs["at"].note and "disabled in openclaw too" in jobs["every"].note
     memory = [item.title for item in report.items if item.kind is ImportKind.MEMORY]
     assert memory == ["Ada likes tea", "The cat is Quark.", "Prefer short"]
     assert "file:workspace/memory/2026-11-01.md" in {item.id for item in report.items}

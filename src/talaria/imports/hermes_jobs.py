@@ -64,6 +64,8 @@ def _read(target: Target, job: Mapping[str, Any], channels: Mapping[str, ChatKey
     if any(names):
         text = f"Use these skills: {', '.join(filter(None, names))}.\n\n{text}"
     notes = [f"Its {field} is not imported." for field in _IGNORED if job.get(field)]
+    if job.get("enabled") is False or job.get("state") == "paused":
+        notes.append("It is paused in hermes-agent too.")
     schedule = table(job.get("schedule"))
     repeat = table(job.get("repeat")).get("times")
     if repeat and schedule.get("kind") != "once":

@@ -282,6 +282,8 @@ def _read_job(target: Target, job: Mapping[str, Any]) -> FoundJob:
     text, zone = text_of(payload.get("text") or payload.get("message")), known_zone(schedule.get("tz"))
     ignored = ("model", "fallbacks", "thinking", "toolsAllow", "timeoutSeconds")
     notes = [f"Its {name} is not imported." for name in ignored if payload.get(name)]
+    if job.get("enabled") is False:
+        notes.append("It is disabled in openclaw too.")
     match schedule.get("kind"):
         case "cron":
             found: Any = cron(schedule.get("expr"))
