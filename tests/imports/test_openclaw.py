@@ -234,7 +234,7 @@ async def test_values_of_any_kind_do_not_stop_the_import(tmp_path: Path, world: 
         {"payload": {"kind": "agentTurn", "message": "x"}, "schedule": {"kind": "every", "everyMs": 10**30}},
         {
             "payload": {"kind": "agentTurn", "message": "x"},
-            "schedule": {"kind": "every", "everyMs": 3_600_000, "anchorMs": 10**30},
+            "schedule": {"kind": "every", "everyMs": 3_600_000, "anchorMs": 10**400},
         },
     ]
     for number, workspace in enumerate(("~nobody/x", "x" * 5000, "a\0b")):
@@ -242,7 +242,7 @@ async def test_values_of_any_kind_do_not_stop_the_import(tmp_path: Path, world: 
         for index, job in enumerate(jobs):
             home.job(f"{number}-{index}", **job)
         home.session("s", "agent:main:main")
-        home.events("s", user("hello", timestamp=10**30))
+        home.events("s", user("hello", timestamp=10**400))
         home.write("openclaw.json", json.dumps({"agents": {"defaults": {"workspace": workspace}}}))
         report = await world.run(home.close().path)
         assert all(item.state is ImportState.IMPORTED or item.reason for item in report.items)
