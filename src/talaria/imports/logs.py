@@ -157,7 +157,7 @@ def tool_call(call_id: str, name: object, arguments: object) -> ToolCall:
 
 
 def chat_of(agent: str, channels: Collection[str], origin: Mapping[str, Any]) -> ChatKey | None:
-    """Return the chat here that is the same as a chat there; None for one of no channel here.
+    """Return the chat here that is the same as a chat there; None for one of no channel here, or not known.
 
     A private chat has the person's id here, and all people of a group share its conversation.
     """
@@ -168,8 +168,7 @@ def chat_of(agent: str, channels: Collection[str], origin: Mapping[str, Any]) ->
     if kind == "dm":
         person = chat if platform == "telegram" else clean_text(origin.get("user_id")) or chat
         return ChatAddress(agent, platform, "dm", person, thread if platform == "telegram" else None).key()
-    if platform == "discord" and kind == "thread":
-        return ChatAddress(
-            agent, platform, "group", clean_text(origin.get("parent_chat_id")) or chat, chat
-        ).key()
+    if platform == "discord" and kind == "thread":  # a slash command does not record the channel around it
+        parent = clean_text(origin.get("parent_chat_id"))
+        return ChatAddress(agent, platform, "group", parent, chat).key() if parent else None
     return ChatAddress(agent, platform, "group", chat, thread).key()
