@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -75,6 +76,13 @@ def whole_home(path: Path) -> HermesHome:
     return home.close()
 
 
+def used_home(path: Path) -> Path:
+    """A home that has something to save before the import."""
+    path.mkdir()
+    (path / "config.toml").write_text("# mine\n")
+    return path
+
+
 async def state_of(home: Path) -> object:
     """Return everything that an import has brought, without times."""
     async with open_store(home / "talaria.db", SystemClock()) as store:
@@ -103,20 +111,23 @@ async def test_an_import_that_is_killed_anywhere_is_completed_without_duplicates
     tmp_path: Path, points: int
 ) -> None:
     source = whole_home(tmp_path / "hermes").path
-    whole = tmp_path / "whole"
-    whole.mkdir()
+    whole = used_home(tmp_path / "whole")
     done = run_import(source, whole)
     assert done.returncode == 0, done.stderr
     calls = int(done.stdout.rpartition("calls: ")[2])
     expected, killed = await state_of(whole), 0
     for point in range(points):
-        home = tmp_path / f"home-{point}"
-        home.mkdir()
+        home = used_home(tmp_path / f"home-{point}")
         killed += run_import(source, home, kill_at=calls * (point + 1) // (points + 1)).returncode == -9
         again = run_import(source, home)
         assert again.returncode == 0, again.stderr
         check_databases(home)
         assert await state_of(home) == expected, point
+        backups = [*home.glob("before-import-*.tar.gz")]
+        for path in backups:
+            with tarfile.open(path) as archive:
+                assert any(name.endswith("config.toml") for name in archive.getnames())
+        assert backups
     assert killed == points and not list(tmp_path.glob("talaria-import-*"))
 
 
