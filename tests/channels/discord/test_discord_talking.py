@@ -15,7 +15,7 @@ from talaria.channels.discord.parse import Place
 from talaria.channels.live_message import REPEATED
 from talaria.core.access import OWNER
 from talaria.core.clock import SystemClock
-from talaria.core.delivery import Button, DeliveryRefused, OutgoingFile, OutgoingMessage
+from talaria.core.delivery import Button, DeliveryDelayed, DeliveryRefused, OutgoingFile, OutgoingMessage
 from talaria.store.in_memory import MemoryStore
 from talaria.testing.discord_platform import APPLICATION_ID, BOT_ID, DiscordMessageShown, DiscordRoom
 from talaria.testing.discord_server import DiscordFault, DiscordFaultKind, DiscordServer
@@ -301,6 +301,23 @@ async def test_a_repeat_after_the_nonce_is_forgotten_is_marked(discord: DiscordS
         discord.platform.nonces.clear()
         await outlet.deliver(again)
         assert chat.replies == ["text", f"{REPEATED}\n\ntext"]
+
+
+async def test_the_mark_of_a_repeat_counts_towards_the_limit(discord: DiscordServer) -> None:
+    """Marks around addresses that must not be links make a text longer than its markdown."""
+    async with discord_outlet(discord) as outlet:
+        chat = discord.platform.private(discord.person(7))
+        [text] = outlet.split("\n".join(f"10.1.1.{n} is one" for n in range(100, 198)), f"{chat.id}:::")
+        await outlet.deliver(OutgoingMessage(f"{chat.id}:::", text, "n1", is_repeat=True))
+        [shown] = chat.replies
+        assert REPEATED in shown and "10.1.1.197" in shown
+
+
+async def test_a_private_chat_that_cannot_be_opened_now_delays_the_message(discord: DiscordServer) -> None:
+    discord.fail("POST channels", DiscordFault(DiscordFaultKind.STATUS, status=502))
+    async with discord_outlet(discord) as outlet:
+        with pytest.raises(DeliveryDelayed):
+            await outlet.deliver(OutgoingMessage(":7::", "hello", "n1"))
 
 
 async def test_a_message_to_a_person_opens_the_private_chat(discord: DiscordServer) -> None:

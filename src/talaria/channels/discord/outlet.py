@@ -65,7 +65,7 @@ class DiscordOutlet(ChatOutlet):
     async def deliver(self, post: OutgoingMessage) -> str:
         place = _place(post.address)
         post = self.fitting(post)
-        with as_delivery_error(is_edit=post.edits is not None):
+        with as_delivery_error(is_edit=True):  # to open a private chat again changes nothing
             channel = await self._channel(place)
             if post.edits is not None and await self._edit(channel, post):
                 return post.edits
@@ -87,9 +87,9 @@ class DiscordOutlet(ChatOutlet):
         return f"/channels/{channel}"
 
     async def _send(self, channel: str, place: Place, post: OutgoingMessage) -> str:
-        text = to_discord(post.body, self._own)
+        text = f"{REPEATED}\n\n{post.body}" if post.is_repeat else post.body
         body: dict[str, Any] = {
-            "content": f"{REPEATED}\n\n{text}" if post.is_repeat else text,
+            "content": to_discord(text, self._own),
             "nonce": hashlib.sha256(post.nonce.encode()).hexdigest()[:25],
             "enforce_nonce": True,
             "allowed_mentions": {"parse": [], "replied_user": False},
