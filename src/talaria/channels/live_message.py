@@ -91,13 +91,15 @@ class ChatOutlet(ABC):
         """Return the size in bytes of the largest file that the platform takes at the address."""
 
     def fitting(self, post: OutgoingMessage) -> OutgoingMessage:
-        """Return the message, with a note in place of a file that is too large for its address."""
-        if post.file is None or len(post.file.data) <= (limit := self.max_file(post.address)):
+        """Return the message, with a note in place of a file that the platform does not take: one that is
+        too large for its address, or empty."""
+        if post.file is None or 0 < len(post.file.data) <= (limit := self.max_file(post.address)):
             return post
-        note = (
-            f"[The file {post.file.name} has {len(post.file.data) / (1 << 20):.1f} MB and is too large for "
-            f"this chat, which takes {limit >> 20} MB. It is in the chat's folder.]"
-        )
+        why = "is empty"
+        if size := len(post.file.data):
+            size_mb, limit_mb = f"{size / (1 << 20):.1f} MB", f"{limit >> 20} MB"
+            why = f"has {size_mb} and is too large for this chat, which takes {limit_mb}"
+        note = f"[The file {post.file.name} {why}. It is in the chat's folder.]"
         return msgspec.structs.replace(post, file=None, body=f"{post.body}\n\n{note}".strip())
 
     async def show(self, view: ShownTurn) -> None:

@@ -9,7 +9,7 @@ import pytest
 from channels.slack.line import ADA, slack, way_back
 from talaria.channels.platform_api import PlatformUnreachable
 from talaria.channels.slack.slack_api import SlackApi
-from talaria.core.delivery import DeliveryDelayed, DeliveryRefused, OutgoingFile, OutgoingMessage
+from talaria.core.delivery import DeliveryDelayed, OutgoingFile, OutgoingMessage
 from talaria.core.messages import Text
 from talaria.testing.slack_server import BOT_TOKEN, SlackFault, SlackFaultKind, SlackServer
 
@@ -85,10 +85,10 @@ async def test_an_upload_whose_answer_is_lost_is_made_again_unmarked(server: Sla
             await outlet.deliver(OutgoingMessage("D7ADA:", "", "n", file=FILE))
 
 
-async def test_an_empty_file_is_refused_in_words(server: SlackServer) -> None:
+async def test_in_place_of_an_empty_file_comes_a_note(server: SlackServer) -> None:
     async with way_back(server) as outlet:
-        with pytest.raises(DeliveryRefused, match="empty"):
-            await outlet.deliver(OutgoingMessage("D7ADA:", "", "n", file=OutgoingFile("x", b"")))
+        await outlet.deliver(OutgoingMessage("D7ADA:", "Here:", "n", file=OutgoingFile("x", b"")))
+    assert server.person(ADA).dm.replies == ["Here:\n\n[The file x is empty. It is in the chat's folder.]"]
 
 
 async def test_a_model_cannot_make_slack_fetch_an_address(server: SlackServer) -> None:

@@ -125,8 +125,6 @@ class SlackOutlet(ChatOutlet):
     async def _send_file(self, place: SlackPlace, post: OutgoingMessage) -> str:
         assert post.file is not None
         name, data = post.file.name, post.file.data
-        if not data:
-            raise DeliveryRefused(f"{name} is empty, and Slack takes no empty files.")
         body = f"{REPEATED}\n{post.body}" if post.is_repeat else post.body
         with as_delivery_error(is_edit=True):  # until the last call nobody sees the file
             upload = await self._api.call(
