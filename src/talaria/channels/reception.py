@@ -227,7 +227,7 @@ def leaving_out_broken() -> Iterator[None]:
 
 
 def too_large(platform: Platform) -> str:
-    return f"it is larger than {platform.max_download >> 20} MB, the most that {platform.title} gives to bots"
+    return f"it is larger than {platform.max_download >> 20} MB, the largest file taken from {platform.title}"
 
 
 def _missing(file: RemoteFile, reason: str) -> Text:
