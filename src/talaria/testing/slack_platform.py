@@ -129,8 +129,14 @@ class SlackPerson:
         self.platform.changed(place, "message_changed", ts, message=shown.raw, previous_message=before)
 
     def deletes(self, message: Json) -> None:
+        """Delete a message. One that has replies becomes a tombstone, so that its thread stays."""
         place = self.platform.conversations[message["channel"]]
         before = place.messages.pop(message["ts"]).raw
+        if any(each.thread_ts == message["ts"] for each in place.messages.values()):
+            stone = {"subtype": "tombstone", "user": "USLACKBOT", "text": "This message was deleted."}
+            ts, gone = self.platform.new_ts(), before | stone | {"thread_ts": message["ts"]}
+            self.platform.changed(place, "message_changed", ts, message=gone, previous_message=before)
+            return
         more: Json = {"deleted_ts": message["ts"], "previous_message": before}
         self.platform.changed(place, "message_deleted", self.platform.new_ts(), **more)
 

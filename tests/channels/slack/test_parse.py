@@ -102,6 +102,18 @@ def test_a_deletion_is_a_withdrawal() -> None:
     assert (withdrawal.chat, withdrawal.key) == (SlackPlace("D7").chat("main", "U7"), f"m{first['ts']}")
 
 
+def test_the_tombstone_of_a_message_with_replies_is_a_withdrawal() -> None:
+    platform = SlackPlatform()
+    ada, general = platform.person("U7"), platform.conversation("C1")
+    root = ada.says("@talaria one", general)
+    ada.says("two", general, root["ts"])
+    ada.deletes(root)
+    withdrawal = parsed(platform)
+    assert isinstance(withdrawal, Withdrawal)
+    chat = SlackPlace("C1", root["ts"]).chat("main", "U7")
+    assert (withdrawal.chat, withdrawal.key) == (chat, f"m{root['ts']}")
+
+
 def test_a_press_belongs_to_the_thread_of_its_message() -> None:
     platform = SlackPlatform()
     ada, general = platform.person("U7"), platform.conversation("C1")

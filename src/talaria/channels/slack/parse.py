@@ -87,7 +87,6 @@ class _Event(MessageFields, frozen=True):
     channel: str | None = None
     message: MessageFields | None = None
     previous_message: MessageFields | None = None
-    deleted_ts: str = ""
 
 
 class _EventCallback(msgspec.Struct, frozen=True):
@@ -267,10 +266,11 @@ def _parse_event(event: _Event, rules: Rules) -> Parsed:
     if event.type not in ("message", "app_mention") or not event.channel:
         return Ignored("of no use here")
     before = event.previous_message
-    if event.subtype == "message_deleted" and before is not None:
-        return Withdrawal(
-            chat=_place(event.channel, before).chat(rules.agent, before.user), key=f"m{event.deleted_ts}"
-        )
+    # If a message with a thread is deleted, a tombstone takes its place.
+    has_tombstone = event.message is not None and event.message.subtype == "tombstone"
+    if before is not None and (event.subtype == "message_deleted" or has_tombstone):
+        chat = _place(event.channel, before).chat(rules.agent, before.user)
+        return Withdrawal(chat=chat, key=f"m{before.ts}")
     if event.subtype == "message_changed" and event.message is not None:
         edited = event.message.edited
         if edited is None or (before is not None and before.text == event.message.text):
