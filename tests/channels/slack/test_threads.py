@@ -305,6 +305,20 @@ async def test_the_slash_command_takes_commands_and_messages(
     assert read_by(line) == handed_in
 
 
+async def test_the_slash_command_between_two_people_is_answered_by_the_bot_in_private(
+    tmp_path: Path, server: SlackServer
+) -> None:
+    between = SlackConversation("D0BOTHOFTHEM", {ADA, "U8BOB"})  # Slack lets no bot write there
+    server.platform.conversations[between.id] = between
+    async with slack(tmp_path, server) as line:
+        line.ada.commands("what is up?", between)
+        assert await line.answers(1) == ["You said: what is up?"]
+        server.person("U8BOB").commands("and me?", between)
+        assert "pairing code" in (await line.answers(1, server.person("U8BOB").dm))[0]
+        await line.handled()
+    assert between.messages == {} and line.inbounds[0].chat_key == DIRECT
+
+
 # -- edits, deletions, strangers ----------------------------------------------------------------------------
 
 

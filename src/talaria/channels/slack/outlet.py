@@ -11,7 +11,7 @@ import msgspec
 from talaria.channels.live_message import REPEATED, ChatOutlet
 from talaria.channels.pieces import shorten
 from talaria.channels.platform_api import as_delivery_error
-from talaria.channels.slack.parse import SlackPlace
+from talaria.channels.slack.parse import PEOPLE, SlackPlace
 from talaria.channels.slack.render import LIMIT, Hosts, escape, split, to_blocks, to_mrkdwn
 from talaria.channels.slack.slack_api import Posted, SlackApi, SlackRefused, Value
 from talaria.core.clock import Clock
@@ -55,8 +55,9 @@ class SlackOutlet(ChatOutlet):
         except ValueError:
             raise DeliveryRefused(f"{post.address!r} is not an address in Slack.") from None
         post = self.fitting(post)
-        if not place.channel.startswith(("C", "D", "G")):
-            place = SlackPlace(await self._find_channel(place.channel))
+        if place.channel.startswith(PEOPLE):
+            with as_delivery_error(is_edit=True):
+                place = SlackPlace(await self._find_channel(place.channel))
         if post.file is not None:
             return await self._send_file(place, post)
         if post.edits is not None and await self._edit(place, post, post.edits):
@@ -66,15 +67,16 @@ class SlackOutlet(ChatOutlet):
     async def _find_channel(self, user: str) -> str:
         """Return the channel of the direct messages with a person."""
         if user not in self._channels:
-            with as_delivery_error(is_edit=True):
-                opened = await self._api.call("conversations.open", _Opened, users=user)
+            opened = await self._api.call("conversations.open", _Opened, users=user)
             self._channels[user] = str(opened.channel["id"])
         return self._channels[user]
 
     async def say(self, address: str, text: str, only_to: str | None = None) -> None:
         """Send a notice; with `only_to`, only this person sees it."""
         place, method = SlackPlace.read(address), "chat.postEphemeral" if only_to else "chat.postMessage"
-        params: dict[str, Value] = {"channel": place.channel, "thread_ts": place.thread, "user": only_to}
+        is_person = place.channel.startswith(PEOPLE)
+        channel = await self._find_channel(place.channel) if is_person else place.channel
+        params: dict[str, Value] = {"channel": channel, "thread_ts": place.thread, "user": only_to}
         await self._api.call(method, msgspec.Raw, text=escape(text), **params)
 
     async def type_in(self, address: str) -> None:

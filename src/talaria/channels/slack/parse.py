@@ -37,6 +37,7 @@ from talaria.core.ids import ChatKey
 
 _SPOKEN = frozenset({"", "file_share", "thread_broadcast", "me_message"})  # subtypes that a person writes
 _MAX_SHARED = 4000  # characters of a forwarded message
+PEOPLE = ("U", "W")  # with which the ids of people begin
 _BANG = re.compile(r"!([A-Za-z][A-Za-z_-]*)(?=\s|$)")
 
 
@@ -129,7 +130,8 @@ class _SlashCommand(msgspec.Struct, frozen=True):
 
 class SlackPlace(msgspec.Struct, frozen=True):
     """Where a reply goes: a conversation and, unless the reply is outside of threads, the first message of a
-    thread. Stored as an address with the turn."""
+    thread. The id of a person stands for the direct messages with the bot. Stored as an address with the
+    turn."""
 
     channel: str
     thread: str | None = None
@@ -145,7 +147,7 @@ class SlackPlace(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> ChatKind:
-        return ChatKind.PRIVATE if self.channel.startswith("D") else ChatKind.GROUP
+        return ChatKind.PRIVATE if self.channel.startswith(("D", *PEOPLE)) else ChatKind.GROUP
 
     def chat(self, agent: str, user: str) -> ChatKey:
         """Return the conversation. The key of direct messages has the person's id, as memory needs it."""
@@ -365,13 +367,14 @@ def _parse_press(interaction: _Interaction, rules: Rules) -> Parsed:
 
 
 def _parse_slash(command: _SlashCommand, rules: Rules) -> Parsed:
-    """`/talaria new` is the command `/new`; `/talaria` with other words is a message."""
+    """`/talaria new` is the command `/new`; `/talaria` with other words is a message. Written in any direct
+    messages, also with another person, it is answered in those with the bot."""
     text = command.text.strip() or "help"
     word = text.split(maxsplit=1)[0].lower()
     text = f"/{text}" if word in rules.commands else text
     return Said(
         user=command.user_id,
-        place=SlackPlace(command.channel_id),
+        place=SlackPlace(command.user_id if command.channel_id.startswith("D") else command.channel_id),
         ts=command.trigger_id,
         text=text,
         is_command=parse_command(text) is not None,
