@@ -207,7 +207,10 @@ class Reception:
 async def admit(
     authorizer: Authorizer, message: IncomingMessage, say: Callable[[str, str], Awaitable[object]]
 ) -> str | None:
-    """Answer a message that presents a code, and return the name of the person if it lets the person in."""
+    """Answer a message that presents a code, and return the name of the person if it lets the person in. All
+    other messages are for the gateway, which receives them later."""
+    if not message.text.startswith("/start "):
+        return None
     text = await authorizer.greet(message.actor, message.text)
     if text is not None:
         await say(message.address, text)

@@ -36,7 +36,8 @@ async def test_two_mistakes_are_named_with_what_to_click(discord: DiscordServer)
         assert any("/start CODE" in line for line in bot.invite("CODE"))
 
 
-async def test_the_first_person_with_the_code_is_let_in(discord: DiscordServer) -> None:
+@pytest.mark.parametrize("is_registered", [False, True])
+async def test_the_first_person_with_the_code_is_let_in(discord: DiscordServer, is_registered: bool) -> None:
     store = MemoryStore(SystemClock())
     code = (await PairingAdmin(store.pairings, ["discord"]).invite("discord")).code
     authorizer = Authorizer(store.pairings, {"discord": ()}, SystemClock())
@@ -44,8 +45,15 @@ async def test_the_first_person_with_the_code_is_let_in(discord: DiscordServer) 
         waiting = asyncio.create_task(bot.admit_first(authorizer, 30))
         await discord.until(lambda: discord.session is not None)
         discord.person(9, "Eve").says("/start wrong")
-        discord.person(7, "Ada").says(f"/start {code}")
+        bob = discord.person(8, "Bob")
+        bob.says("hello")
+        ada = discord.person(7, "Ada")
+        if is_registered:  # Discord then sends a slash command
+            ada.runs("start", code)
+        else:
+            ada.says(f"/start {code}")
         assert await waiting == "Ada"
+        assert discord.platform.private(bob).replies == [], "the gateway answers it later"
         assert await bot.admit_first(authorizer, 0) is None
 
 

@@ -119,15 +119,19 @@ class DiscordAccount:
         outlet = DiscordOutlet(self.api, self._clock, "off")
         admitted: list[str] = []
 
+        def read(name: str, data: msgspec.Raw) -> object:
+            """Return what a person wrote in private. If a gateway has registered the command `/start` before,
+            Discord sends it as an interaction."""
+            around = EventContext(self.bot, "")
+            if name == "MESSAGE_CREATE" and (message := decode_or_none(data, GuildMessage)):
+                return parse_message(message, around) if message.guild_id is None else None
+            if name == "INTERACTION_CREATE" and (event := decode_or_none(data, Interaction)):
+                return parse_interaction(event, around) if event.guild_id is None else None
+            return None
+
         async def on_event(name: str, data: msgspec.Raw, seq: int) -> None:
-            if name != "MESSAGE_CREATE":
-                return
-            if (message := decode_or_none(data, GuildMessage)) is None:
-                return
-            parsed = parse_message(message, EventContext(self.bot, ""))
-            if message.guild_id is not None or not isinstance(parsed, DiscordMessage):
-                return
-            if person := await admit(authorizer, parsed, outlet.say):
+            said = read(name, data)
+            if isinstance(said, DiscordMessage) and (person := await admit(authorizer, said, outlet.say)):
                 admitted.append(person)
                 await connection.close()
 

@@ -139,8 +139,7 @@ class AppAccount:
                         if isinstance(said, Said) and said.ts not in seen:
                             seen.add(said.ts)
                             message = said.message("main", {})
-                            is_code = message.text.startswith("/start ")
-                            if is_code and (name := await admit(authorizer, message, outlet.say)):
+                            if name := await admit(authorizer, message, outlet.say):
                                 await socket.acknowledge(envelope)
                                 return name
             except (TimeoutError, PlatformUnanswered, SlackSocketClosed):

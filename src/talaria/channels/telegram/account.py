@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from talaria.access.authorizer import Authorized, Authorizer, Ingress
+from talaria.access.authorizer import Authorizer
+from talaria.channels.reception import admit
 from talaria.channels.running import examine_account, state_of
 from talaria.channels.telegram.bot_api import (
     DISPUTED,
@@ -18,7 +19,7 @@ from talaria.channels.telegram.bot_api import (
     User,
     WebhookInfo,
 )
-from talaria.channels.telegram.parse import TelegramMessage, decode, parse
+from talaria.channels.telegram.parse import ChatTarget, TelegramMessage, decode, parse
 from talaria.channels.telegram.part import TELEGRAM, TelegramSettings, find_token
 from talaria.core.clock import Clock, SystemClock
 from talaria.core.errors import ConfigError
@@ -138,10 +139,11 @@ class BotAccount:
     async def _admit(self, authorizer: Authorizer, update: Update) -> str | None:
         """Return the name of the person whom this update lets in."""
         message = parse(update, self._bot)
-        if not isinstance(message, TelegramMessage) or not message.text.startswith("/start "):
+        if not isinstance(message, TelegramMessage):
             return None
-        text = await authorizer.greet(message.actor, message.text)
-        if text is not None:
-            await self._api.call("sendMessage", msgspec.Raw, chat_id=message.target.chat, text=text)
-        is_in = isinstance(await authorizer.check(message.actor, Ingress.MESSAGE), Authorized)
-        return message.actor.name or message.actor.user_id if is_in else None
+
+        async def say(address: str, text: str) -> None:
+            chat = ChatTarget.read(address).chat
+            await self._api.call("sendMessage", msgspec.Raw, chat_id=chat, text=text)
+
+        return await admit(authorizer, message, say)
