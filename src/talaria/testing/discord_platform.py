@@ -288,6 +288,8 @@ class DiscordPlatform:
             name = each.get("name", "")
             if not _COMMAND_NAME.fullmatch(name) or name != name.lower():
                 raise invalid(f"name: {name!r}")
+            if not set(each.get("contexts", ())) <= {0, 1, 2}:
+                raise invalid("contexts: Value must be one of {0, 1, 2}.")
             for part in (each, *each.get("options", ())):
                 if not 1 <= len(part.get("description", "")) <= 100:
                     raise invalid("description: Must be between 1 and 100 in length.")
@@ -349,6 +351,14 @@ class DiscordPerson:
         self._platform.on_event(
             "MESSAGE_DELETE", body | ({"guild_id": channel.guild} if channel.guild else {})
         )
+
+    def purges(self, *messages: DiscordMessageShown) -> None:
+        """Delete several messages as a moderator: events/gateway-events#message-delete-bulk"""
+        channel = self._platform.channels[messages[0].channel]
+        for message in messages:
+            del channel.messages[message.id]
+        body: Json = {"ids": [message.id for message in messages], "channel_id": channel.id}
+        self._platform.on_event("MESSAGE_DELETE_BULK", body | {"guild_id": channel.guild})
 
     def presses(self, message: DiscordMessageShown, label: str) -> str:
         """Press a button, and return the token of the interaction."""

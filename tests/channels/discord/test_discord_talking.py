@@ -176,6 +176,18 @@ async def test_an_edit_replaces_a_message_that_waits_and_corrects_one_that_was_a
         assert len(answers) == 3, "the deleted message is not answered"
 
 
+async def test_messages_that_a_moderator_deletes_together_are_not_answered(
+    tmp_path: Path, discord: DiscordServer
+) -> None:
+    channel = discord.platform.channel()
+    async with discord_line(tmp_path, discord, progress="off") as line:
+        line.ada.says(f"{AT_BOT} {HOLD}", channel)
+        line.ada.purges(*(line.ada.says(f"{AT_BOT} {text}", channel) for text in ("second", "third")))
+        line.ada.says(f"{AT_BOT} fourth", channel)
+        answers = await line.answers(2, channel)
+        assert answers[0] == "first" and answers[1].endswith("fourth")
+
+
 async def test_a_preview_that_discord_adds_to_a_message_is_no_edit(
     tmp_path: Path, discord: DiscordServer
 ) -> None:

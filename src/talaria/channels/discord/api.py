@@ -102,6 +102,14 @@ class GuildMessage(msgspec.Struct, frozen=True):
     components: tuple[Component, ...] = ()
 
 
+class BulkDeletion(msgspec.Struct, frozen=True):
+    """Messages that a moderator has deleted together."""
+
+    ids: tuple[str, ...]
+    channel_id: str
+    guild_id: str | None = None
+
+
 class CommandOption(msgspec.Struct, frozen=True):
     value: str | int | float | bool = ""
 

@@ -24,6 +24,7 @@ from talaria.channels.descriptor import find_secret
 from talaria.channels.discord.api import (
     THREAD_EXISTS,
     Application,
+    BulkDeletion,
     DiscordApi,
     DiscordChannelInfo,
     DiscordRefused,
@@ -52,6 +53,7 @@ from talaria.channels.reception import FileNotFetched, Reception, too_large
 from talaria.channels.running import hosts_of, run_channel
 from talaria.core.delivery import DeliveryError
 from talaria.core.errors import StoreError
+from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey
 from talaria.core.limits import BoundedDict
 from talaria.core.redaction import Secret
@@ -158,9 +160,8 @@ class DiscordChannel(ChannelLoop):
                 self.enter(ChannelPhase.READY, f"@{self._bot and self._bot.username}")
             case "RESUMED":
                 self.enter(ChannelPhase.READY, f"@{self._bot and self._bot.username}")
-            case "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE":
-                message = decode_or_none(data, GuildMessage)
-                if message is not None and _are_ids(message.channel_id, message.id, message.guild_id):
+            case "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE" | "MESSAGE_DELETE_BULK":
+                for message in _messages_in(name, data):
                     self._put(message.channel_id, seq, partial(self._take, name, message))
             case "INTERACTION_CREATE":
                 event = decode_or_none(data, Interaction)
@@ -192,14 +193,14 @@ class DiscordChannel(ChannelLoop):
             try:
                 async with self._fetches:
                     found = await self._api.call("GET", path, tuple[GuildMessage, ...])
+                for message in sorted(found, key=_number):
+                    whole = msgspec.structs.replace(message, channel_id=channel, guild_id=known.guild or None)
+                    await self._take("MESSAGE_CREATE", whole)
             except DiscordRefused as refusal:
                 if refusal.code not in (403, 404):
                     raise
                 await self.position.forget_channel(channel)
                 break
-            for message in sorted(found, key=_number):
-                whole = msgspec.structs.replace(message, channel_id=channel, guild_id=known.guild or None)
-                await self._take("MESSAGE_CREATE", whole)
             if len(found) < _PAGE:
                 break
         self.position.behind.discard(channel)
@@ -208,7 +209,7 @@ class DiscordChannel(ChannelLoop):
     async def _take(self, name: str, message: GuildMessage) -> None:
         """Handle a message, an edit or a deletion."""
         assert self.position is not None
-        if name == "MESSAGE_DELETE":
+        if name.startswith("MESSAGE_DELETE"):
             if (chat := self._chats.get(message.id)) is not None:
                 self._reception.withdraw(Withdrawal(chat=chat, key=f"m{message.id}"))
             return
@@ -239,6 +240,7 @@ class DiscordChannel(ChannelLoop):
                 await self.position.save_channel(message.id, number, guild)
             if parsed.edits is None:
                 await self.position.save_channel(message.channel_id, number, guild)
+                hit(Failpoint.ACKNOWLEDGED)
 
     async def _look(self, channel: str, guild: str | None) -> EventContext:
         """Return what is known of the place of an event. The first event of a channel asks Discord for it."""
@@ -330,13 +332,25 @@ class DiscordChannel(ChannelLoop):
 
 
 def command_menu(helps: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the slash commands with these names: the first ones, if there are more than Discord takes."""
+    """Return the slash commands with these names: the first ones, if there are more than Discord takes. They
+    are offered where the bot can answer, in servers and in its private chats."""
     named = {"start": "Present a code that lets you in.", **helps}
     option = {"type": 3, "name": "text", "description": "What follows the command."}
     return [
-        {"name": name, "description": shorten(text, 100), "options": [option]}
+        {"name": name, "description": shorten(text, 100), "options": [option], "contexts": [0, 1]}
         for name, text in islice(named.items(), _MAX_COMMANDS)
     ]
+
+
+def _messages_in(name: str, data: msgspec.Raw) -> list[GuildMessage]:
+    """Return the messages of an event. Those that are deleted have ids only."""
+    found: list[GuildMessage] = []
+    if name == "MESSAGE_DELETE_BULK":
+        if (bulk := decode_or_none(data, BulkDeletion)) is not None:
+            found = [GuildMessage(id, bulk.channel_id, bulk.guild_id) for id in bulk.ids]
+    elif (message := decode_or_none(data, GuildMessage)) is not None:
+        found = [message]
+    return [each for each in found if _are_ids(each.channel_id, each.id, each.guild_id)]
 
 
 def _are_ids(*ids: str | None) -> bool:
