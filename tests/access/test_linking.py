@@ -21,6 +21,7 @@ from talaria.store.in_memory import MemoryStore
 from talaria.testing.clock import FakeClock
 from talaria.testing.model_server import ModelServer
 
+CODE = re.compile(r"[0-9A-Z]{4}-[0-9A-Z]{4}-[0-9A-Z]{4}")
 HERE = ChatAddress("main", "telegram", "dm", "7").key()
 THERE = ChatAddress("main", "discord", "dm", "9").key()
 GROUP = ChatAddress("main", "discord", "group", "5").key()
@@ -38,7 +39,7 @@ async def test_a_code_joins_two_identities_also_after_a_restart(tmp_path: Path) 
             people = gateway.people
             assert people.of_chat(HERE) != people.of_chat(THERE)
             assert "private" in await say(gateway, "/link", GROUP, "9")
-            found = re.search(r"[0-9A-Z]{4}-[0-9A-Z]{4}-[0-9A-Z]{4}", await say(gateway, "/link"))
+            found = CODE.search(await say(gateway, "/link"))
             assert found is not None
             assert "not a code" in await say(gateway, "/link nonsense", THERE, "9")
             assert "your own" in await say(gateway, f"/link {found[0]}")
@@ -49,6 +50,37 @@ async def test_a_code_joins_two_identities_also_after_a_restart(tmp_path: Path) 
             assert "wrong" in await say(gateway, f"/link {found[0]}", THERE, "9"), "a code works once"
         async with without_http(home, model) as gateway:
             assert gateway.people.of_chat(HERE) == gateway.people.of_chat(THERE)
+
+
+async def test_an_identity_leaves_the_person_that_it_was_joined_to(tmp_path: Path) -> None:
+    async with ModelServer() as model, without_http(tmp_path / "home", model) as gateway:
+        people = gateway.people
+        assert "not joined" in await say(gateway, "/link off")
+        code, *_ = CODE.findall(await say(gateway, "/link"))
+        await say(gateway, f"/link {code}", THERE, "9")
+        assert people.of_chat(HERE) == people.of_chat(THERE)
+        open_code, *_ = CODE.findall(await say(gateway, "/link", THERE, "9"))
+        assert "of its own" in await say(gateway, "/link off", THERE, "9")
+        assert people.of_chat(HERE) != people.of_chat(THERE)
+        assert not people.reach(THERE).includes(HERE) and not people.reach(HERE).includes(THERE)
+        assert "wrong" in await say(gateway, f"/link {open_code}"), "its code is gone too"
+        code, *_ = CODE.findall(await say(gateway, "/link"))
+        await say(gateway, f"/link {code}", THERE, "9")
+        assert "of its own" in await say(gateway, "/link off")
+        assert people.of_chat(HERE) != people.of_chat(THERE)
+
+
+async def test_a_code_changes_nothing_for_a_person_whom_the_settings_name(tmp_path: Path) -> None:
+    """Otherwise a person who talks the owner into sending a code would become the owner."""
+    tables = {"people": {"owner": {"ids": ["telegram:7"]}}}
+    async with ModelServer() as model, without_http(tmp_path / "home", model, tables=tables) as gateway:
+        people = gateway.people
+        code, *_ = CODE.findall(await say(gateway, "/link", THERE, "9"))
+        assert "Write `/link` here" in await say(gateway, f"/link {code}")
+        assert people.of_chat(HERE) == OWNER != people.of_chat(THERE)
+        code, *_ = CODE.findall(await say(gateway, "/link"))
+        assert "one person" in await say(gateway, f"/link {code}", THERE, "9")
+        assert people.of_chat(THERE) == OWNER
 
 
 async def test_codes_expire_and_guesses_are_counted() -> None:

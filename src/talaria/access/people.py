@@ -72,6 +72,10 @@ class People:
         self._known = {**joined, **known}
         self._persons = lru_cache(maxsize=_CHATS_KEPT)(self._of_chat)  # asked for each message
 
+    def is_named(self, identity: str) -> bool:
+        """Return whether the settings say whose identity it is, so that `/link` cannot change that."""
+        return identity in self._configured
+
     def of_identity(self, channel: str, user_id: str) -> PersonId:
         identity = f"{channel}:{user_id}"
         return self._known.get(identity, PersonId(identity))

@@ -444,6 +444,7 @@ class Pairings(SqlPort):
     listing = writes(pairing.listing)
     create_link = writes(pairing.create_link, is_durable=True)
     redeem_link = writes(pairing.redeem_link, is_durable=True)
+    unlink = writes(pairing.unlink, is_durable=True)
     links = reads(pairing.links)
 
 

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from talaria.models.known import Abilities
     from talaria.store.store import Store
     from talaria.turns.agents import Agents
+    from talaria.turns.joined_identities import JoinedIdentities
     from talaria.turns.live import LiveTurns
     from talaria.turns.questions import Decisions
     from talaria.turns.settings import TurnSettings
@@ -453,28 +454,38 @@ class SlashCommands(msgspec.Struct, eq=False):
             or identities.people.of_chat(key) != identities.people.of_identity(*identity.split(":", 1))
         ):
             return CommandResult("Write `/link` to me in a private chat on a chat platform.")
-        if not args:
-            code = new_code()
-            await self._store.pairings.create_link(CreateLinkCode(identity, hash_code(code), LINK_SECONDS))
-            return CommandResult(
-                f"Your code is {code}\n\nOn the other platform, write to me in private: `/link {code}`\n"
-                "Both chats then belong to one person: they share memory and search. The code works once, "
-                f"for {LINK_SECONDS // 60:.0f} minutes. Give it to nobody else."
+        if args.lower() == "off":
+            if not await self._store.pairings.unlink(identity):
+                return CommandResult(f"{identity} is not joined to another identity.")
+            await identities.share()
+            return CommandResult(f"Done: {identity} is a person of its own again.")
+        if args:
+            return CommandResult(await self._present_link(identities, identity, args))
+        code = new_code()
+        await self._store.pairings.create_link(CreateLinkCode(identity, hash_code(code), LINK_SECONDS))
+        return CommandResult(
+            f"Your code is {code}\n\nOn the other platform, write to me in private: `/link {code}`\n"
+            "Both chats then belong to one person: they share memory and search. The code works once, "
+            f"for {LINK_SECONDS // 60:.0f} minutes. Give it to nobody else."
+        )
+
+    async def _present_link(self, identities: JoinedIdentities, identity: str, code: str) -> str:
+        """Join the identity to the one that created the code, and return what the person is told."""
+        if (presented := read_code(code)) is None:
+            return "This is not a code. `/link` without a code gives you one."
+        if identities.people.is_named(identity):
+            return (
+                "The gateway's settings say who you are here, so this code changes nothing. "
+                "Write `/link` here, and send me that code on the other platform."
             )
-        if (presented := read_code(args)) is None:
-            return CommandResult("This is not a code. `/link` without a code gives you one.")
         order = RedeemLinkCode(identity, hash_code(presented), PairingLimits())
         redeemed = await self._store.pairings.redeem_link(order)
         if not isinstance(redeemed, str):
-            return CommandResult(
-                "The code is wrong, used or expired. `/link` on the other platform gives a new one."
-            )
+            return "The code is wrong, used or expired. `/link` on the other platform gives a new one."
         if redeemed == identity:
-            return CommandResult(
-                f"This code is your own. Send `/link {presented}` to me on the other platform."
-            )
+            return f"This code is your own. Send `/link {presented}` to me on the other platform."
         await identities.share()
-        return CommandResult(f"Done: {identity} and {redeemed} are one person now.")
+        return f"Done: {identity} and {redeemed} are one person now. `/link off` ends that for {identity}."
 
     async def memory(self, turn: Turn, args: str) -> CommandResult:
         """Show the memory of the turn's chat, or edit it. A command that runs again after a kill edits it
@@ -706,8 +717,8 @@ _ROWS = (
     ),
     CommandSpec(
         "link",
-        "[CODE]",
-        "get a code, or present one, to be one person on two platforms",
+        "[CODE|off]",
+        "get a code, or present one, to be one person on two platforms; off: be two again",
         SlashCommands.link,
         is_control=True,
     ),

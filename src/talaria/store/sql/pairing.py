@@ -181,6 +181,8 @@ ON CONFLICT (identity) DO UPDATE SET code = excluded.code, expires_at = excluded
 FIND_LINK_CODE = "SELECT identity FROM link_codes WHERE code = ? AND expires_at > ?"
 USE_LINK_CODE = "DELETE FROM link_codes WHERE code = ?"
 DROP_LINK_CODES = "DELETE FROM link_codes WHERE expires_at <= ?"
+DROP_LINK_CODE = "DELETE FROM link_codes WHERE identity = ?"
+UNLINK = "DELETE FROM linked_identities WHERE identity = ? OR root = ?"
 FIND_ROOT = "SELECT root FROM linked_identities WHERE identity = ?"
 SET_ROOT = """
 INSERT INTO linked_identities (identity, root, linked_at) VALUES (?, ?, ?)
@@ -216,6 +218,14 @@ def redeem_link(tx: Transaction, order: RedeemLinkCode) -> str | WrongCode | Cod
         tx.execute(MOVE_ROOT, (root, joined))
         tx.execute(SET_ROOT, (joined, root, tx.now))
     return creator
+
+
+def unlink(tx: Transaction, identity: str) -> bool:
+    """Make an identity a person of its own again, and forget its code. If others are joined to it, they leave
+    it too. Durable. Return False if it was not joined to any."""
+    locks.names(tx, "codes", _LINK_GATE)
+    tx.execute(DROP_LINK_CODE, (identity,))
+    return tx.execute(UNLINK, (identity, identity)).rowcount > 0
 
 
 def _root_of(tx: Transaction, identity: str) -> str:
