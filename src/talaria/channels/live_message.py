@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from talaria.channels.pieces import tail
-from talaria.channels.questions import QuestionBoard
+from talaria.channels.questions import ANSWER_COMMAND, QuestionBoard
 from talaria.core.clock import Clock
 from talaria.core.delivery import (
     DeliveryDelayed,
@@ -62,9 +62,11 @@ class ChatOutlet(ABC):
     shows running turns with them.
 
     `longest` is the length of the longest message, and `typing_seconds` how long a call of `type_in` shows.
+    Without `has_buttons`, a message says what to write in place of each button.
     """
 
     takes_nonce = False
+    has_buttons = True
     longest: int
     typing_seconds = 4.5
 
@@ -91,8 +93,13 @@ class ChatOutlet(ABC):
         """Return the size in bytes of the largest file that the platform takes at the address."""
 
     def fitting(self, post: OutgoingMessage) -> OutgoingMessage:
-        """Return the message, with a note in place of a file that the platform does not take: one that is
-        too large for its address, or empty."""
+        """Return the message as the platform takes it: with a note in place of a file that is empty or too
+        large for its address, and with lines in place of buttons if there are none."""
+        if post.buttons and not self.has_buttons:
+            # The choices of a question are numbered in its text already.
+            typed = [each for each in post.buttons if not each.command.startswith(f"{ANSWER_COMMAND} ")]
+            lines = "\n".join(f"- {each.label}: `{each.command}`" for each in typed)
+            post = msgspec.structs.replace(post, buttons=(), body=f"{post.body}\n\n{lines}".strip())
         if post.file is None or 0 < len(post.file.data) <= (limit := self.max_file(post.address)):
             return post
         why = "is empty"

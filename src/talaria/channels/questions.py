@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("talaria.channels")
 
+ANSWER_COMMAND = "/answer"  # of a button; people write the number of a choice
 ROOM = 500  # characters of a message that shows a question: its title, and the outcome
 _RETRIES = Backoff(first=1.0, longest=60.0)
 _LONGEST_FENCE = 16  # backticks; the renderers read no longer one
@@ -40,7 +41,7 @@ def question_buttons(event: QuestionAsked) -> tuple[Button, ...]:
     """Return the buttons of a question. Each names the question, so that an old one decides nothing else."""
     key = event.question_id
     if event.kind is QuestionKind.ANSWER:
-        return tuple(Button(text, f"/answer {key} {n}") for n, text in enumerate(event.choices))
+        return tuple(Button(text, f"{ANSWER_COMMAND} {key} {n}") for n, text in enumerate(event.choices))
     return decision_buttons(key)
 
 
@@ -51,7 +52,15 @@ def title_of(event: QuestionAsked) -> str:
         case QuestionKind.HOST:
             return HOST_TITLE
         case QuestionKind.ANSWER:
-            return "Your answer is needed (a button, or your next message):"
+            how = "a choice, its number, or other words" if event.choices else "in your next message"
+            return f"Your answer is needed ({how}):"
+
+
+def whole_text(event: QuestionAsked) -> str:
+    """Return the question with its choices. They are numbered: a button cuts a long one, and a platform may
+    have no buttons."""
+    listed = "\n".join(f"{number}. {choice}" for number, choice in enumerate(event.choices, 1))
+    return f"{event.text}\n\n{listed}" if listed else event.text
 
 
 class QuestionBoard:
@@ -92,7 +101,7 @@ class QuestionBoard:
         for pause in _RETRIES.pauses():
             try:
                 if self._shown_text(event) is None:
-                    file = OutgoingFile(f"{event.name or 'question'}.txt", event.text.encode())
+                    file = OutgoingFile(f"{event.name or 'question'}.txt", whole_text(event).encode())
                     await self._outlet.deliver(OutgoingMessage(self._address, "", f"{key}.file", file=file))
                 sent = await self._outlet.deliver(OutgoingMessage(self._address, body, key, buttons=buttons))
                 break
@@ -115,9 +124,10 @@ class QuestionBoard:
 
         A call is shown letter by letter in a code block: no text of it is taken for a link or a mark.
         """
-        if len(event.text) > self._outlet.longest - ROOM:
+        text = whole_text(event)
+        if len(text) > self._outlet.longest - ROOM:
             return None
-        return event.text if event.kind is QuestionKind.ANSWER else code_block(event.text)
+        return text if event.kind is QuestionKind.ANSWER else code_block(text)
 
 
 def code_block(text: str) -> str | None:
@@ -139,10 +149,10 @@ class PressedDecision(msgspec.Struct, frozen=True):
     def read(cls, pressed: str) -> PressedDecision | None:
         """Return None for the text of another button."""
         word, *rest = pressed.split() or [""]
-        if word not in ("/approve", "/deny", "/answer") or not rest or not rest[0].startswith("q_"):
+        if word not in ("/approve", "/deny", ANSWER_COMMAND) or not rest or not rest[0].startswith("q_"):
             return None
         question_id, last = QuestionId(rest[0]), rest[1] if len(rest) > 1 else ""
-        if word == "/answer":
+        if word == ANSWER_COMMAND:
             is_place = last.isascii() and last.isdecimal() and len(last) < 4
             return cls(question_id, choice=int(last)) if is_place else None
         if last and last not in set(Span):

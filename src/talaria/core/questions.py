@@ -6,6 +6,8 @@ holds no lease and no permit, and is resumed from its journal once each of its q
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -29,6 +31,17 @@ class Span(StrEnum):
 
 APPROVE = "approve"
 DENY = "deny"
+
+
+# In a group, a line that names the speaker comes before the text.
+_NUMBERED = re.compile(r"(?:[^\n]* says:\n)?\s*([0-9]{1,2})[.)]?\s*")
+
+
+def chosen(said: str, choices: Sequence[str]) -> str:
+    """Return the choice whose number, from 1 on, the text is; else the text."""
+    found = _NUMBERED.fullmatch(said)
+    number = int(found[1]) if found is not None and said.strip() not in choices else 0
+    return choices[number - 1] if 0 < number <= len(choices) else said
 
 
 class QuestionDraft(msgspec.Struct, frozen=True):

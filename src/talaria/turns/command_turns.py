@@ -16,7 +16,7 @@ from talaria.core.errors import LeaseHeld, NotFound, TalariaError
 from talaria.core.ids import SessionId
 from talaria.core.ledger import Begin, Page, TurnEnd, ended_turn
 from talaria.core.messages import Image
-from talaria.core.questions import QuestionKind
+from talaria.core.questions import QuestionKind, chosen
 from talaria.core.shells import ProcessState
 from talaria.core.turns import Turn, TurnState
 from talaria.models.wire import part_text
@@ -98,6 +98,8 @@ class CommandRunner(msgspec.Struct, eq=False):
             if item.question.kind is QuestionKind.ANSWER and is_here and is_theirs:
                 said = (part for part in turn.inbound.parts if not isinstance(part, Image))
                 text = "\n".join(map(part_text, said))[:MAX_ANSWER]
+                if turn.inbound.address is not None:  # a chat platform, which lists the choices with numbers
+                    text = chosen(text, item.question.choices)
                 await self._decisions.decide_as(Decider.of(turn), item.question.id, text)
                 return "" if turn.inbound.address is not None else f"Passed on to {item.turn.id}."
         raise QuestionClosed("Nothing waits for this answer any more.", "Send it again as a message.")
