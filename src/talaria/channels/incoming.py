@@ -64,6 +64,15 @@ class ButtonPress(msgspec.Struct, frozen=True, kw_only=True):
     command: str | None
 
 
+class Reaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A person added an emoji to a message, which `message` names as `ChatOutlet.deliver` did."""
+
+    actor: Actor
+    chat: ChatKey
+    message: str
+    emoji: str
+
+
 def chat_key(agent: str, channel: str, kind: ChatKind, chat: str, thread: str | None = None) -> ChatKey:
     return ChatAddress(agent, channel, "dm" if kind is ChatKind.PRIVATE else "group", chat, thread).key()
 

@@ -21,7 +21,7 @@ from talaria.core.delivery import (
 )
 from talaria.core.events import FINAL_EVENTS, Event, QuestionAsked, QuestionDecided
 from talaria.core.ids import QuestionId
-from talaria.core.questions import QuestionKind, Span
+from talaria.core.questions import APPROVE, DENY, Question, QuestionKind, Span
 from talaria.turns.delivery import ShownTurn
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ ANSWER_COMMAND = "/answer"  # of a button; people write the number of a choice
 ROOM = 500  # characters of a message that shows a question: its title, and the outcome
 _RETRIES = Backoff(first=1.0, longest=60.0)
 _LONGEST_FENCE = 16  # backticks; the renderers read no longer one
+_DECISIONS = {"👍": APPROVE, "✅": APPROVE, "👎": DENY, "❌": DENY}
+_KEYCAP = re.compile("([1-9])\u20e3")
+_VARIANTS = re.compile("[\ufe0f\U0001f3fb-\U0001f3ff]")  # the colour of a hand, and the form of a keycap
 _CLOSED = "Not decided: it is no longer asked."
 _IN_FILE = "The whole text is in the file above; read it before you decide."
 
@@ -135,6 +138,22 @@ def code_block(text: str) -> str | None:
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}" if len(fence) <= _LONGEST_FENCE else None
+
+
+def is_decision(emoji: str) -> bool:
+    """Return whether an emoji below a question can decide it."""
+    plain = _VARIANTS.sub("", emoji)
+    return plain in _DECISIONS or _KEYCAP.fullmatch(plain) is not None
+
+
+def decided_by(emoji: str, question: Question) -> str:
+    """Return what an emoji below a question says: to approve or to deny or, by its number, a choice; empty if
+    it says nothing about this question."""
+    plain = _VARIANTS.sub("", emoji)
+    if question.kind is not QuestionKind.ANSWER:
+        return _DECISIONS.get(plain, "")
+    number = int(key[1]) if (key := _KEYCAP.fullmatch(plain)) else 0
+    return question.choices[number - 1] if 0 < number <= len(question.choices) else ""
 
 
 class PressedDecision(msgspec.Struct, frozen=True):

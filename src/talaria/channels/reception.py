@@ -10,12 +10,12 @@ from typing import Protocol
 
 import msgspec
 
-from talaria.access.approvals import Decider
+from talaria.access.approvals import Decider, NotEntitled, QuestionClosed
 from talaria.access.authorizer import Authorized, Authorizer, Denied, Ingress, Stranger
 from talaria.access.settings import Unknown
-from talaria.channels.incoming import ButtonPress, IncomingMessage, RemoteFile, Withdrawal
+from talaria.channels.incoming import ButtonPress, IncomingMessage, Reaction, RemoteFile, Withdrawal
 from talaria.channels.platform_api import PlatformError
-from talaria.channels.questions import PressedDecision
+from talaria.channels.questions import PressedDecision, decided_by
 from talaria.commands.command import outcome_words, parse_command
 from talaria.core.errors import (
     IdempotencyConflict,
@@ -27,6 +27,7 @@ from talaria.core.errors import (
 )
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import ChatKey
+from talaria.core.ledger import Page
 from talaria.core.messages import Part, Text
 from talaria.core.turns import Inbound, Sender
 from talaria.gateway import Gateway
@@ -117,6 +118,24 @@ class Reception:
             if isinstance(verdict, Authorized):
                 return await self._take_press(press, verdict.sender)
         return None
+
+    async def react(self, reaction: Reaction) -> None:
+        """Take an emoji below an open question as a decision, if the person may decide. The question shows
+        the outcome. Any other reaction has no effect."""
+        with leaving_out_broken():
+            verdict = await self._authorizer.check(reaction.actor, Ingress.BUTTON)
+            if not isinstance(verdict, Authorized):
+                return
+            decisions, decider = self._gateway.turns.decisions, Decider(verdict.sender.id, reaction.chat)
+            for asked in (await decisions.listing(Page(), reaction.chat)).items:
+                question = asked.question
+                if (asked.turn.chat_key, question.shown_id) != (reaction.chat, reaction.message):
+                    continue
+                if text := decided_by(reaction.emoji, question):
+                    try:
+                        await decisions.decide_as(decider, question.id, text)
+                    except (NotEntitled, QuestionClosed) as error:
+                        _log.debug("a reaction decides nothing: %s", error.user_text)
 
     async def _accept(self, messages: Sequence[IncomingMessage], said: str, sender: Sender) -> None:
         first = messages[0]

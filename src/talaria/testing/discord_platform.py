@@ -360,6 +360,15 @@ class DiscordPerson:
         body: Json = {"ids": [message.id for message in messages], "channel_id": channel.id}
         self._platform.on_event("MESSAGE_DELETE_BULK", body | {"guild_id": channel.guild})
 
+    def reacts(self, message: DiscordMessageShown, emoji: str) -> None:
+        """Add an emoji to a message: events/gateway-events#message-reaction-add"""
+        channel = self._platform.channels[message.channel]
+        body: Json = {"user_id": self.id, "channel_id": channel.id, "message_id": message.id}
+        body |= {"emoji": {"id": None, "name": emoji}, "burst": False, "type": 0}
+        if channel.guild:
+            body |= {"guild_id": channel.guild, "member": {"user": self._platform.user_json(self.id)}}
+        self._platform.on_event("MESSAGE_REACTION_ADD", body)
+
     def presses(self, message: DiscordMessageShown, label: str) -> str:
         """Press a button, and return the token of the interaction."""
         custom_id = dict(message.buttons)[label]

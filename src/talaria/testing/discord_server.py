@@ -37,6 +37,7 @@ from talaria.testing.fake_server import ChangeNotifier, print_and_wait
 TOKEN = "fake.discord.token-for-tests"  # noqa: S105 - of a fake
 DEFAULT_PORT = 8768
 _MESSAGE_CONTENT = 1 << 15
+_REACTIONS = (1 << 13, 1 << 10)  # the intents for private chats and for servers
 _MAX_PAYLOAD = 4096  # events/gateway#sending-events
 _MAX_RECORDED = 20_000
 _HEARTBEAT_MS = 41_250
@@ -69,6 +70,7 @@ class DiscordCall:
 @dataclass(slots=True)
 class _Session:
     id: str
+    intents: int = 0
     seq: int = 0
     events: list[Json] = field(default_factory=list)
     socket: web.WebSocketResponse | None = None
@@ -151,6 +153,9 @@ class DiscordServer(ChangeNotifier):
         if self.session is None:
             return
         session = self.session
+        needed = _REACTIONS[bool(data.get("guild_id"))] if name == "MESSAGE_REACTION_ADD" else 0
+        if needed & ~session.intents:  # events/gateway#list-of-intents
+            return
         session.seq += 1
         frame = {"op": 0, "t": name, "s": session.seq, "d": json.loads(json.dumps(data))}
         session.events.append(frame)
@@ -250,7 +255,7 @@ class DiscordServer(ChangeNotifier):
             await socket.close(code=4002)
             return None
         self.identified += 1
-        session = _Session(f"session-{self.identified}", socket=socket)
+        session = _Session(f"session-{self.identified}", data["intents"], socket=socket)
         if self.session is not None and (old := self.session.socket) is not None:
             await old.close(code=4000)
         self._sessions[session.id] = self.session = session

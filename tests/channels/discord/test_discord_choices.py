@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from channels.discord.discord_line import DiscordLine, discord_line
+from support.asking_tools import Danger, calling
 from talaria.channels.discord.api import DiscordApi
 from talaria.channels.discord.outlet import DiscordOutlet
 from talaria.commands.command import decision_buttons
@@ -16,6 +17,7 @@ from talaria.core.ids import QuestionId
 from talaria.core.questions import chosen
 from talaria.testing.discord_platform import BOT_ID, DiscordMessageShown, DiscordRoom
 from talaria.testing.discord_server import DiscordServer
+from talaria.tools.toolset import ToolSet
 
 ASKS = '[[call ask_user {"question": "Which?", "choices": ["red", "blue"]}]][[reply done]]'
 
@@ -57,6 +59,41 @@ async def test_a_number_is_a_choice_in_a_group_too(
         line.ada.says(f"<@{BOT_ID}> 2", channel)
         await line.server.until(lambda: "done" in channel.replies)
         assert shown.text.endswith("\n\nAnswered: blue")
+
+
+@pytest.mark.parametrize(("emoji", "outcome"), [("👍🏽", "Approved, once."), ("❌", "Denied.")])
+async def test_an_emoji_below_a_question_of_a_call_decides_it(
+    tmp_path: Path, discord: DiscordServer, emoji: str, outcome: str
+) -> None:
+    danger, channel = Danger(), discord.platform.channel()
+    async with discord_line(tmp_path, discord, tools=lambda known: ToolSet([*known, danger])) as line:
+        line.ada.says(f"<@{BOT_ID}> {calling('make')}", channel)
+        shown = await asked(line, channel)
+        discord.person(99, "Eve").reacts(shown, "👍")  # is not allowed
+        code = (await line.admin.invite("discord")).code
+        discord.person(8, "Bob").says(f"/start {code}")
+        await line.answers(1, discord.platform.private(discord.person(8)))
+        discord.person(8, "Bob").reacts(shown, "👍")  # did not write the message
+        line.ada.reacts(shown, "🎉")  # decides nothing
+        line.ada.reacts(shown, "1\ufe0f\u20e3")  # neither does a number here
+        line.ada.reacts(shown, emoji)
+        await discord.until(lambda: "done" in channel.replies)
+        assert shown.text.endswith(outcome)
+        assert danger.ran == (["make"] if outcome.startswith("Approved") else [])
+
+
+async def test_an_emoji_with_a_number_is_a_choice(tmp_path: Path, discord: DiscordServer) -> None:
+    async with discord_line(tmp_path, discord) as line:
+        line.ada.says(ASKS)
+        shown = await asked(line, line.chat)
+        line.ada.reacts(shown, "3\ufe0f\u20e3")  # is not one of the choices
+        line.ada.reacts(shown, "👍")  # is not an answer
+        line.ada.reacts(shown, "2\ufe0f\u20e3")
+        await discord.until(lambda: "done" in line.chat.replies)
+        assert shown.text.endswith("\n\nAnswered: blue")
+        line.ada.reacts(shown, "1\ufe0f\u20e3")  # too late
+        line.ada.says("next")
+        await line.answers(3)
 
 
 def test_words_of_a_choice_win_over_numbers() -> None:

@@ -36,6 +36,8 @@ def corpus(platform: DiscordPlatform) -> list[Event]:
             person.runs("status", "now", place)
             said.buttons = (("Yes", "/status"),)
             person.presses(said, "Yes")
+            person.reacts(said, "👍")
+            person.purges(person.says("one", place), person.says("two", place))
             person.deletes(said)
     platform.thread(channel, BOT_ID, next(iter(channel.messages.values())))
     for name in ("GUILD_CREATE", "CHANNEL_UPDATE", "THREAD_DELETE", "TYPING_START", "READY"):

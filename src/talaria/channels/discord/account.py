@@ -41,8 +41,8 @@ from talaria.core.tasks import running
 _PORTAL = "https://discord.com/developers/applications"
 # https://docs.discord.com/developers/resources/application#application-object-application-flags
 _HAS_MESSAGE_CONTENT = 1 << 18 | 1 << 19
-# View channels, send messages (also in threads), open threads, embed, attach, read history, add reactions.
-_PERMISSIONS = 1 << 10 | 1 << 11 | 1 << 38 | 1 << 35 | 1 << 14 | 1 << 15 | 1 << 16 | 1 << 6
+# View channels, send messages (also in threads), open threads, embed, attach, read history.
+_PERMISSIONS = 1 << 10 | 1 << 11 | 1 << 38 | 1 << 35 | 1 << 14 | 1 << 15 | 1 << 16
 
 
 async def examine_bot(examination: Examination[DiscordSettings]) -> AsyncIterator[Problem]:

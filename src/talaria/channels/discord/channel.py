@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import islice
@@ -23,6 +23,7 @@ from talaria.channels.channel_loop import ChannelLoop, ChannelPhase
 from talaria.channels.descriptor import find_secret
 from talaria.channels.discord.api import (
     THREAD_EXISTS,
+    AddedReaction,
     Application,
     BulkDeletion,
     DiscordApi,
@@ -42,13 +43,15 @@ from talaria.channels.discord.parse import (
     IgnoredEvent,
     parse_interaction,
     parse_message,
+    parse_reaction,
 )
 from talaria.channels.discord.part import DISCORD, DiscordSettings
 from talaria.channels.discord.position import ReadPosition
 from talaria.channels.incoming import ButtonPress, RemoteFile, Withdrawal
-from talaria.channels.lanes import EventLanes
+from talaria.channels.lanes import EventLanes, Work
 from talaria.channels.pieces import shorten
 from talaria.channels.platform_api import PlatformError, PlatformTooLarge, decode_or_none
+from talaria.channels.questions import is_decision
 from talaria.channels.reception import FileNotFetched, Reception, too_large
 from talaria.channels.running import hosts_of, run_channel
 from talaria.core.delivery import DeliveryError
@@ -70,6 +73,9 @@ _FETCHES_AT_ONCE = 8
 _TIER_MB = {2: 50, 3: 100}  # the largest file in a server with boosts
 _EPHEMERAL = 1 << 6
 _REPLY, _UPDATE_LATER = 4, 6  # answers to an interaction
+_WORK = frozenset(
+    ("MESSAGE_CREATE", "MESSAGE_UPDATE", "MESSAGE_DELETE", "MESSAGE_DELETE_BULK", "MESSAGE_REACTION_ADD")
+) | {"INTERACTION_CREATE"}
 _OF_CHANNELS = frozenset(("CHANNEL_UPDATE", "CHANNEL_DELETE", "THREAD_UPDATE", "THREAD_DELETE"))
 
 
@@ -160,13 +166,9 @@ class DiscordChannel(ChannelLoop):
                 self.enter(ChannelPhase.READY, f"@{self._bot and self._bot.username}")
             case "RESUMED":
                 self.enter(ChannelPhase.READY, f"@{self._bot and self._bot.username}")
-            case "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE" | "MESSAGE_DELETE_BULK":
-                for message in _messages_in(name, data):
-                    self._put(message.channel_id, seq, partial(self._take, name, message))
-            case "INTERACTION_CREATE":
-                event = decode_or_none(data, Interaction)
-                if event is not None and _are_ids(event.channel_id, event.id, event.guild_id):
-                    self._put(event.channel_id, seq, partial(self._interact, event))
+            case _ if name in _WORK:
+                for channel, work in self._works(name, data):
+                    self._put(channel, seq, work)
             case "GUILD_CREATE" | "GUILD_UPDATE":
                 if (guild := decode_or_none(data, Guild)) is not None:
                     self._limits[guild.id] = _TIER_MB.get(guild.premium_tier, MAX_FILE_MB)
@@ -176,11 +178,30 @@ class DiscordChannel(ChannelLoop):
             case _:
                 pass
 
+    def _works(self, name: str, data: msgspec.Raw) -> Iterator[tuple[str, Work]]:
+        """Yield what is to be done after an event, with its channel."""
+        if name == "INTERACTION_CREATE":
+            event = decode_or_none(data, Interaction)
+            if event is not None and _are_ids(event.channel_id, event.id, event.guild_id):
+                yield event.channel_id, partial(self._interact, event)
+        elif name == "MESSAGE_REACTION_ADD":
+            added = decode_or_none(data, AddedReaction)
+            # Most emoji decide nothing, and cost no call.
+            if (
+                added is not None
+                and is_decision(added.emoji.name or "")
+                and _are_ids(added.channel_id, added.guild_id)
+            ):
+                yield added.channel_id, partial(self._react, added)
+        else:
+            for message in _messages_in(name, data):
+                yield message.channel_id, partial(self._take, name, message)
+
     def _note_recovered(self) -> None:
         if self._connection.is_open:
             self.enter(ChannelPhase.READY, "again")
 
-    def _put(self, channel: str, seq: int, work: Callable[[], Awaitable[None]]) -> None:
+    def _put(self, channel: str, seq: int, work: Work) -> None:
         assert self.position is not None
         ticket = self.position.begin(seq)
         self._lanes.put(channel, work, partial(self.position.end, ticket))
@@ -289,6 +310,10 @@ class DiscordChannel(ChannelLoop):
             plain = parse_message(message, msgspec.structs.replace(around, auto_thread=False))
             return plain if isinstance(plain, DiscordMessage) else parsed
         return parsed
+
+    async def _react(self, added: AddedReaction) -> None:
+        around = await self._look(added.channel_id, added.guild_id)
+        await self._reception.react(parse_reaction(added, around))
 
     async def _interact(self, event: Interaction) -> None:
         around = await self._look(event.channel_id, event.guild_id)

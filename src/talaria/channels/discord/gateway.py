@@ -23,7 +23,8 @@ from talaria.core.tasks import running
 
 # https://docs.discord.com/developers/events/gateway#list-of-intents
 GUILDS, GUILD_MESSAGES, DIRECT_MESSAGES, MESSAGE_CONTENT = 1 << 0, 1 << 9, 1 << 12, 1 << 15
-INTENTS = GUILDS | GUILD_MESSAGES | DIRECT_MESSAGES | MESSAGE_CONTENT
+REACTIONS = 1 << 10 | 1 << 13  # in servers and in private chats
+INTENTS = GUILDS | GUILD_MESSAGES | DIRECT_MESSAGES | MESSAGE_CONTENT | REACTIONS
 
 NO_INTENT = (
     "the application lacks the Message Content Intent; turn it on at "

@@ -16,6 +16,7 @@ from talaria.access.authorizer import Actor, ChatKind, Ingress
 from talaria.channels import incoming
 from talaria.channels.descriptor import Mention
 from talaria.channels.discord.api import (
+    AddedReaction,
     Attachment,
     DiscordChannelInfo,
     DiscordUser,
@@ -24,6 +25,7 @@ from talaria.channels.discord.api import (
 )
 from talaria.channels.incoming import (
     ButtonPress,
+    Reaction,
     RemoteFile,
     chat_key,
     clean,
@@ -179,6 +181,13 @@ def parse_interaction(
     return DiscordMessage(
         actor=actor, ingress=Ingress.COMMAND, chat=chat, address=address, key=key, text=text, message_id=""
     )
+
+
+def parse_reaction(event: AddedReaction, around: EventContext) -> Reaction:
+    """The actor has no name: nothing is stored of a reaction but its decision."""
+    actor = _actor(DiscordUser(event.user_id), event.channel_id, around, is_bot=False)
+    chat, emoji = chat_of(around, event.user_id), event.emoji.name or ""
+    return Reaction(actor=actor, chat=chat, message=event.message_id, emoji=emoji)
 
 
 def chat_of(around: EventContext, user: str, new_thread: str | None = None) -> ChatKey:
