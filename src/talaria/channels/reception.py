@@ -14,7 +14,7 @@ from talaria.access.approvals import Decider, NotEntitled, QuestionClosed
 from talaria.access.authorizer import Authorized, Authorizer, Denied, Ingress, Stranger
 from talaria.access.settings import Unknown
 from talaria.channels.incoming import ButtonPress, IncomingMessage, Reaction, RemoteFile, Withdrawal
-from talaria.channels.platform_api import PlatformError
+from talaria.channels.platform_api import PlatformError, PlatformTooLarge
 from talaria.channels.questions import PressedDecision, decided_by
 from talaria.commands.command import outcome_words, parse_command
 from talaria.core.errors import (
@@ -41,12 +41,6 @@ CORRECTS = "[This corrects an earlier message.]"
 _OLD_BUTTON = "This button is too old."
 
 
-class FileNotFetched(TalariaError):
-    """The platform did not return a file. The text is the reason, as a clause without a full stop."""
-
-    type = "file"
-
-
 class Platform(Protocol):
     """The calls that `Reception` needs from a chat platform."""
 
@@ -65,7 +59,7 @@ class Platform(Protocol):
         ...
 
     async def fetch(self, file: RemoteFile) -> bytes:
-        """Return the content of a file. Raises `FileNotFetched`."""
+        """Return the content of a file. Raises `PlatformError`."""
         ...
 
 
@@ -179,14 +173,17 @@ class Reception:
     async def _fetch(self, key: ChatKey, file: RemoteFile) -> list[Part]:
         """Store a file in the chat's folder and return its parts; if that fails, a text that says so."""
         if (file.size or 0) > self._platform.max_download:
-            return [_missing(file, too_large(self._platform))]
+            return [_missing(file, _too_large(self._platform))]
         try:
             async with self._downloads:
                 data = await self._platform.fetch(file)
                 # A message that comes twice finds the file of the first by its name and content.
                 return await self._gateway.uploads.put(key, file.name, file.media_type, data)
-        except FileNotFetched as error:
-            return [_missing(file, error.user_text)]
+        except PlatformTooLarge:
+            return [_missing(file, _too_large(self._platform))]
+        except PlatformError as error:
+            _log.warning("a file could not be fetched: %s", error.user_text)
+            return [_missing(file, f"{self._platform.title} did not hand it out")]
         except FolderFull as error:
             return [_missing(file, f"{error.user_text} {error.hint}".removesuffix("."))]
         except ToolError as error:
@@ -248,7 +245,7 @@ def leaving_out_broken() -> Iterator[None]:
         _log.exception("an input could not be handled and is left out")
 
 
-def too_large(platform: Platform) -> str:
+def _too_large(platform: Platform) -> str:
     return f"it is larger than {platform.max_download >> 20} MB, the largest file taken from {platform.title}"
 
 

@@ -50,9 +50,9 @@ from talaria.channels.discord.position import ReadPosition
 from talaria.channels.incoming import ButtonPress, RemoteFile, Withdrawal
 from talaria.channels.lanes import EventLanes, Work
 from talaria.channels.pieces import shorten
-from talaria.channels.platform_api import PlatformError, PlatformTooLarge, decode_or_none
+from talaria.channels.platform_api import PlatformError, decode_or_none
 from talaria.channels.questions import is_decision
-from talaria.channels.reception import FileNotFetched, Reception, too_large
+from talaria.channels.reception import Reception
 from talaria.channels.running import hosts_of, run_channel
 from talaria.core.delivery import DeliveryError
 from talaria.core.errors import StoreError
@@ -347,13 +347,7 @@ class DiscordChannel(ChannelLoop):
             _log.warning("a chat could not be told why its message was not taken: %s", error.user_text)
 
     async def fetch(self, file: RemoteFile) -> bytes:
-        try:
-            return await self._api.download(file.id, self.max_download)
-        except PlatformTooLarge:
-            raise FileNotFetched(too_large(self)) from None
-        except PlatformError as error:
-            _log.warning("a file could not be fetched: %s", error.user_text)
-            raise FileNotFetched("Discord did not hand it out") from None
+        return await self._api.download(file.id, self.max_download)
 
 
 def command_menu(helps: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -205,7 +205,7 @@ class DiscordGateway:
             return _decode(message.data)
         code = ws.close_code or 0
         if code == _BAD_TOKEN:
-            raise NeedsOperator("Discord does not accept the token", "Run `talaria connect discord`.")
+            raise NeedsOperator("Discord does not accept the token.", "Run `talaria connect discord`.")
         if code in _FINAL:
             raise NeedsOperator(_FINAL[code])
         if code in _FORGETS:

@@ -12,8 +12,8 @@ import msgspec
 from talaria.access.authorizer import Authorized, Authorizer
 from talaria.access.settings import Unknown
 from talaria.channels.incoming import ButtonPress, RemoteFile, Withdrawal, clean_name
-from talaria.channels.platform_api import PlatformError, PlatformTooLarge
-from talaria.channels.reception import FileNotFetched, Reception, leaving_out_broken, too_large
+from talaria.channels.platform_api import PlatformError
+from talaria.channels.reception import Reception, leaving_out_broken
 from talaria.channels.slack.outlet import SlackOutlet
 from talaria.channels.slack.parse import MessageFields, Said, people_in, thread_text
 from talaria.channels.slack.slack_api import BotIdentity, SlackApi, SlackRefused, Value
@@ -163,10 +163,4 @@ class EventHandler:
 
     async def fetch(self, file: RemoteFile) -> bytes:
         is_page = file.media_type.startswith("text/html")
-        try:
-            return await self._api.download(file.id, self.max_download, is_page=is_page)
-        except PlatformTooLarge:
-            raise FileNotFetched(too_large(self)) from None
-        except PlatformError as error:
-            _log.warning("a file could not be fetched: %s", error.user_text)
-            raise FileNotFetched("Slack did not hand it out") from None
+        return await self._api.download(file.id, self.max_download, is_page=is_page)

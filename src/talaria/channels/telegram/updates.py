@@ -13,8 +13,8 @@ import msgspec
 from talaria.access.authorizer import Authorizer, ChatKind, Ingress
 from talaria.access.settings import Unknown
 from talaria.channels.incoming import RemoteFile
-from talaria.channels.platform_api import PlatformError, PlatformTooLarge
-from talaria.channels.reception import FileNotFetched, Reception, leaving_out_broken, too_large
+from talaria.channels.platform_api import PlatformError
+from talaria.channels.reception import Reception, leaving_out_broken
 from talaria.channels.telegram.bot_api import BotApi, TelegramFile, Update, User, Value
 from talaria.channels.telegram.parse import (
     ChatMigration,
@@ -123,14 +123,8 @@ class UpdateHandler:
             _log.warning("a chat could not be told why its message was not taken: %s", error.user_text)
 
     async def fetch(self, file: RemoteFile) -> bytes:
-        try:
-            found = await self._api.call("getFile", TelegramFile, file_id=file.id)
-            return await self._api.download(found.file_path, self.max_download)
-        except PlatformTooLarge:
-            raise FileNotFetched(too_large(self)) from None
-        except PlatformError as error:
-            _log.warning("a file could not be fetched: %s", error.user_text)
-            raise FileNotFetched("Telegram did not hand it out") from None
+        found = await self._api.call("getFile", TelegramFile, file_id=file.id)
+        return await self._api.download(found.file_path, self.max_download)
 
 
 def _groups(parsed: Sequence[ParsedUpdate]) -> list[list[ParsedUpdate]]:
