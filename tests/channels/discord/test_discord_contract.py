@@ -13,7 +13,7 @@ from talaria.channels.discord.outlet import DiscordOutlet
 from talaria.channels.live_message import REPEATED
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
-from talaria.testing.contracts import ChannelSuite, ChatPlatformSuite, OutletSuite, SendTrouble
+from talaria.testing.contracts import ChannelSuite, ChatOutletSuite, ChatPlatformSuite, SendTrouble
 from talaria.testing.discord_platform import BOT_ID
 from talaria.testing.discord_server import DiscordFault, DiscordFaultKind, DiscordServer
 
@@ -26,6 +26,7 @@ _FAULTS = {
 
 class DiscordTalk:
     person_id = "7"
+    tells_deletions = True
     drops_repeats = True
 
     def __init__(self, line: DiscordLine) -> None:
@@ -40,6 +41,12 @@ class DiscordTalk:
 
     def edit_last(self, text: str) -> None:
         self._line.ada.edits(self._said, text)
+
+    def delete_last(self) -> None:
+        self._line.ada.deletes(self._said)
+
+    def send_file(self, name: str, data: bytes) -> None:
+        self._line.ada.says("", file=(name, data))
 
     def say_in_group(self, text: str, *, is_addressed: bool = True) -> None:
         self._line.ada.says(f"<@{BOT_ID}> {text}" if is_addressed else text, self._group)
@@ -92,11 +99,17 @@ class DiscordWall:
     def shown(self) -> list[str]:
         return self._chat.replies
 
+    def files(self) -> list[tuple[str, bytes]]:
+        return [(each.file_name, each.file) for each in self._chat.messages.values() if each.file is not None]
+
+    def labels(self) -> list[str]:
+        return [label for label, _ in list(self._chat.messages.values())[-1].buttons]
+
     def next_send(self, trouble: SendTrouble) -> None:
         self._server.fail("POST messages", _FAULTS[trouble]())
 
 
-class TestDiscordOutlet(OutletSuite):
+class TestDiscordOutlet(ChatOutletSuite):
     @pytest.fixture(autouse=True)
     async def platform(self, discord: DiscordServer) -> None:
         self.server = discord

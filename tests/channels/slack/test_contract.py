@@ -13,7 +13,7 @@ from talaria.channels.live_message import REPEATED
 from talaria.channels.slack.outlet import SlackOutlet
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
-from talaria.testing.contracts import ChannelSuite, ChatPlatformSuite, OutletSuite, SendTrouble
+from talaria.testing.contracts import ChannelSuite, ChatOutletSuite, ChatPlatformSuite, SendTrouble
 from talaria.testing.slack_server import SlackFault, SlackFaultKind, SlackServer
 
 _FAULTS = {
@@ -25,6 +25,7 @@ _FAULTS = {
 
 class SlackTalk:
     person_id = ADA
+    tells_deletions = True
     drops_repeats = False
 
     def __init__(self, line: Line) -> None:
@@ -54,6 +55,12 @@ class SlackTalk:
 
     def edit_last(self, text: str) -> None:
         self._line.ada.edits(self._said, text)
+
+    def delete_last(self) -> None:
+        self._line.ada.deletes(self._said)
+
+    def send_file(self, name: str, data: bytes) -> None:
+        self._line.ada.sends(name, data)
 
     def say_in_group(self, text: str, *, is_addressed: bool = True) -> None:
         self._line.ada.says(f"@talaria {text}" if is_addressed else text, self._line.general)
@@ -86,11 +93,18 @@ class SlackWall:
     def shown(self) -> list[str]:
         return self._server.person(ADA).dm.replies
 
+    def files(self) -> list[tuple[str, bytes]]:
+        shown = self._server.person(ADA).dm.messages.values()
+        return [(each.file_name, each.file) for each in shown if each.file is not None]
+
+    def labels(self) -> list[str]:
+        return [label for label, _ in list(self._server.person(ADA).dm.messages.values())[-1].buttons]
+
     def next_send(self, trouble: SendTrouble) -> None:
         self._server.fail("chat.postMessage", _FAULTS[trouble]())
 
 
-class TestSlackOutlet(OutletSuite):
+class TestSlackOutlet(ChatOutletSuite):
     @pytest.fixture(autouse=True)
     async def platform(self, server: SlackServer) -> None:
         self.server = server

@@ -13,7 +13,7 @@ from talaria.channels.live_message import REPEATED
 from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.store.store import Store
 from talaria.testing.clock import FakeClock
-from talaria.testing.contracts import ChannelSuite, ChatPlatformSuite, OutletSuite, SendTrouble
+from talaria.testing.contracts import ChannelSuite, ChatOutletSuite, ChatPlatformSuite, SendTrouble
 from talaria.testing.telegram_server import FaultKind, TelegramFault, TelegramServer
 
 _FAULTS = {
@@ -25,6 +25,7 @@ _FAULTS = {
 
 class TelegramTalk:
     person_id = "7"
+    tells_deletions = False
     drops_repeats = False
 
     def __init__(self, line: Line) -> None:
@@ -40,6 +41,12 @@ class TelegramTalk:
 
     def edit_last(self, text: str) -> None:
         self._line.ada.edits(self._said, text)
+
+    def delete_last(self) -> None:
+        raise AssertionError("Telegram tells bots of no deletions")
+
+    def send_file(self, name: str, data: bytes) -> None:
+        self._line.ada.sends("document", data, name=name)
 
     def say_in_group(self, text: str, *, is_addressed: bool = True) -> None:
         self._line.ada.says(f"@talaria_bot {text}" if is_addressed else text, self._group)
@@ -87,11 +94,18 @@ class TelegramWall:
     def shown(self) -> list[str]:
         return self._server.platform.chats[7].replies
 
+    def files(self) -> list[tuple[str, bytes]]:
+        shown = self._server.platform.chats[7].messages.values()
+        return [(each.file_name, each.file) for each in shown if each.file is not None]
+
+    def labels(self) -> list[str]:
+        return [label for label, _ in list(self._server.platform.chats[7].messages.values())[-1].buttons]
+
     def next_send(self, trouble: SendTrouble) -> None:
         self._server.fail("sendMessage", _FAULTS[trouble]())
 
 
-class TestTelegramOutlet(OutletSuite):
+class TestTelegramOutlet(ChatOutletSuite):
     @pytest.fixture(autouse=True)
     async def platform(self, server: TelegramServer) -> None:
         self.server = server

@@ -7,11 +7,12 @@ nothing else in the program imports this package.
 from talaria.testing.contracts.channel_suite import ChannelSuite, ChatPlatformSuite, Talk, open_channel
 from talaria.testing.contracts.engine_suite import ContextEngineSuite
 from talaria.testing.contracts.memory_suite import MemorySuite
-from talaria.testing.contracts.outlet_suite import OutletSuite, SendTrouble, Wall
+from talaria.testing.contracts.outlet_suite import ChatOutletSuite, OutletSuite, SendTrouble, Wall
 from talaria.testing.contracts.tool_suite import ToolSourceSuite, ToolSuite, call_tool
 
 __all__ = [
     "ChannelSuite",
+    "ChatOutletSuite",
     "ChatPlatformSuite",
     "ContextEngineSuite",
     "MemorySuite",

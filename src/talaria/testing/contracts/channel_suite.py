@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from talaria.app import open_gateway
 from talaria.channels.descriptor import Channel
 from talaria.channels.supervisor import open_channels
@@ -224,6 +226,19 @@ class GroupTalk(Talk, Protocol):
         """Edit the last message that the person has sent in private."""
         ...
 
+    @property
+    def tells_deletions(self) -> bool:
+        """Whether the platform tells the bot of deleted messages."""
+        ...
+
+    def delete_last(self) -> None:
+        """Delete the last message that the person has sent in private."""
+        ...
+
+    def send_file(self, name: str, data: bytes) -> None:
+        """Send a file in private."""
+        ...
+
     def say_in_group(self, text: str, *, is_addressed: bool = True) -> None: ...
 
     def say_in_group_as_stranger(self, text: str) -> None: ...
@@ -253,6 +268,26 @@ class ChatPlatformSuite:
             await talk.pass_time_until(3)
             assert talk.shown()[2] == "You said: [This corrects an earlier message.]\nagain"
 
+    async def test_a_message_that_is_deleted_while_it_waits_is_not_answered(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        async with self.open_platform(tmp_path, MemoryStore(clock), clock) as talk:
+            if not talk.tells_deletions:
+                pytest.skip("the platform tells of no deletions")
+            talk.say("[[chunks 6]][[chunk-delay 0.05]][[reply first]]")
+            talk.say("second")
+            talk.delete_last()
+            talk.say("third")
+            await talk.pass_time_until(2)
+            assert talk.shown() == ["first", "You said: third"]
+
+    async def test_a_file_of_a_person_is_in_the_chat_folder(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        async with self.open_platform(tmp_path, MemoryStore(clock), clock) as talk:
+            talk.send_file("notes.txt", b"buy milk")
+            await talk.pass_time_until(1)
+            assert "notes.txt" in talk.shown()[0]
+            assert _contents(tmp_path, "notes.txt") == [b"buy milk"]
+
     async def test_in_a_group_the_addressed_message_is_answered_and_its_speaker_named(
         self, tmp_path: Path
     ) -> None:
@@ -275,3 +310,7 @@ class ChatPlatformSuite:
             talk.say("and me?")
             await talk.pass_time_until(1)
             assert (await store.pairings.listing()).requests == ()
+
+
+def _contents(folder: Path, name: str) -> list[bytes]:
+    return [path.read_bytes() for path in folder.rglob(name) if path.is_file()]

@@ -8,11 +8,14 @@ from typing import Protocol
 
 import pytest
 
+from talaria.channels.live_message import ChatOutlet
 from talaria.core.delivery import (
+    Button,
     DeliveryDelayed,
     DeliveryError,
     DeliveryRefused,
     DeliveryUnknown,
+    OutgoingFile,
     OutgoingMessage,
 )
 from talaria.turns.delivery import Outlet
@@ -43,6 +46,21 @@ class Wall(Protocol):
     def shown(self) -> list[str]: ...
 
     def next_send(self, trouble: SendTrouble) -> None: ...
+
+
+class ChatWall(Wall, Protocol):
+    """A `ChatOutlet` with one chat behind it."""
+
+    @property
+    def outlet(self) -> ChatOutlet: ...
+
+    def files(self) -> list[tuple[str, bytes]]:
+        """Return the names and contents of the files in the chat, oldest first."""
+        ...
+
+    def labels(self) -> list[str]:
+        """Return the labels of the buttons below the last message."""
+        ...
 
 
 class OutletSuite:
@@ -114,3 +132,41 @@ class OutletSuite:
             for number, piece in enumerate(pieces):
                 await wall.outlet.deliver(OutgoingMessage(wall.address, piece, f"n{number}"))
             assert len(wall.shown()) == len(pieces)
+
+
+class ChatOutletSuite(OutletSuite):
+    """The contract of a `ChatOutlet`, besides that of every outlet."""
+
+    def open(self) -> AbstractAsyncContextManager[ChatWall]:
+        raise NotImplementedError
+
+    async def test_a_file_is_sent_with_its_caption(self) -> None:
+        async with self.open() as wall:
+            file = OutgoingFile("notes.txt", b"all is well")
+            await wall.outlet.deliver(OutgoingMessage(wall.address, "here", "n1", file=file))
+            assert wall.files() == [("notes.txt", b"all is well")]
+            assert wall.shown() == ["here"]
+
+    async def test_in_place_of_a_file_that_is_not_taken_comes_a_note(self) -> None:
+        async with self.open() as wall:
+            too_large = OutgoingFile("large.bin", bytes(wall.outlet.max_file(wall.address) + 1))
+            for number, file in enumerate((OutgoingFile("empty.txt", b""), too_large)):
+                await wall.outlet.deliver(OutgoingMessage(wall.address, "", f"n{number}", file=file))
+            assert wall.files() == []
+            empty, large = wall.shown()
+            assert "empty.txt is empty" in empty and "large.bin has" in large
+
+    async def test_buttons_are_shown_until_an_edit_without_them(self) -> None:
+        async with self.open() as wall:
+            labels = [f"choice {number}" for number in range(8)]
+            # A command may be longer than the platform's field for it.
+            buttons = tuple(Button(label, f"/status {label * 20}") for label in labels)
+            sent = await wall.outlet.deliver(OutgoingMessage(wall.address, "one", "n1", buttons=buttons))
+            assert wall.labels() == labels
+            await wall.outlet.deliver(OutgoingMessage(wall.address, "two", "n1", edits=sent))
+            assert (wall.shown(), wall.labels()) == (["two"], [])
+
+    async def test_to_type_raises_nothing(self) -> None:
+        async with self.open() as wall:
+            await wall.outlet.type_in(wall.address)
+            assert wall.shown() == []
