@@ -46,6 +46,7 @@ def test_the_first_who_presents_the_code_is_paired_and_then_answered(
 ) -> None:
     config = home / "config.toml"
     before = "# my settings\n" + config.read_text() + "\n[pool]\nmax_agents = 9  # enough\n"
+    before += '[people.owner]\nids = ["slack:U7ADA"]\n'
     config.write_text(before)
     env = {"TALARIA_HOME": str(home), **environ}
     talaria = [sys.executable, "-m", "talaria"]
@@ -68,6 +69,7 @@ def test_the_first_who_presents_the_code_is_paired_and_then_answered(
     rest, _ = connecting.communicate(timeout=DEADLINE)
     assert connecting.returncode == 0
     assert f"Ada is paired.\nNext: talaria serve --home {home}\n" in rest
+    assert " config set people.owner.ids slack:U7ADA,telegram:7`" in rest, "the known ones stay"
     assert TOKEN not in "".join(lines) + rest
     assert config.read_text().startswith(before)
     assert TOKEN not in config.read_text()
@@ -115,8 +117,8 @@ def test_a_running_gateway_opens_the_channel_without_a_restart(
         code = next(line for line in lines if line.startswith("or send")).split()[-1]
         platform("say", user=7, text=f"/start {code}")
         rest, _ = connecting.communicate(timeout=DEADLINE)
-    assert rest.strip().startswith("Ada is paired.\nIf Ada is you: `")
-    assert " config set people.owner.ids telegram:ID`" in rest
+    assert rest.strip().startswith("Ada is paired.\nIf Ada is you, ")
+    assert " config set people.owner.ids telegram:7`" in rest
 
 
 @needs("tmux")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from talaria.access.authorizer import Authorizer
+from talaria.access.settings import PersonSettings
 from talaria.channels.descriptor import Channel, Connector, PlatformAccount, SecretQuestion, find_secret
 from talaria.channels.self_test import SelfTest
 from talaria.cli.home_gateway import running_gateway
@@ -22,7 +23,7 @@ from talaria.config.edit import set_keys, write_secret
 from talaria.config.home import Home
 from talaria.config.load import load
 from talaria.console.plain import StatusLine
-from talaria.core.access import PairingList, Person
+from talaria.core.access import OWNER, Paired, PairingList, Person
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ConfigError, TalariaError
 from talaria.core.program import spoken
@@ -132,21 +133,25 @@ async def _connect(
         records = carry_out.at if isinstance(carry_out.at, Records) else None
         if records is None:
             click.echo("The running gateway opens the channel within seconds.")
-        known = {each.person for each in (await carry_out(list_pairings, Nothing())).paired}
+        known = (await carry_out(list_pairings, Nothing())).paired
         _tell(account, (await carry_out(invite_person, InviteBody(channel.name))).code, wait)
         if records is None:
-            name = await _await_gateway(home, channel.name, known, wait, serve)
+            person = await _await_gateway(home, channel.name, known, wait, serve)
         else:
             async with StatusLine(sys.stdout, _FOR_START, wait):
                 authorizer = Authorizer(records.store.pairings, {}, records.clock)
-                name = await account.admit_first(authorizer, wait)
+                await account.admit_first(authorizer, wait)
+            listed = await carry_out(list_pairings, Nothing())
+            person = next(_newly_paired(listed, channel.name, known), None)
+    name = person and (person.name or person.user_id)
     click.echo(f"{name} is paired." if name else "Nobody came yet; the code stays good for an hour.")
     if records is not None:
         click.echo(f"Next: {serve}")
-    if name:
-        join = f"`talaria config set people.owner.ids {channel.name}:ID`"
-        click.echo(spoken(f"If {name} is you: {join}, with the ID of `talaria pair list`,"))
-        click.echo("  lets your agent know you as one person in both places.")
+    if person is not None:
+        owner = loaded.settings.people.get(OWNER, PersonSettings())
+        ids = ",".join(dict.fromkeys((*owner.ids, f"{channel.name}:{person.user_id}")))
+        click.echo(spoken(f"If {name} is you, your agent should know you as one person everywhere:"))
+        click.echo(spoken(f"  `talaria config set people.owner.ids {ids}`"))
 
 
 def _ask(secret: SecretQuestion, variable: str | None) -> str:
@@ -191,9 +196,9 @@ def _tell(account: PlatformAccount, code: str, wait: int) -> None:
 
 
 async def _await_gateway(
-    home: Home, channel: str, known: Collection[Person], wait: int, serve: str
-) -> str | None:
-    """Return the name of the person whom the gateway lets in. It opens the channel by itself within seconds,
+    home: Home, channel: str, known: Collection[Paired], wait: int, serve: str
+) -> Person | None:
+    """Return the person whom the gateway lets in. It opens the channel by itself within seconds,
     unless it needs a variable that only this shell has."""
     clock, is_told = SystemClock(), False
     began = clock.elapsed()
@@ -211,11 +216,16 @@ async def _await_gateway(
                         click.echo(f"The gateway's channel is {state}")
                         click.echo(f"  Stop it, then start it here: {serve}")
                         is_told = True
-                    for each in listed.paired:
-                        if each.person.channel == channel and each.person not in known:
-                            return each.person.name or each.person.user_id
+                    for person in _newly_paired(listed, channel, known):
+                        return person
             await clock.sleep(1)
     return None
+
+
+def _newly_paired(listed: PairingList, channel: str, known: Collection[Paired]) -> Iterator[Person]:
+    """Return the people who came since, also those who were paired before."""
+    new = (each.person for each in listed.paired if each not in known)
+    return (person for person in new if person.channel == channel)
 
 
 command = _commands(PARTS)
