@@ -117,7 +117,7 @@ def test_what_is_wrong_with_a_gateway_is_told() -> None:
         ("ready", None),
         ("starting", None),
         ("draining", None),
-        ("stopped: no token.", "Mend that;"),
+        ("stopped: no token.", "Fix this,"),
         ("waiting: the network is down", ""),
     ],
 )

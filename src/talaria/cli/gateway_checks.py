@@ -67,7 +67,7 @@ def check_gateway(url: str, status: Status, rescue: RescuedDatabase | None = Non
         if not str(state).startswith(("ready", "starting", "draining", "elsewhere")):
             fix = ""
             if str(state).startswith("stopped"):
-                fix = "Mend that; the gateway opens it again when config.toml changes, and after a restart."
+                fix = "Fix this, then restart the gateway. A change of the settings opens the channel too."
             yield problem(name, f"The gateway's channel is {str(state).rstrip('.')}.", fix)
     if pending := (status.get("config") or {}).get("pending"):
         text = f"{', '.join(pending)} in config.toml will count from the gateway's next start on."
