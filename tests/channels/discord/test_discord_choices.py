@@ -74,6 +74,9 @@ async def test_an_emoji_below_a_question_of_a_call_decides_it(
         discord.person(8, "Bob").says(f"/start {code}")
         await line.answers(1, discord.platform.private(discord.person(8)))
         discord.person(8, "Bob").reacts(shown, "👍")  # did not write the message
+        line.ada.is_bot = True
+        line.ada.reacts(shown, "👍")  # a bot with the id of a person is not that person
+        line.ada.is_bot = False
         line.ada.reacts(shown, "🎉")  # decides nothing
         line.ada.reacts(shown, "1\ufe0f\u20e3")  # neither does a number here
         line.ada.reacts(shown, emoji)

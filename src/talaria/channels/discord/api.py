@@ -110,21 +110,6 @@ class BulkDeletion(msgspec.Struct, frozen=True):
     guild_id: str | None = None
 
 
-class Emoji(msgspec.Struct, frozen=True):
-    """`name` is the emoji itself, unless it is one of a server, which has an id."""
-
-    id: str | None = None
-    name: str | None = None
-
-
-class AddedReaction(msgspec.Struct, frozen=True):
-    user_id: str
-    channel_id: str
-    message_id: str
-    guild_id: str | None = None
-    emoji: Emoji = Emoji()
-
-
 class CommandOption(msgspec.Struct, frozen=True):
     value: str | int | float | bool = ""
 
@@ -137,6 +122,22 @@ class InteractionData(msgspec.Struct, frozen=True):
 
 class GuildMember(msgspec.Struct, frozen=True):
     user: DiscordUser | None = None
+
+
+class Emoji(msgspec.Struct, frozen=True):
+    """`name` is the emoji itself, unless it is one of a server, which has an id."""
+
+    id: str | None = None
+    name: str | None = None
+
+
+class AddedReaction(msgspec.Struct, frozen=True):
+    user_id: str
+    channel_id: str
+    message_id: str
+    guild_id: str | None = None
+    member: GuildMember | None = None
+    emoji: Emoji = Emoji()
 
 
 class Interaction(msgspec.Struct, frozen=True):

@@ -184,8 +184,10 @@ def parse_interaction(
 
 
 def parse_reaction(event: AddedReaction, around: EventContext) -> Reaction:
-    """The actor has no name: nothing is stored of a reaction but its decision."""
-    actor = _actor(DiscordUser(event.user_id), event.channel_id, around, is_bot=False)
+    """In a private chat Discord names no member, and no bot can be there."""
+    user = event.member.user if event.member is not None else None
+    is_bot = user is not None and user.bot
+    actor = _actor(DiscordUser(event.user_id), event.channel_id, around, is_bot=is_bot)
     chat, emoji = chat_of(around, event.user_id), event.emoji.name or ""
     return Reaction(actor=actor, chat=chat, message=event.message_id, emoji=emoji)
 
