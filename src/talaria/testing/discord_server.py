@@ -153,7 +153,7 @@ class DiscordServer(ChangeNotifier):
         if self.session is None:
             return
         session = self.session
-        needed = _REACTIONS[bool(data.get("guild_id"))] if name == "MESSAGE_REACTION_ADD" else 0
+        needed = _REACTIONS[int("guild_id" in data)] if name == "MESSAGE_REACTION_ADD" else 0
         if needed & ~session.intents:  # events/gateway#list-of-intents
             return
         session.seq += 1
