@@ -194,7 +194,7 @@ async def test_the_first_person_with_the_code_is_paired(server: SlackServer) -> 
         await server.until(lambda: bool(server.sockets))
         ada.says("hello?")
         ada.says(f"!start {code}")
-        assert await waiting == ADA
+        assert await waiting == "Ada"
         assert any("You are in" in text for text in ada.dm.replies)
         waiting_events = [each.payload["event"].get("text") for each in server.unacknowledged]
         assert "hello?" in waiting_events, "the gateway receives it later"
@@ -206,8 +206,9 @@ async def test_the_wait_for_the_first_person_outlives_a_closed_socket(server: Sl
         waiting = asyncio.create_task(app.admit_first(authorizer, 30))
         await server.until(lambda: bool(server.sockets))
         await server.cut()
+        server.fail("users.info", SlackFault(SlackFaultKind.ERROR, error="user_not_found"))
         server.person(ADA).says(f"!start {code}")
-        assert await waiting == ADA
+        assert await waiting == ADA, "without a name the id is known"
 
 
 async def test_missing_event_subscriptions_are_named_when_nothing_came(server: SlackServer) -> None:

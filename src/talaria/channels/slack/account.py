@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import msgspec
 
 from talaria.access.authorizer import Authorizer
-from talaria.channels.platform_api import PlatformUnanswered
+from talaria.channels.platform_api import PlatformError, PlatformUnanswered
 from talaria.channels.reception import admit
 from talaria.channels.running import examine_account, state_of
 from talaria.channels.self_test import InputQueue
+from talaria.channels.slack.events import find_name
 from talaria.channels.slack.outlet import SlackOutlet
 from talaria.channels.slack.parse import Rules, Said, parse
 from talaria.channels.slack.part import SCOPES, SLACK, SPLIT, UNCONFIRMED, SlackSettings, find_secrets
@@ -138,7 +139,8 @@ class AppAccount:
                         said = parse(envelope.type, envelope.payload, rules)
                         if isinstance(said, Said) and said.ts not in seen:
                             seen.add(said.ts)
-                            message = said.message("main", {})
+                            names = await self._names_of(said)
+                            message = said.message("main", names)
                             if name := await admit(authorizer, message, outlet.say):
                                 await socket.acknowledge(envelope)
                                 return name
@@ -148,6 +150,12 @@ class AppAccount:
             text = f"The app is connected, but no event came in {seconds:.0f} seconds."
             raise ConfigError(text, f"If you wrote to the bot, it gets no events. {_PLACES}")
         return None
+
+    async def _names_of(self, said: Said) -> dict[str, str]:
+        """Return the name of a person who may present a code, by the id."""
+        with suppress(PlatformError):  # then the person is known by the id
+            return {said.user: await find_name(self.api, said.user)} if said.is_command else {}
+        return {}
 
 
 # -- the self-test

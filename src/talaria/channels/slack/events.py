@@ -49,6 +49,12 @@ class _Thread(msgspec.Struct, frozen=True):
     messages: tuple[MessageFields, ...] = ()
 
 
+async def find_name(api: SlackApi, person: str) -> str:
+    """Return the name that people see. Raises `PlatformError`."""
+    user = (await api.call("users.info", _UserInfo, user=person)).user
+    return clean_name(user.profile.display_name or user.profile.real_name or user.name)
+
+
 class EventHandler:
     """Handles the events of one bot. It is the `Platform` of its reception."""
 
@@ -144,8 +150,7 @@ class EventHandler:
             return name
         try:
             async with asyncio.timeout(_READ_SECONDS):
-                user = (await self._api.call("users.info", _UserInfo, user=person)).user
-            name = clean_name(user.profile.display_name or user.profile.real_name or user.name)
+                name = await find_name(self._api, person)
         except (PlatformError, TimeoutError) as error:
             if not isinstance(error, SlackRefused):
                 return name  # the next message tries again
