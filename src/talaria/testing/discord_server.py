@@ -67,6 +67,16 @@ class DiscordCall:
     body: Any
 
 
+class _Socket(web.WebSocketResponse):
+    """Knows which side has closed it."""
+
+    is_closed_here = False
+
+    async def close(self, *, code: int = 1000, message: bytes = b"", drain: bool = True) -> bool:
+        self.is_closed_here = self.is_closed_here or self.close_code is None
+        return await super().close(code=code, message=message, drain=drain)
+
+
 @dataclass(slots=True)
 class _Session:
     id: str
@@ -209,9 +219,9 @@ class DiscordServer(ChangeNotifier):
                 except ConnectionError:
                     continue
 
-    async def _gateway(self, request: web.Request) -> web.WebSocketResponse:
+    async def _gateway(self, request: web.Request) -> web.StreamResponse:
         """events/gateway#connection-lifecycle"""
-        socket = web.WebSocketResponse()
+        socket = _Socket()
         await socket.prepare(request)
         if request.query.get("v") != "10" or request.query.get("encoding") != "json":
             await socket.close(code=4012)
@@ -240,6 +250,9 @@ class DiscordServer(ChangeNotifier):
             self.notify()
         if session is not None and session.socket is socket:
             session.socket = None
+            # A bot that closes with one of these codes ends its session (events/gateway, disconnecting).
+            if not socket.is_closed_here and socket.close_code in (1000, 1001):
+                self._sessions.pop(session.id, None)
         self.notify()
         return socket
 
