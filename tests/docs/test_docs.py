@@ -233,8 +233,26 @@ def test_the_cpu_of_a_turn_in_the_readme_is_the_measured_one() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-        if not re.match(r"[a-z]+:|#", target):
-            assert (page.parent / target.partition("#")[0]).exists(), f"{page.name}: {target}"
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = page.parent / name if name else page
+        assert path.exists(), f"{page.name}: {target}"
+        if anchor and path.suffix == ".md":
+            assert anchor in anchors(path.read_text()), f"{page.name}: {target}"
+
+
+def anchors(text: str) -> set[str]:
+    """Return the names under which the headings of a page can be linked on a repository host."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_index_leads_to_every_page() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / each).resolve() for each in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
+    pages = {*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "how-to").glob("*.md")} - {index}
+    assert pages - linked == set()
 
 
 def test_the_files_that_architecture_names_exist() -> None:
