@@ -66,7 +66,7 @@ def test_there_is_nothing_to_save_in_an_empty_home(talaria: Talaria, tmp_path: P
     bad.write_text("notes")
     done = talaria("restore", str(bad))
     assert done.returncode == 1
-    assert "no whole backup" in done.stderr and "Traceback" not in done.stderr
+    assert "not a complete backup" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_folder_that_is_missing_is_made(talaria: Talaria, tmp_path: Path, home: Path) -> None:

@@ -342,7 +342,7 @@ def test_nothing_is_not_sent(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "There is nothing to send: the message is empty." in err
     status, _, err = run("ask", "hi", "--session", "a b")
     assert status == 2
-    assert "'a b' is no session name" in err
+    assert "'a b' is not a session name" in err
 
 
 def test_setup_without_a_person_or_options_says_what_to_name(

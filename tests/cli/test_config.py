@@ -110,7 +110,7 @@ def test_values_are_written_as_their_key_wants_them(
         (("pool.max_agent", "3"), "Did you mean pool.max_agents?"),
         (("providers.other.api_key_env", "KEY"), "providers.other.base_url is missing"),
         (("model.provider", "mine"), "model.name is missing"),
-        (("pool..x", "3"), "'pool..x' is no key.\n  A key is written table.name"),
+        (("pool..x", "3"), "'pool..x' is not a key.\n  A key is written table.name"),
         (("prices.scripted/m.input", "3"), """is quoted: 'prices."scripted/m".input'."""),
         (("prices.mine/m-4.1.input", "3"), """is quoted: 'prices."mine/m-4.1".input'."""),
         (("prices.mine/m-4.1", "{}"), """is quoted: 'prices."mine/m-4.1"'."""),

@@ -53,5 +53,5 @@ class Account:
 def test_the_person_is_told_what_to_send(wait: int, capsys: pytest.CaptureFixture[str]) -> None:
     _tell(Account(), "abc", wait)  # type: ignore[arg-type]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == ["", "send abc", "Whoever does so first may talk to your agent."]
+    assert lines[:3] == ["", "send abc", "The first person who does so may talk to your agent."]
     assert any("Waiting for that, 30 seconds at most" in line for line in lines) is bool(wait)

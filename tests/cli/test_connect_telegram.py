@@ -112,7 +112,7 @@ def test_a_running_gateway_opens_the_channel_without_a_restart(
             lines.append(connecting.stdout.readline())
             assert lines[-1], lines
         told = [line.split()[0] for line in lines if line.strip()]
-        assert told == ["Connected", "The", "Open", "or", "Whoever", "Waiting"]
+        assert told == ["Connected", "The", "Open", "or", "The", "Waiting"]
         assert "The running gateway opens the channel within seconds." in "".join(lines)
         code = next(line for line in lines if line.startswith("or send")).split()[-1]
         platform("say", user=7, text=f"/start {code}")

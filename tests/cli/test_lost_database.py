@@ -70,7 +70,7 @@ def test_the_doctors_command_restores_a_database_that_was_moved_under_a_gateway(
         if "saved in" in store.get("text", ""):
             break
     assert store["fix"].startswith("This stops the gateway and restores it")
-    assert "goes on" not in store["fix"] and "This restores it" not in store["text"]
+    assert "continues" not in store["fix"] and "This restores it" not in store["text"]
     subprocess.run(["bash", "-c", store["command"]], check=True, env=environ, timeout=DEADLINE)
     gateway.wait(DEADLINE)
     assert "remember me" in talaria("why").stdout

@@ -86,7 +86,7 @@ def test_every_command_has_help_with_an_example_and_a_home_and_a_version(
         (["zzz"], "There is no command `talaria zzz`."),
         (["sessions", "lst"], "Did you mean `talaria sessions list`?"),
         (["ask", "--sesion", "x", "hi"], "--session"),
-        (["chat", "--session", "a b"], "'a b' is no session name"),
+        (["chat", "--session", "a b"], "'a b' is not a session name"),
         (["sessions", "show"], "Missing argument 'NAME_OR_ID'"),
         (["ask", ""], "There is nothing to send"),
     ],

@@ -91,7 +91,7 @@ def test_references_of_other_programs_become_ours(monkeypatch: pytest.MonkeyPatc
         ('{"mcpServers": {"a": {"args": ["x"], "url": "https://a/mcp"}}}', "needs a `command` or a `url`"),
         ('{"mcpServers": {"a": {"command": "npx", "args": "x"}}}', "no list of texts"),
         ('{"mcpServers": {"a": {"command": "npx", "env": ["x"]}}}', "no object of texts"),
-        ('{"mcpServers": {"a": 5}}', "no JSON object"),
+        ('{"mcpServers": {"a": 5}}', "not a JSON object"),
         ('{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}', "one name was given"),
     ],
 )

@@ -79,7 +79,7 @@ def test_wrong_codes_are_counted_over_processes_and_then_locked(
         serve()
     no_code = talaria("pair", "approve", "please")
     assert no_code.returncode == 1
-    assert no_code.stderr.startswith("talaria: This is no pairing code.\n  A code looks like")
+    assert no_code.stderr.startswith("talaria: This is not a pairing code.\n  A code looks like")
     for left in ("4 more tries", "3 more tries", "2 more tries", "One more try", "That was the last try"):
         wrong = talaria("pair", "approve", NO_CODE)
         assert (wrong.stdout, wrong.returncode) == ("", 1)

@@ -92,7 +92,7 @@ def test_the_end_of_the_demonstration_is_counted_in_words() -> None:
     assert summary(DemoState((), "up", 5, 5, 9.6, report, 4)).splitlines() == [
         "40 messages, 5 kills, 10 s: 38 answered, 1 lost, 1 duplicated.",
         "Tool calls that took effect twice: 4. Replies out of order: 1.",
-        "Given up after three crashes, and reported as such: 1.",
+        "Abandoned after three crashes, and reported as such: 1.",
         "Sent again with a visible mark, because a kill hid whether the first attempt arrived: 2.",
         "Previews of unfinished answers that a kill left in a chat: 3.",
     ]

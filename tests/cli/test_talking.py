@@ -90,7 +90,7 @@ def test_names_of_sessions_are_checked_before_anything_is_sent(talaria: Talaria)
     for name in ("", "a b", "x" * 129):
         refused = talaria("ask", "--session", name, "hello")
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert "is no session name: use 1 to 128 letters" in refused.stderr
+        assert "is not a session name: use 1 to 128 letters" in refused.stderr
     assert talaria("ask", "--session", "x" * 128, "hello").returncode == 0
     missing = talaria("ask", "--session", "ses_0", "hello")
     assert (missing.returncode, missing.stdout) == (1, "")

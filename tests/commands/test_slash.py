@@ -116,7 +116,7 @@ def test_what_is_a_command(text: str, command: Command | None) -> None:
             "(tools, images, reasoning). `/model NAME` changes it. Known: main, scripted",
         ),
         ("/reasoning", "Reasoning: low."),
-        ("/reasoning lots", "'lots' is no effort. Say none, low, medium or high."),
+        ("/reasoning lots", "'lots' is not an effort. Say none, low, medium or high."),
         ("/stop", "Nothing is running."),
         ("/approve", "Nothing waits for a decision in this chat."),
         ("/approve a b", "Say `/approve`, `/approve ID`, `/approve ID session` or"),

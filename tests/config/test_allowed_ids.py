@@ -34,7 +34,7 @@ def test_anything_else_is_refused_and_told_why(tmp_path: Path, allowed: str) -> 
         load(tmp_path, {}, PARTS)
     text = refused.value.user_text
     assert f"channels.telegram.allowed is {allowed}: expected a list of people's numeric ids" in text
-    assert "a @username can be given up and taken by someone else" in text
+    assert "a @username can be abandoned and taken by someone else" in text
 
 
 def test_a_name_in_a_variable_is_refused_too(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_the_contracts_example_loads_and_says_what_is_unknown(tmp_path: Path) ->
 
     known = [part.name for part in PARTS if isinstance(part, ToolPart) and part.is_builtin]
     assert loaded.warnings == (
-        'config.toml line 11: model.fallback names "backup", which is no provider, and skips it. '
+        'config.toml line 11: model.fallback names "backup", which is not a provider, and skips it. '
         "Add [providers.backup].",
         *(
             f'config.toml line 35: tools.enabled names "{family}", which is not known, and skips it. '

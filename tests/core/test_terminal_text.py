@@ -47,7 +47,7 @@ def test_a_sequence_without_an_end_keeps_back_a_bounded_part() -> None:
         ("10%\r50%\r100%\n", "100%\n"),
         ("one\ntwo\rTWO\nthree", "one\nTWO\nthree"),
         ("ends\r", "ends"),
-        ("\ufffd" * 9 + "ok", "[9 bytes that are no text]ok"),
+        ("\ufffd" * 9 + "ok", "[9 bytes that are not text]ok"),
         ("a\ufffdb", "a\ufffdb"),
     ],
 )

@@ -159,7 +159,7 @@ _LENGTH, _CHUNKED = b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n"
         (b"GET http://pypi.org/ HTTP/1.1\r\nA : b\r\n\r\n", b"400", b"malformed"),
         (_GET + _LENGTH + _CHUNKED + b"\r\n", b"400", b"once"),
         (_GET + _LENGTH + _LENGTH + b"\r\n", b"400", b"once"),
-        (b"GET http://pypi.org/ HTTP/1.1\r\nContent-Length: +3\r\n\r\n", b"400", b"no number"),
+        (b"GET http://pypi.org/ HTTP/1.1\r\nContent-Length: +3\r\n\r\n", b"400", b"not a number"),
         (_GET + b"Transfer-Encoding: gzip, chunked\r\n\r\n", b"501", b"in no other way"),
         (b"GET http://pypi.org/ HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n", b"501", b"in no other way"),
         (b"GET http://pypi.org/ HTTP/1.1\r\n" + b"A: b\r\n" * 201 + b"\r\n", b"431", b"200 headers"),

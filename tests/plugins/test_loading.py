@@ -221,7 +221,7 @@ def test_a_file_that_others_may_write_is_refused(home: Home) -> None:
     path.chmod(0o666)
     told = reports(start(home))["weather"]
     assert "can be written by other users (mode 0666)" in told.problem
-    assert told.hint == f"Mend it with: chmod go-w {path}"
+    assert told.hint == f"Fix it with: chmod go-w {path}"
     assert not path.with_suffix(".imports").exists(), "not a line of it was run"
     path.chmod(0o600)
     (home.path / "plugins").chmod(0o777)

@@ -215,7 +215,7 @@ CASES = [
         "bad session name, in a shell",
         lambda world: world.talaria("ask", "--session", "a b", "hello"),
         2,
-        "'a b' is no session name",
+        "'a b' is not a session name",
         "use 1 to 128 letters",
     ),
     Case(

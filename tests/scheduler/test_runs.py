@@ -318,7 +318,7 @@ async def test_failures_are_told_once_then_with_backoff_and_ten_pause_the_job(jo
     first, *_, last = await jobs.told(5)
     assert first.startswith("The job watch failed: ")
     assert "in a row" not in first
-    assert f"It failed 10 times in a row and is paused. /jobs resume {job.id} lets it go on." in last
+    assert f"It failed 10 times in a row and is paused. /jobs resume {job.id} lets it continue." in last
     paused = await jobs.gateway.store.jobs.find(job.id)
     assert paused is not None
     assert (paused.state, paused.reason) == (JobState.PAUSED, "it failed 10 times in a row")

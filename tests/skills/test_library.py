@@ -178,7 +178,7 @@ def _with_large_file(folder: Path) -> None:
     [
         (_with_link, "secret is a link"),
         (_with_folder_link, "etc is a link"),
-        (_with_pipe, "pipe is no plain file"),
+        (_with_pipe, "pipe is not a plain file"),
         (_with_many, "more than 1000 files"),
         (_with_odd_name, "unsuitable name: 'ab'"),
         (_without_instructions, "has no SKILL.md"),

@@ -244,7 +244,7 @@ async def test_a_database_that_cannot_serve_is_refused_in_plain_words(postgres: 
     refused = {
         postgres.url("postgres").replace("talaria@", "poor@"): "permission denied for schema public",
         postgres.url("latin"): "holds texts as LATIN1",
-        "postgresql://u:se%zzcret@127.0.0.1/d": "no address that PostgreSQL's library can read",
+        "postgresql://u:se%zzcret@127.0.0.1/d": "not an address that PostgreSQL's library can read",
     }
     for url, why in refused.items():
         with pytest.raises(StoreError, match=why) as raised:

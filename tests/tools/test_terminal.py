@@ -191,7 +191,7 @@ async def test_output_in_a_full_folder_is_not_kept(terminal: Terminal) -> None:
 
 async def test_output_that_is_no_text_is_told_by_its_length(terminal: Terminal) -> None:
     text = await terminal.run("head -c 3000 /dev/zero | tr '\\0' '\\377'; echo; head -c 50000 /dev/urandom")
-    assert text.startswith("[3000 bytes that are no text]\n")
+    assert text.startswith("[3000 bytes that are not text]\n")
     assert len(text.encode()) <= terminal.settings.max_result
 
 

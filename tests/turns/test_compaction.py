@@ -96,7 +96,7 @@ class Summarizer(ScriptedModel):
         ("[[status 500]]", "is failing"),
         ("[[status 400]]", "refused the request"),
         ("[[empty]]", "empty answer"),
-        ("[[words 9000]]", "no shorter than what it stands for"),
+        ("[[words 9000]]", "not shorter than its source"),
         ("[[malformed]]", "cannot be read"),
     ],
 )
@@ -143,7 +143,7 @@ async def test_a_compaction_over_the_cap_is_left_and_the_turn_goes_on(tmp_path: 
     ) as rig:
         replies = [(await rig.say(f"message {n} {LONG}")).reply or "" for n in range(9)]
         [told] = [reply for reply in replies if "could not be summarised" in reply]
-        assert "the gateway's budget for today" in told and "It goes on" in told
+        assert "the gateway's budget for today" in told and "It continues" in told
         assert b'"model":"dear"' not in b"".join(rig.model.bodies)
 
 

@@ -79,7 +79,7 @@ def test_how_it_came(turn: Turn, ahead: int, lines: list[str]) -> None:
             1,
             [
                 (2.0, "begun", "Begun."),
-                (None, "interrupted", "Interrupted: its process let go of it in good order."),
+                (None, "interrupted", "Interrupted: its process released it in good order."),
                 (5.0, "begun", "Taken up again, attempt 2 by process own_1."),
             ],
         ),

@@ -69,7 +69,7 @@ async def test_a_call_in_another_working_folder_than_the_approved_one_is_refused
         await decide(rig, live)
         await rig.turns.wait(live)
         [(told, outcome)] = await results(store, live.turn.session_id)
-        assert outcome is ToolOutcome.ERROR and "is not what was approved" in told
+        assert outcome is ToolOutcome.ERROR and "differs from the approved one" in told
         assert danger.ran == []
 
 

@@ -63,7 +63,7 @@ async def test_a_long_message_is_kept_whole_and_the_model_can_read_on(store: Sto
         assert LONG.startswith(beginning.text)
         assert 2000 < len(beginning.text) <= 2048
         lines = beginning.text.count("\n")
-        goes_on = f'read_file("{file.path}", offset={lines + 1}) goes on from here.]'
+        goes_on = f'read_file("{file.path}", offset={lines + 1}) reads on from here.]'
         assert f"message of {len(LONG)} bytes" in told(rig)
         assert told(rig).endswith(goes_on)
         assert (tmp_path / file.path) == path
@@ -174,7 +174,7 @@ async def test_a_large_text_file_brings_its_beginning(store: Store, tmp_path: Pa
         assert LONG.startswith(str(file.beginning))
         head = f"[file log.txt (text/plain, {len(LONG)} bytes) at log.txt begins:]\n{LONG[:100]}"
         assert head in told(rig)
-        assert told(rig).rstrip().endswith("goes on from here.]")
+        assert told(rig).rstrip().endswith("reads on from here.]")
         [binary] = await uploads.put(chat(), "data.bin", "application/x-data", b"\0\1" * 5000)
         [latin] = await uploads.put(chat(), "old.txt", "text/plain", "grün ".encode("latin-1") * 2000)
         assert (binary.rest, latin.rest) == (msgspec.UNSET, msgspec.UNSET)  # type: ignore[union-attr]

@@ -148,7 +148,7 @@ class PairingAdmin:
         code = read_code(text)
         if code is None:
             raise BadRequest(
-                "This is no pairing code.",
+                "This is not a pairing code.",
                 "A code looks like K7QD-93MX-4TZA; the person who wants in sees theirs in the chat.",
             )
         admission = await self._pairings.approve(ApprovePairing(hash_code(code), self._limits))
@@ -415,7 +415,7 @@ class Authorizer:
                 return waiting_text() if may_tell else None
             case RequestsFull(until=until):
                 self._silence[actor.channel, ""] = until
-                _log.warning("too many strangers write on %s: no more codes for a while", actor.channel)
+                _log.warning("too many unknown senders write on %s: no more codes for a while", actor.channel)
                 return None
             case _:
                 assert_never(asked)

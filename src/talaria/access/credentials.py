@@ -69,7 +69,7 @@ class TokenAdmin:
         return FreshToken(secret, token)
 
     async def revoke_token(self, name: str) -> NamedToken:
-        """End a token, from the next call on. A turn that it began goes on. Raises `NotFound`."""
+        """End a token, from the next call on. A turn that it started continues. Raises `NotFound`."""
         token = await self._tokens.revoke(name)
         if token is None:
             raise NotFound(f"There is no token {name[:80]}.", "`talaria token list` shows the tokens.")

@@ -19,7 +19,7 @@ from talaria.core.units import Size
 UserNumbers = Annotated[
     tuple[Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)], ...],
     msgspec.Meta(
-        description="a list of people's numeric ids, such as [123456789] (a @username can be given up and "
+        description="a list of people's numeric ids, such as [123456789] (a @username can be abandoned and "
         "taken by someone else, and a negative number is a group, not a person; "
         "`talaria pair list` shows the ids of people who asked)"
     ),

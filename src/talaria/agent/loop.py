@@ -85,7 +85,7 @@ class Loop:
             if self._journal.model_calls >= self._context.max_steps:
                 raise LimitReached(
                     f"The turn was stopped after {self._context.max_steps} model calls.",
-                    "Send a message to let it go on, or raise `agent.max_steps`.",
+                    "Send a message to continue it, or raise `agent.max_steps`.",
                 )
             completion = await self._ask()
             hit(Failpoint.ANSWERED)

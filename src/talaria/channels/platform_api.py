@@ -122,7 +122,7 @@ class PlatformHttp:
             text = f"{self.url} cannot be reached: {reason or 'no answer'}."
             raise PlatformUnreachable(text, "Is the network up?") from None
         except aiohttp.InvalidURL:
-            raise PlatformUnreachable(f"{self.url} is no address.", f"Correct {self._key}.") from None
+            raise PlatformUnreachable(f"{self.url} is not an address.", f"Correct {self._key}.") from None
         except TimeoutError:
             raise PlatformUnanswered(f"{self.url} did not answer in time.") from None
         except aiohttp.ClientError:

@@ -81,7 +81,7 @@ def command(  # noqa: PLR0917 - click passes them by name
 def check_session_name(name: str | None) -> None:
     if name is not None and not is_session_name(name) and not name.startswith("ses_"):
         raise click.UsageError(
-            f"{name!r} is no session name: use 1 to 128 letters, digits, dots, dashes and underscores."
+            f"{name!r} is not a session name: use 1 to 128 letters, digits, dots, dashes and underscores."
         )
 
 

@@ -238,4 +238,4 @@ def _open(draft: Path) -> None:
 
 
 def _goes_on() -> bool:
-    return sys.stdin.isatty() and click.confirm("Go on editing?", default=True)
+    return sys.stdin.isatty() and click.confirm("Continue editing?", default=True)

@@ -188,7 +188,7 @@ def _write(
 
 
 def _tell(account: PlatformAccount, code: str, wait: int) -> None:
-    lines = ["", *account.invite(code), "Whoever does so first may talk to your agent."]
+    lines = ["", *account.invite(code), "The first person who does so may talk to your agent."]
     if wait:
         lines.append(f"Waiting for that, {wait} seconds at most (Ctrl-C: do not wait; the code stays good).")
     click.echo("\n".join([*lines, ""]))

@@ -118,7 +118,7 @@ def summary(end: DemoState) -> str:
         f"Replies out of order: {len(report.out_of_order)}.",
     ]
     if report.given_up:
-        lines.append(f"Given up after three crashes, and reported as such: {report.given_up}.")
+        lines.append(f"Abandoned after three crashes, and reported as such: {report.given_up}.")
     if report.resent:
         why = "because a kill hid whether the first attempt arrived"
         lines.append(f"Sent again with a visible mark, {why}: {report.resent}.")

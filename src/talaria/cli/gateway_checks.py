@@ -88,7 +88,9 @@ def check_gateway(url: str, status: Status, rescue: RescuedDatabase | None = Non
                 f"{count(replies, 'reply', 'replies')} cannot be sent: the gateway has no channel {name} now."
             )
             yield warn(
-                "owed", text, f"Connect {name} again, or wait: they are given up after delivery.max_age."
+                "owed",
+                text,
+                f"Connect {name} again, or wait: they are marked as failed after delivery.max_age.",
             )
 
 
@@ -104,7 +106,7 @@ def _check_trouble(trouble: str, pid: object, rescue: RescuedDatabase | None, *,
     if is_gone:
         fix = f"Stop the gateway, and start it again (`talaria serve`){':' if end else '.'}"
         return problem("store", trouble, fix, end)
-    return problem("store", trouble, "Its log says more. If a disk is the reason, it goes on by itself.")
+    return problem("store", trouble, "Its log says more. If a disk is the reason, it continues by itself.")
 
 
 def _owed(turns: Mapping[str, int], owed: Mapping[str, float]) -> str:
@@ -161,7 +163,7 @@ def _check_database(home: Home) -> Problem:
     except ForeignDatabase as error:
         return error.problem("store")
     except TalariaError as error:
-        fix = f"{error.hint} Without a backup, this begins anew and keeps the old:".strip()
+        fix = f"{error.hint} Without a backup, this starts empty and keeps the old:".strip()
         return problem("store", error.user_text, fix, _move_aside(home))
     finally:
         lock.release()
@@ -350,7 +352,7 @@ async def check_jobs(
 def _paused(jobs: Iterable[JobView]) -> Iterator[Problem]:
     for job in _first(job for job in jobs if job.state == JobState.PAUSED and job.failures >= MAX_FAILURES):
         text = f"The job {_names([job])} is paused: {job.reason}."
-        fix = f"`talaria jobs history {shell(job.id)}` tells why. When it is mended:"
+        fix = f"`talaria jobs history {shell(job.id)}` tells why. When it is fixed:"
         yield warn("jobs", text, fix, f"talaria jobs resume {shell(job.id)}")
 
 

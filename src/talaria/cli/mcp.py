@@ -360,7 +360,7 @@ def _remove(invocation: Invocation, name: str) -> None:
     click.echo(f"Removed {name}" + (f", and from secrets.env: {', '.join(keys)}." if keys else "."))
     folder = home.path / pins.FOLDER / "servers" / name
     if folder.is_dir() and any(folder.iterdir()):
-        click.echo(f"What it has stored stays in {folder}.")
+        click.echo(f"Its stored files stay in {folder}.")
 
 
 def _named(server: McpServer) -> Iterator[str]:

@@ -150,7 +150,7 @@ def _inputs(tree: dict[str, Any]) -> Iterator[PastedInput]:
 def _server(name: str, table: Any) -> PastedServer:
     name = _NOT_A_NAME.sub("-", name).strip("-_")[:32]
     if not isinstance(table, dict) or not name:
-        raise BadRequest(f"The server {name!r} is no JSON object with a name.", _HOW)
+        raise BadRequest(f"The server {name!r} is not a JSON object with a name.", _HOW)
     kind = str(table.get("type") or table.get("transport") or "").lower()
     url = next((table[key] for key in _URLS if isinstance(table.get(key), str)), "")
     command: Any = table.get("command", "")

@@ -41,7 +41,7 @@ _MAX_CONNECTIONS = 200
 _DRAIN_SECONDS = 5
 _UNAUTHORIZED = "unauthorized"
 _HOW = "Send `Authorization: Bearer TOKEN`; `talaria token add` makes one."
-_INSTRUCTIONS = "Agents that keep their conversations. The same session name goes on with one."
+_INSTRUCTIONS = "Agents that keep their conversations. The same session name continues a session."
 Find = Callable[[], GatewayAddress | None]
 OpenGateway = Callable[[str | None], AbstractAsyncContextManager[GatewayClient]]
 

@@ -73,7 +73,7 @@ async def check_agent(
                 yield _check_built_in(local, choice)
         elif choice is not None:
             known = catalog.abilities(choice.provider, choice.model).describe()
-            about = f"Known of it: {known}." if known else "What it can do is not known."
+            about = f"Known of it: {known}." if known else "Its abilities are not known."
             if not told:
                 yield ok("model", f"{choice}; its key is there or not needed. {about}")
             yield _check_price(choice, settings)

@@ -72,7 +72,7 @@ def _revoke(invocation: Invocation, user: str) -> None:
         return await carry_out(revoke_pairing, RevokeBody(person.channel, person.user_id))
 
     paired = ask_each(invocation, revoke)
-    click.echo(f"{_named(paired.person)} is not paired any more. A turn that is already running goes on.")
+    click.echo(f"{_named(paired.person)} is not paired any more. A turn that is already running continues.")
 
 
 def _find(listing: PairingList, user: str) -> Person:

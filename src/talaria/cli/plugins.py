@@ -38,7 +38,7 @@ def command() -> None:
 def _list(invocation: Invocation, as_json: bool) -> None:
     """List the plug-ins in the order in which they are loaded, what each brings, and why one is not in use.
 
-    Shows what the next start of the gateway will do. What has changed since its last check is checked.
+    Shows what the next start of the gateway will do, and checks plug-ins that have changed.
     """
     home = invocation.read_home()
     reports = _examine(home)

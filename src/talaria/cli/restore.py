@@ -72,7 +72,7 @@ def command(invocation: Invocation, file: Path, target: str) -> None:
     made = time.strftime("%Y-%m-%d %H:%M", time.localtime(manifest.made_at))
     click.echo(f"Restored {len(manifest.members)} files ({format_size(manifest.size)}) of {made}.")
     if aside is not None:
-        click.echo(f"What was there before is in {aside}; delete it when you are sure.")
+        click.echo(f"The previous files are in {aside}; delete this folder when you are sure.")
     _describe_settings(home, target)
     if secrets := find_secrets(home):
         click.echo(

@@ -180,7 +180,7 @@ def _tell_how(invocation: Invocation, names: Sequence[str]) -> None:
     what = "it" if len(names) == 1 else "them"
     click.echo(f"New conversations know of {what}; `/reload` tells one that runs.{said}")
     for name in set(names) - set(free):
-        click.echo(f"/{name} is a command of Talaria, so this skill is no command.")
+        click.echo(f"/{name} is a command of Talaria, so this skill cannot be called by name.")
     if FAMILY not in _enabled(invocation):
         text = "tools.enabled in config.toml does not name `skills`, so agents are not told of them."
         click.echo(invocation.spoken(f"{text} `talaria config edit` opens it."), err=True)
@@ -270,7 +270,7 @@ def _accept(invocation: Invocation, names: tuple[str, ...], yes: bool) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def _remove(invocation: Invocation, name: str, yes: bool) -> None:
-    """Delete a skill's folder. Conversations that know of it are told that it is gone when they use it."""
+    """Delete a skill's folder. Conversations that list it get an error when they use it."""
     library = _library(invocation)
     standing = library.find(name)
     if confirm(f"Delete {standing.folder}?", yes=yes, abort=False):

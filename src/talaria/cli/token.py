@@ -52,7 +52,7 @@ def _show_list(invocation: Invocation, wanted: Nothing, found: TokenList) -> Non
 
 
 def _show_revoked(invocation: Invocation, wanted: RevokeTokenBody, token: NamedToken) -> None:
-    click.echo(f"The token {token.name} is revoked. A turn that it began goes on.")
+    click.echo(f"The token {token.name} is revoked. A turn that it started continues.")
 
 
 def _row(token: NamedToken) -> tuple[str, str, str, str, str]:

@@ -254,7 +254,7 @@ class Membership:
                 await self.store.leave(self.owner)
                 await self.store.wake(Wake.MEMBERS)
         except (StoreError, TimeoutError) as error:
-            _log.warning("others go on after this member's time, since it could not leave: %s", error)
+            _log.warning("others continue its chats when its lease ends, since it could not leave: %s", error)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:

@@ -105,7 +105,7 @@ class Overview:
                     await self.own_roles.drain(seconds)
                     await self._store.wake(Wake.MEMBERS)
         except (StoreError, TimeoutError) as error:
-            _log.warning("the roles of this member were not given back before the drain: %r", error)
+            _log.warning("the roles of this member were not returned before the drain: %r", error)
 
     def state_of(self, member: Member) -> MemberState:
         if self.left(member.expires_at) <= 0:

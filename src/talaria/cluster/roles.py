@@ -179,7 +179,7 @@ class SoughtRole:
                     self._tenure, self.holder = None, OwnerId("")
                     await self._roles.store.give_role(self.name, self._roles.owner)
         except (StoreError, TimeoutError) as error:
-            _log.warning("the role %s was not given back, it expires: %s", self.name, error)
+            _log.warning("the role %s was not returned, it expires: %s", self.name, error)
         self.given.set()
 
     # -- asking ---------------------------------------------------------------------------------------------

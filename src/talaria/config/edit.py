@@ -243,7 +243,7 @@ class ShownValue(msgspec.Struct, frozen=True):
 
 
 def parse_key(kind: type[Settings], text: str) -> KeyPath:
-    """Read `pool.max_agents` or `prices."mine/m".input`. Raises `BadRequest` if it is no key."""
+    """Read `pool.max_agents` or `prices."mine/m".input`. Raises `BadRequest` if it is not a key."""
     try:
         tree: Any = tomllib.loads(f"{text} = 0")
     except ValueError:
@@ -253,7 +253,7 @@ def parse_key(kind: type[Settings], text: str) -> KeyPath:
             if meant
             else "A key is written table.name, such as pool.max_agents."
         )
-        raise BadRequest(f"{text!r} is no key.", hint) from None
+        raise BadRequest(f"{text!r} is not a key.", hint) from None
     path: KeyPath = ()
     while isinstance(tree, dict) and tree:
         (name,) = tree

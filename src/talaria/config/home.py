@@ -105,7 +105,7 @@ class Home(msgspec.Struct, frozen=True):
         return StoreError(
             f"The database {database} is gone, but {self.files} holds files of {chats} "
             f"chat{'' if chats == 1 else 's'}.",
-            "`talaria restore FILE` brings a backup back. To begin anew, move the files away: "
+            "`talaria restore FILE` brings a backup back. To start empty, move the files away: "
             + shlex.join(["mv", str(self.files), f"{self.files}-before"]),
         )
 
@@ -207,7 +207,7 @@ class UntrustedHome(ConfigError):
     `command` fixes it; it is empty if this user cannot. `otherwise` is another way out."""
 
     def __init__(self, path: Path, fact: str, risk: str, otherwise: str, command: str = "") -> None:
-        mend = f"Mend it with: {command}" if command else ""
+        mend = f"Fix it with: {command}" if command else ""
         super().__init__(f"{fact}, who could {risk}.", ", ".join(filter(None, (mend, otherwise))) + ".")
         self.path = path
         self.fact = fact

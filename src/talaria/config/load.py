@@ -137,7 +137,7 @@ def _check_model(settings: Settings, tree: Mapping[str, Any], issues: IssueColle
     for fallback in model.fallback:
         if fallback.provider not in known:
             hint = did_you_mean(fallback.provider, known, f"Add [providers.{fallback.provider}].")
-            text = f"model.fallback names {quoted(fallback.provider)}, which is no provider, and skips it."
+            text = f"model.fallback names {quoted(fallback.provider)}, which is not a provider, and skips it."
             issues.warn(("model", "fallback"), f"{text} {hint}")
     is_built_in = model.provider == LOCAL and LOCAL not in configured
     if is_built_in and model.name and model.name not in (weights.name for weights in MANIFEST):

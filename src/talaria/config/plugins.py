@@ -149,9 +149,9 @@ def _refusal(source: PluginSource, home: Home) -> Problem | None:
     if not re.fullmatch(PLUGIN_NAME, source.name):
         return Problem(f"{source.label} has no name for a plug-in.", _GOOD_NAME)
     if not path.is_file():
-        return Problem(f"{source.label} is no file.", "Move it elsewhere.")
+        return Problem(f"{source.label} is not a file.", "Move it elsewhere.")
     for reason in find_distrust(home, path):
-        hint = f"Mend it with: {reason.command}" if reason.command else "Make it a file of your own."
+        hint = f"Fix it with: {reason.command}" if reason.command else "Make it a file of your own."
         return Problem(f"{source.label} is not used: {reason.fact}.", hint, run(reason.command))
     return None
 

@@ -34,7 +34,7 @@ def check_shared_files(home: Home, shared: Path) -> str:
     if known.startswith(f"{shared} "):
         raise _refuse(
             f"The folder {shared} is not the one that this gateway used before: its file {MARK} is gone.",
-            f"Mount it. If it is to begin anew, remove {home.path / KNOWN}.",
+            f"Mount it. To start empty instead, remove {home.path / KNOWN}.",
         )
     try:
         write_new(shared / MARK, f"{secrets.token_hex(12)}\n".encode())
@@ -80,7 +80,7 @@ def _check_place(home: Home, shared: Path) -> None:
     for reason in find_distrust(home, shared):
         if not home.path.is_relative_to(reason.path):
             text = f"Another user controls {reason.path}, who could read and change the files of chats."
-            hint = f"Mend it with: {reason.command}" if reason.command else "Use another folder."
+            hint = f"Fix it with: {reason.command}" if reason.command else "Use another folder."
             raise _refuse(text, hint)
     probe = shared / f".write-test-{os.getpid()}-{secrets.token_hex(4)}"
     try:

@@ -29,7 +29,7 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     action: Action | UnsetType = UNSET
 
     def hint_in(self, words: Mapping[Do, str]) -> str:
-        """Return the hint with the action in the words of a surface that is no chat."""
+        """Return the hint with the action in the words of a surface that is not a chat."""
         if self.action is UNSET:
             return self.hint
         return self.hint.replace(str(self.action), self.action.worded(words))

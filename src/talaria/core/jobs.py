@@ -458,5 +458,5 @@ def failure_text(ended: SlotEnd, reason: str) -> str:
     told = f"The job {name} failed: {reason.strip()}"
     if ended.failures > 1:
         told += f"\n\nIt failed {ended.failures} times in a row"
-        told += "." if not ended.has_paused else f" and is paused. /jobs resume {job.id} lets it go on."
+        told += "." if not ended.has_paused else f" and is paused. /jobs resume {job.id} lets it continue."
     return told

@@ -54,7 +54,7 @@ _IN_CHAT: Mapping[Do, str] = {
     Do.NEW_SESSION: "{} with /new",
     Do.SHORTER: "Start a new conversation with /new",
     Do.NEW_BUDGET: "Send /new for a session with a budget of its own",
-    Do.ANSWER_AGAIN: "Ask to go on from there, or send /retry to have it answered anew",
+    Do.ANSWER_AGAIN: "Ask to continue from there, or send /retry for a new answer",
     Do.STOP_TURN: "send /stop",
     Do.RESUME: "Send `/resume {}` to the chat first, or write",
     Do.LIST_SESSIONS: "/sessions lists the sessions of a chat.",

@@ -178,7 +178,7 @@ def readable(text: str) -> str:
     if "\r" in text:
         text = _OVERWRITTEN.sub("", text).replace("\r", "")
     if "\ufffd" in text:
-        text = _BROKEN.sub(lambda found: f"[{len(found[0])} bytes that are no text]", text)
+        text = _BROKEN.sub(lambda found: f"[{len(found[0])} bytes that are not text]", text)
     return text
 
 

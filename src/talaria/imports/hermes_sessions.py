@@ -180,7 +180,7 @@ def plan_sessions(
             is_known = each.platform in channels
             why = f"Its chat on {each.platform} is not recorded" if is_known else ""
             why = why or f"There is no channel {each.platform} here"
-            note = f"{why}, so it is in the chat {PROGRAM}. What people wrote there counts as untrusted."
+            note = f"{why}, so it is in the chat {PROGRAM}. People's messages there are untrusted."
         item = ImportItem(
             f"{ImportKind.SESSION}:{each.parts[0].id}",
             ImportKind.SESSION,

@@ -190,7 +190,7 @@ class JobDesk(msgspec.Struct, eq=False):
             ChatAddress.parse(ChatKey(to))
         except ValueError:
             raise BadRequest(
-                f"{to!r} is no chat.",
+                f"{to!r} is not a chat.",
                 f'Give the key of a chat, or "{NOWHERE}" for no chat. '
                 "`talaria sessions list` shows the keys.",
             ) from None

@@ -277,7 +277,7 @@ def _duration(text: object) -> timedelta:
     try:
         return parse_duration(str(text).strip())
     except ValueError:
-        raise BadRequest(f"{str(text)!r} is no duration.", f"Write {DURATION_FORMS}.") from None
+        raise BadRequest(f"{str(text)!r} is not a duration.", f"Write {DURATION_FORMS}.") from None
 
 
 def _deadline(text: object) -> float:
@@ -296,7 +296,7 @@ def _at(text: str, zone: tzinfo) -> At:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise BadRequest(f"{text!r} is no date with a time.", "Write it as 2026-12-24T18:00.") from None
+        raise BadRequest(f"{text!r} is not a date with a time.", "Write it as 2026-12-24T18:00.") from None
     if len(text.strip()) <= len("2026-12-24"):
         raise UnclearSchedule("At what time of that day?", "Write it as 2026-12-24T18:00.")
     if moment.tzinfo is not None:

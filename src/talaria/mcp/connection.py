@@ -116,7 +116,7 @@ def pin_tool(tool: types.Tool) -> PinnedTool:
     schema = clean_schema(tool.input_schema)
     schema.setdefault("type", "object")
     if schema["type"] != "object":
-        raise ValueError("its parameters are no JSON schema of an object")
+        raise ValueError("its parameters are not a JSON schema of an object")
     parameters = msgspec.json.encode(schema, order="sorted").decode()
     if len(parameters) > MAX_SCHEMA_BYTES:
         raise ValueError(f"its parameters have more than {MAX_SCHEMA_BYTES >> 10} KiB")

@@ -120,7 +120,7 @@ class MemoryFiles:
                     before = _stamp(folder / page)
                     current = _read(folder, page)
                     if current.trouble:
-                        raise ToolError(current.trouble, "A person must mend the file first.")
+                        raise ToolError(current.trouble, "A person must fix the file first.")
                     edited = edit(current.text)
                     if edited.text == current.text:
                         return edited

@@ -33,7 +33,7 @@ async def _examine(examination: Examination[ToolSettings]) -> AsyncIterator[Prob
     for trouble in troubles:
         yield warn("memory", trouble, "Fix the file with an editor: see docs/memory.md.")
     if not troubles:
-        yield ok("memory", f"What agents remember is in {root}.")
+        yield ok("memory", f"The memory of agents is in {root}.")
 
 
 MEMORY: Final = family(FAMILY, "tools", ToolSettings, _make, _examine)

@@ -362,7 +362,7 @@ def part_text(part: Text | File) -> str:
     about = f"file {part.name} ({part.media_type}, {part.size} bytes) at {part.path}"
     if not part.rest:
         return f"[{about}]"
-    goes_on = f'read_file("{part.path}", {part.rest}) goes on from here.'
+    goes_on = f'read_file("{part.path}", {part.rest}) reads on from here.'
     if part.is_message:
         begun = f"This was the beginning of a message of {part.size} bytes."
         return f"[{begun} All of it is in {part.path}: {goes_on}]"

@@ -96,7 +96,7 @@ def _parse_ipv6(text: str) -> Address:
     try:
         address = IPv6Address(text)
     except ValueError:
-        raise _odd(text, "it is no IPv6 address") from None
+        raise _odd(text, "it is not an IPv6 address") from None
     if address.scope_id is not None:
         raise _odd(text, "it names a zone, which only this machine knows")
     return address

@@ -143,7 +143,7 @@ class Dialer:
         try:
             parsed = ip_address(address)
         except ValueError:
-            raise AddressRefused(f"{address!r} is no address.") from None
+            raise AddressRefused(f"{address!r} is not an address.") from None
         self.check(parsed, port)
         return _new_socket(parsed)
 

@@ -76,7 +76,7 @@ def check_url(url: str) -> str:
         parts = urlsplit(url.strip())
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise ToolError(f"{shown!r} is no address: {error}.", "Write it as https://host/path.") from None
+        raise ToolError(f"{shown!r} is not an address: {error}.", "Write it as https://host/path.") from None
     if parts.scheme not in ("http", "https") or not host:
         raise ToolError(f"{shown!r} is no address of a page.", "Write it as https://host/path.")
     if parts.username is not None:

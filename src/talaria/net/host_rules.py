@@ -43,7 +43,7 @@ def parse_rule(entry: str) -> tuple[str, int | None]:
     host, port = entry.strip(), None
     if found := re.fullmatch(r"(.+[^:]):([1-9][0-9]{0,4})", host):
         if int(found[2]) > 65535 or (":" in found[1] and not found[1].startswith("[")):
-            raise AddressRefused(f"{entry!r} is no host with a port.")
+            raise AddressRefused(f"{entry!r} is not a host with a port.")
         host, port = found[1], int(found[2])
     return str(parse_host(host)), port
 

@@ -117,7 +117,7 @@ def _read_length(headers: list[tuple[bytes, bytes]], minor: bytes) -> int | None
             )
         return None
     if lengths and not re.fullmatch(rb"[0-9]{1,15}", lengths[0]):
-        raise BadProxyRequest("The length of the body is no number.")
+        raise BadProxyRequest("The length of the body is not a number.")
     return int(lengths[0]) if lengths else 0
 
 

@@ -160,7 +160,7 @@ class Metrics:
         self._model_seconds = histogram("model_seconds", "One model call.", _MODEL_SECONDS)
         self.model_retried = counter("model_retries", "Model calls tried again.", "provider").inc
         # A turn went on with the next model of its chain.
-        self.model_left = counter("model_fallbacks", "Turns that went on elsewhere.", "provider").inc
+        self.model_left = counter("model_fallbacks", "Turns that continued elsewhere.", "provider").inc
         self._tokens = counter("tokens", "Tokens used.", "provider", "kind")
         self._cost = counter("cost_usd", "Dollars that calls of known price cost.", "provider", "model")
         missed = "Answers with less from the prompt cache than due."

@@ -48,7 +48,7 @@ from talaria.tools.toolset import Family
 _log = logging.getLogger("talaria.plugins")
 _OPEN_SECONDS: Final = 10.0
 _INSTEAD: Final = "The usual one is used instead. The log has more; correct it and restart."
-RELEASE: Final = "Mend it, or release it as it is with `talaria plugins check {}`; then restart."
+RELEASE: Final = "Fix it, or release it as it is with `talaria plugins check {}`; then restart."
 
 
 @dataclass(slots=True)
@@ -292,7 +292,7 @@ async def _open_engine(
 
 def _checked(provider: MemoryProvider) -> MemoryProvider:
     if not isinstance(provider, MemoryProvider) or provider.name != FAMILY or not provider.is_builtin:
-        raise TypeError("it is no memory provider: `talaria.testing.contracts.MemorySuite` tells why")
+        raise TypeError("it is not a memory provider: `talaria.testing.contracts.MemorySuite` tells why")
     return provider
 
 

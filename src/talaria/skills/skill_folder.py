@@ -163,7 +163,7 @@ def read_head(instructions: bytes, folder_name: str) -> SkillHead:
     description = _line(fields.get("description", ""))
     if not description:
         description = _first_sentence(body)
-        notes.append("It has no description, so the model is told the beginning of its text.")
+        notes.append("It has no description, so the model reads the beginning of its text.")
     if not description:
         raise SkillError("The skill has no description.", "Write `description:` in its front matter.")
     if len(description) > MAX_DESCRIPTION:
@@ -242,13 +242,13 @@ def _walk(folder: int, above: str, depth: int = 0) -> Iterator[tuple[str, bytes,
                 os.close(inner)
             continue
         if not entry.is_file(follow_symlinks=False):
-            what = "a link" if entry.is_symlink() else "no plain file"
+            what = "a link" if entry.is_symlink() else "not a plain file"
             raise SkillError(f"{path} is {what}.", "A skill has plain files only.")
         fd = os.open(entry.name, _FILE, dir_fd=folder)
         with os.fdopen(fd, "rb") as file:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise SkillError(f"{path} is no plain file.", "A skill has plain files only.")
+                raise SkillError(f"{path} is not a plain file.", "A skill has plain files only.")
             yield path, file.read(MAX_BYTES + 1), bool(status.st_mode & 0o111)
 
 

@@ -325,4 +325,6 @@ def _compare(archive: Path, found: dict[str, ArchiveMember], manifest: Manifest)
 
 
 def _not_whole(archive: Path, why: str) -> BadRequest:
-    return BadRequest(f"{archive} is no whole backup: {why}.", "Use another backup; nothing was changed.")
+    return BadRequest(
+        f"{archive} is not a complete backup: {why}.", "Use another backup; nothing was changed."
+    )

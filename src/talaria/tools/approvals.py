@@ -92,7 +92,7 @@ class CallGate(msgspec.Struct, frozen=True):
         if decision is None or (question.turn_id, question.call_id) != (self.turn_id, call.id):
             raise ToolError(f"{call.name} runs only after a person has agreed, and nobody has.")
         if question.kind is not draft.kind:
-            raise ToolError(f"What was decided is no decision about {call.name}.", "Ask again.")
+            raise ToolError(f"The decision is not one about {call.name}.", "Ask again.")
         if question.is_expired(self.clock.now()) or self.clock.now() >= question.expires_at:
             raise ToolError("The approval has expired. The call was not run.", "Ask again if it is needed.")
         if draft.kind is QuestionKind.ANSWER:
@@ -101,8 +101,8 @@ class CallGate(msgspec.Struct, frozen=True):
             raise ToolError("Refused by a person. The call was not run.")
         if question.digest != draft.digest:
             raise ToolError(
-                "What would run now is not what was approved: the call, its requester, the working folder, "
-                "the variables or the sandbox has changed. The call was not run.",
+                "The call that would run now differs from the approved one: the call, its requester, the "
+                "working folder, the variables or the sandbox has changed. The call was not run.",
                 "Call the tool again, so that the person sees what would run.",
             )
 

@@ -57,5 +57,5 @@ class AskUser(Tool):
 
     async def run(self, arguments: Arguments, context: ToolContext) -> str:
         if context.decision is None:
-            raise ToolError("Nobody has answered.", "Go on without the answer, and say what you assumed.")
+            raise ToolError("Nobody has answered.", "Continue without the answer, and say what you assumed.")
         return context.decision.text

@@ -454,7 +454,7 @@ def _move_down(browser: Browser, key: str, download: Download, folder: Folder) -
         return f"{download.name} was not downloaded: {error.strerror}."
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return f"{download.name} was not downloaded: it is no file."
+            return f"{download.name} was not downloaded: it is not a file."
         size = os.fstat(fd).st_size
         path = _free(folder, download.name)
         try:

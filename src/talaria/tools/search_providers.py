@@ -115,7 +115,7 @@ class HttpSearch:
     def _refusal(self, status: int, body: bytes) -> ToolError:
         key = f"The operator checks {self._provider}'s key (search.api_key_env)."
         if status == 429 or (self._provider == "tavily" and status in (432, 433)):
-            return self._error("takes no more searches for now", "Wait a while, or go on without.")
+            return self._error("takes no more searches for now", "Wait a while, or continue without.")
         if self._provider == "searxng" and status == 403:
             hint = "The operator allows the format json: `search.formats` in SearXNG's settings.yml."
             return self._error("refuses to answer in JSON", hint)

@@ -89,7 +89,7 @@ class FetchTool(Tool):
         else:
             size = f"{'more than ' if page.is_cut else ''}{format_size(len(page.body))}"
             raise ToolError(
-                f"{page.url} is no page but a file: {kind or 'of an unknown type'}, {size}.",
+                f"{page.url} is not a page but a file: {kind or 'of an unknown type'}, {size}.",
                 "web_fetch reads HTML, text, JSON and images. Other files, such as PDF, can be downloaded "
                 "and converted with a command.",
             )

@@ -61,7 +61,7 @@ class DelegateCommands:
         if not working:
             return CommandResult("It has ended already." if number is not None else "All have ended already.")
         names = ", ".join(f"“{_title(each)}”" for each in working)
-        return CommandResult(f"Stopped {names}. What it has found so far goes to the agent.")
+        return CommandResult(f"Stopped {names}. Its results so far go to the agent.")
 
     async def _tree(self, turn: Turn) -> tuple[Turn | None, list[Turn]]:
         """Return the last turn of the session that has delegates, and the turns of these in their order."""

@@ -331,7 +331,7 @@ class Delivery:
             oldest = min(now, self._clock.now()) - self._settings.max_age.total_seconds()
             old = await self._store.outbox.expire(oldest, _TOO_OLD)
             if old:
-                _log.warning("replies that could not be sent for too long were given up: %d", old)
+                _log.warning("replies that could not be sent for too long were marked as failed: %d", old)
 
     async def _send(self, outlet: Outlet, row: OutboxRow) -> None:
         """Make one attempt and record how it ended. Raises nothing but `CancelledError`."""

@@ -72,7 +72,7 @@ def _attempts(history: TurnHistory) -> Iterator[HistoryLine]:
     if turn.attempts < 2:
         return
     crashes = turn.attempts - 1 - turn.forgiven
-    why = "its process ended without a word" if crashes else "its process let go of it in good order"
+    why = "its process ended without a word" if crashes else "its process released it in good order"
     many = f" It was interrupted {turn.attempts - 1} times in all." if turn.attempts > 2 else ""
     yield HistoryLine(None, "interrupted", f"Interrupted: {why}.{many}")
     yield HistoryLine(history.begun_at, "begun", f"Taken up again, attempt {turn.attempts}{by}.")

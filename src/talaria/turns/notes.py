@@ -153,7 +153,7 @@ class ProcessNotes(msgspec.Struct, eq=False):
             except IdempotencyConflict:  # told in other words
                 await self.processes.mark_told(process)
             except TalariaError as error:
-                _log.warning("the end of process %s is told later: %s", process.record.id, error)
+                _log.warning("the end of process %s is reported later: %s", process.record.id, error)
                 await self.clock.sleep(pause)
                 continue
             return

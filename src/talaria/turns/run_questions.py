@@ -60,7 +60,9 @@ class RunQuestions:
         )
         if question.kind is QuestionKind.HOST:
             text += (
-                " It continues without it." if order.descent is not None else " This run goes on without it."
+                " It continues without it."
+                if order.descent is not None
+                else " This run continues without it."
             )
         place = order.asked_in
         if order.descent is not None and place.address is None:

@@ -430,7 +430,7 @@ class Runner:
 
     def _too_late(self, turn: Turn) -> LimitReached:
         seconds, order = self._settings.seconds_of(turn), turn.inbound.order
-        hint = "Send a message to let it go on, or raise `agent.turn_timeout`."
+        hint = "Send a message to continue it, or raise `agent.turn_timeout`."
         if order is not None and order.deadline:
             hint = "Give the job a later deadline, or less to do."
         return LimitReached(f"The turn was stopped because it took longer than {seconds:g} seconds.", hint)

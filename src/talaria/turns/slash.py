@@ -300,7 +300,7 @@ class SlashCommands(msgspec.Struct, eq=False):
                 buttons=tuple(Button(name, f"/reasoning {name}") for name in _EFFORTS),
             )
         if effort not in _EFFORTS:
-            return CommandResult(f"{args!r} is no effort. Say none, low, medium or high.")
+            return CommandResult(f"{args!r} is not an effort. Say none, low, medium or high.")
         reply = f"Reasoning is {effort} for this session, from the next message on."
         return CommandResult(reply, (ReasoningSet(effort),))
 

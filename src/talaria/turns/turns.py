@@ -161,7 +161,7 @@ class Turns:
             try:  # give the leases back, so that the next process can go on at once and counts no crash
                 await self._store.yield_turns(self._keeper.owner)
             except StoreError as error:
-                _log.error("the leases of this process could not be given back: %s", error)
+                _log.error("the leases of this process could not be returned: %s", error)
         for live in self.live:
             self.live.let_go(live)
         if self.other_feeds is not None:

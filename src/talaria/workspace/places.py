@@ -274,7 +274,7 @@ def check_project(project: str, *kept: Path) -> Path:
     Raises `BadRequest` for a folder that commands must not write to.
     """
     if not os.path.isabs(os.path.expanduser(project)) or "\0" in project:  # noqa: PTH111, PTH117
-        raise BadRequest(f"{project!r} is no absolute path.", "Write it from / on.")
+        raise BadRequest(f"{project!r} is not an absolute path.", "Write it from / on.")
     folder = Path(os.path.realpath(Path(project).expanduser()))
     if not folder.is_dir():
         raise BadRequest(f"There is no folder {folder}.", "Make it first, or name another one.")

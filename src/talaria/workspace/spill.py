@@ -138,7 +138,7 @@ class Spill:
         lines = self._lines + (not self._tail.endswith(b"\n"))
         whole = f"{format_size(self._size)} in {lines} {'line' if lines == 1 else 'lines'}"
         if self._saved == self._size:
-            goes_on = f'read_file("{self._path}", offset={next_line}) goes on from here.'
+            goes_on = f'read_file("{self._path}", offset={next_line}) reads on from here.'
             return f"The whole result has {whole} and is in {self._path}: {goes_on}"
         kept = "It was not kept."
         if self._saved:

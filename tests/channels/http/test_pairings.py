@@ -77,7 +77,7 @@ async def test_guessing_is_refused_after_five_codes_also_for_the_right_one(
 REFUSED: list[tuple[str, Any, int, str]] = [
     ("approve", {}, 400, "`code`"),
     ("approve", {"code": 1}, 400, "field `code`"),
-    ("approve", {"code": "please"}, 400, "no pairing code"),
+    ("approve", {"code": "please"}, 400, "not a pairing code"),
     ("approve", {"code": "A" * 5000}, 413, "larger than"),
     ("approve", {"code": NO_CODE}, 404, "4 more tries"),
     ("revoke", {"channel": "telegram"}, 400, "`user`"),

@@ -72,7 +72,7 @@ async def test_a_choice_outlasts_the_gateway(tmp_path: Path, model: ModelServer,
 @pytest.mark.parametrize(
     ("folder", "says"),
     [
-        ("relative", "is no absolute path"),
+        ("relative", "is not an absolute path"),
         ("/no/such/folder", "There is no folder /no/such/folder."),
         ("/", "contains a folder of the gateway, or lies in it"),
         ("{home}", "contains a folder of the gateway, or lies in it"),
@@ -80,7 +80,7 @@ async def test_a_choice_outlasts_the_gateway(tmp_path: Path, model: ModelServer,
         ("{home}/..", "contains a folder of the gateway, or lies in it"),
         ("/usr", "/usr is a folder of the system."),
         ("/dev/..", "contains a folder of the gateway, or lies in it"),
-        ("a\0b", "is no absolute path"),
+        ("a\0b", "is not an absolute path"),
     ],
 )
 async def test_a_folder_that_cannot_be_a_project_is_refused(api: Api, folder: str, says: str) -> None:

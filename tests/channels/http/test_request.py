@@ -48,7 +48,7 @@ def test_numbers_have_up_to_15_digits() -> None:
     assert read_number("limit", "0") == 0
     assert read_number("limit", "9" * 15) == 10**15 - 1
     for text in ("", "9" * 16, "-1", "+1", "1.5", " 1", "\u0661", "\u00b2"):
-        with pytest.raises(BadRequest, match=r"^limit '.*' is no number") as refused:
+        with pytest.raises(BadRequest, match=r"^limit '.*' is not a number") as refused:
             read_number("limit", text)
         assert refused.value.hint == "Send up to 15 digits."
 

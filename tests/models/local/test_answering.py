@@ -210,7 +210,7 @@ async def test_a_text_that_is_wanted_as_the_answer_is_talk_without_a_note(local:
 
 @pytest.mark.parametrize("tools", [True, False])
 async def test_the_router_knows_that_a_piped_text_is_there(local: Local, tools: bool) -> None:
-    """The words of the piped text are no request: the model has it, and it is no file."""
+    """The words of the piped text are no request: the model has it, and it is not a file."""
     for words in ("how many pears does it list", "edit it: correct the spelling", "read it"):
         piped = f"{words}\n\n<stdin>\nremember the machine\n</stdin>"
         asked = await ask(local, piped, tools=tools)

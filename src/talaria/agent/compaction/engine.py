@@ -136,7 +136,7 @@ class SummaryEngine:
             )
             if len(text) >= len(told):
                 raise TalariaError(
-                    "The summary is no shorter than what it stands for.",
+                    "The summary is not shorter than its source.",
                     "Let another model write summaries: context.summary_model.",
                 )
         return text

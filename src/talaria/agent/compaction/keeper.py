@@ -197,7 +197,7 @@ class ContextKeeper(msgspec.Struct, eq=False):
         summary, failure = await self._choose(view, request)
         after = before if summary is None else self._size_with(view, entries, summary, rate)
         if summary is not None and after >= before:
-            summary, failure = None, "The summary is no shorter than what it stands for."
+            summary, failure = None, "The summary is not shorter than its source."
         if summary is None and (must or before > limits.most):
             summary = leave_out(request)
             if summary is not None and (fault := find_fault(entries, summary)):
@@ -222,7 +222,7 @@ class ContextKeeper(msgspec.Struct, eq=False):
 
     def _note_failure(self, view: WarmAgent, before: int, failure: str, *, is_left: bool) -> None:
         if failure and not view.failed_at:
-            goes_on = "goes on without its oldest part" if is_left else "goes on in full"
+            goes_on = "continues without its oldest part" if is_left else "continues in full"
             self.note = f"[The conversation could not be summarised: {failure} It {goes_on}.]"
         view.failed_at = before
         if failure:

@@ -64,7 +64,7 @@ def new_request_id() -> bytes:
 def read_number(name: str, text: str) -> int:
     """Return a number of a query or header: up to 15 decimal digits. Raises `BadRequest`."""
     if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-        raise BadRequest(f"{name} {quoted(text)} is no number.", f"Send up to {_MAX_DIGITS} digits.")
+        raise BadRequest(f"{name} {quoted(text)} is not a number.", f"Send up to {_MAX_DIGITS} digits.")
     return int(text)
 
 

@@ -228,7 +228,7 @@ class ToolStep(msgspec.Struct, frozen=True):
 
 class LastRequest(msgspec.Struct, frozen=True):
     """The person's last words, the number of texts that came with them, and what was done since. `is_piped`:
-    one of the texts came through a pipe, so it is no file."""
+    one of the texts came through a pipe, so it is not a file."""
 
     text: str = ""
     attached: int = 0

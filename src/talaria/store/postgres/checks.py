@@ -71,7 +71,7 @@ def _describe_schema(connection: psycopg.Connection[Any]) -> str:
     if not current:
         return "without Talaria's tables yet: the first start makes them"
     if current > latest:
-        return f"schema {current}, one newer than this program, which goes on beside newer gateways"
+        return f"schema {current}, one newer than this program, which continues beside newer gateways"
     return f"schema {current}" + ("" if current == latest else f", upgraded to {latest} at the next start")
 
 

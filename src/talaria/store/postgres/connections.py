@@ -79,7 +79,7 @@ def connect(url: str, name: str = GATEWAY) -> psycopg.Connection[Any]:
     except psycopg.ProgrammingError:
         # libpq quotes the part that it cannot read, which may be the password.
         raise StoreError(
-            "[store] url is no address that PostgreSQL's library can read.",
+            "[store] url is not an address that PostgreSQL's library can read.",
             "Look at its parameters behind the question mark, and write special characters as %XX.",
         ) from None
     except psycopg.Error as error:

@@ -10,7 +10,7 @@ from psycopg import errors
 from talaria.core.errors import StoreError
 from talaria.store.postgres.pipeline import ConnectionCut
 
-LOOK = "`talaria doctor` looks closer; the gateway goes on by itself."
+LOOK = "`talaria doctor` looks closer; the gateway continues by itself."
 
 
 class OrderFault(Enum):
@@ -74,7 +74,7 @@ def failed(error: Exception) -> StoreError:
         case OrderFault.BUSY | OrderFault.AGAIN:
             failure = StoreError(
                 f"The database is too busy, and nothing was written: {what}.",
-                "Look for long transactions in pg_stat_activity; the gateway goes on by itself.",
+                "Look for long transactions in pg_stat_activity; the gateway continues by itself.",
             )
         case OrderFault.CUT:
             failure = StoreError(f"The database cannot be reached: {what}.", LOOK)
@@ -87,7 +87,7 @@ def failed(error: Exception) -> StoreError:
 def unreachable(error: Exception) -> StoreError:
     failure = StoreError(
         f"The database cannot be reached: {text_of(error)}.",
-        "Start PostgreSQL, or change [store] url; the gateway goes on by itself when it answers.",
+        "Start PostgreSQL, or change [store] url; the gateway continues by itself when it answers.",
     )
     failure.__cause__ = error
     return failure
@@ -137,5 +137,5 @@ def no_connection(seconds: float, connections: int) -> PoolFull:
 def hanging(seconds: float, what: str = "a write") -> StoreError:
     return StoreError(
         f"The database does not answer: {what} has been waiting for {seconds:.0f} s.",
-        "Look at the load and the locks of PostgreSQL; the gateway goes on by itself when it answers.",
+        "Look at the load and the locks of PostgreSQL; the gateway continues by itself when it answers.",
     )

@@ -253,7 +253,7 @@ def turn_owed(session_id: SessionId, turn_id: TurnId) -> SessionOwes:
 def reply_owed(session_id: SessionId, turn_id: TurnId) -> SessionOwes:
     return SessionOwes(
         f"A reply of {session_id} is not sent yet, so the session cannot be deleted.",
-        f"Try again when it is sent or given up; `talaria why {turn_id}` tells what it waits for.",
+        f"Try again when it is sent or has failed; `talaria why {turn_id}` tells what it waits for.",
     )
 
 

@@ -71,11 +71,11 @@ def kind_of(error: Exception) -> DiskFault:
 _FAILURES = {
     DiskFault.FULL: (
         "The disk of the database is full",
-        "Make room on the disk; the gateway goes on by itself.",
+        "Make room on the disk; the gateway continues by itself.",
     ),
     DiskFault.READ_ONLY: (
         "The database can only be read",
-        "Make its disk and folder writable; the gateway goes on by itself.",
+        "Make its disk and folder writable; the gateway continues by itself.",
     ),
     DiskFault.BUSY: (
         "Another process keeps the database locked",
@@ -125,14 +125,14 @@ def storage_failure(error: Exception, folder: Path | None = None) -> StoreError:
 def hanging(seconds: float) -> StoreError:
     return StoreError(
         f"The disk of the database does not answer: a write has been waiting for {seconds:.0f} s.",
-        "Look at the disk; the gateway goes on by itself when the disk answers.",
+        "Look at the disk; the gateway continues by itself when the disk answers.",
     )
 
 
 def slow(seconds: float) -> StoreError:
     return StoreError(
         f"The disk of the database is slow: the last write took {seconds:.1f} s.",
-        "Look for what keeps the disk busy; the gateway goes on by itself.",
+        "Look for what keeps the disk busy; the gateway continues by itself.",
     )
 
 

@@ -164,5 +164,5 @@ def find_unrestored(path: Path) -> StoreError | None:
     return StoreError(
         f"The database {path} is missing. It vanished under a running gateway, which saved its content "
         f"in {rescued}.",
-        f"Restore it with `{restore_command(rescued, path)}`, or move that file away to begin anew.",
+        f"Restore it with `{restore_command(rescued, path)}`, or move that file away to start empty.",
     )
