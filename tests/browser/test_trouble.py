@@ -46,6 +46,34 @@ async def test_a_restart_in_mid_turn_heals_and_the_answer_is_shown_once(
     assert await visitor.conversation() == before
 
 
+async def test_a_part_that_cannot_be_loaded_does_not_hide_that_the_gateway_is_away(visit: Visit) -> None:
+    """The palette is loaded ahead, so its failure is not reported. Ctrl+K loads it again."""
+    visitor = await visit(logged_in=False)
+    page = visitor.page
+    await page.route("**/palette.js", lambda route: route.abort())
+    async with page.expect_event("requestfailed", lambda request: request.url.endswith("/palette.js")):
+        await visitor.follow_link(await visitor.new_link())
+    await visitor.at_rest()
+    assert await page.locator("#line").text_content() == ""
+    await page.unroute_all()
+    await page.keyboard.press("Control+k")
+    await page.locator("#palette[open]").wait_for()
+    await page.keyboard.press("Escape")
+    await page.route("**/jobs.js", lambda route: route.abort())
+    await page.locator("#jobs-open").click()
+    await visitor.sees("A part of this page could not be loaded.", "#line")
+    await page.route("**/messages", lambda route: route.abort())
+    await visitor.say("kept")
+    await visitor.sees("The gateway does not answer.", "#line")
+    async with page.expect_event("requestfailed", lambda request: request.url.endswith("/memory.js")):
+        await page.route("**/memory.js", lambda route: route.abort())
+        await page.locator("#memory-open").click()
+    await page.evaluate("new Promise(requestAnimationFrame)")
+    await visitor.sees("The gateway does not answer.", "#line")
+    await page.unroute_all()
+    await visitor.sees("You said: kept")
+
+
 async def test_a_message_whose_answer_got_lost_is_not_doubled(visitor: Visitor) -> None:
     tries = []
 

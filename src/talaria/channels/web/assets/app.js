@@ -60,6 +60,7 @@ function fail(error) {
 addEventListener("unhandledrejection", (event) => {
   if (event.reason instanceof TypeError && event.reason.message.includes("module")) { // of another version, or the gateway is away
     event.preventDefault();
+    if (document.body.hasAttribute("data-away")) return; // which the line says
     show($("line"), "A part of this page could not be loaded. If the gateway was upgraded, reload the page.");
     return;
   }
@@ -533,7 +534,7 @@ function find(words) {
 }
 // It opens at once, so no key is lost; so it is loaded before it is asked for.
 let palette = null;
-setTimeout(() => import("./palette.js").then((module) => { palette = module; }), IDLE_MS);
+setTimeout(() => import("./palette.js").then((module) => { palette = module; }, () => {}), IDLE_MS); // Ctrl+K tries again
 $("find-form").onsubmit = (event) => event.preventDefault(); // until the search is loaded
 const search = () => import("./search.js");
 $("find").addEventListener("focus", () => search().then(({ changed }) => changed()), { once: true });
