@@ -18,12 +18,14 @@ from support.programs import find_program
 
 ROUND_TRIP_MS = 150
 _TIMEOUT_MS = 60_000
-# In the page: when it can be used, and the longest frame. Frames below 50 ms are not reported by the browser.
+# In the page: when its field takes a message, when the chats are listed, and the longest frame. The browser
+# reports no frames below 50 ms. The field is shown when the page listens to its keys. A message that is sent
+# before the gateway has answered anything is kept (tests/browser/test_kept.py).
 _WATCH = """
 (() => {
   const look = () => {
-    const list = document.querySelector("#chats a"), field = document.getElementById("text");
-    if (list && field?.checkVisibility()) window.usableAt = performance.now();
+    if (document.getElementById("text")?.checkVisibility()) window.usableAt ??= performance.now();
+    if (document.querySelector("#chats a")) window.listedAt = performance.now();
     else requestAnimationFrame(look);
   };
   requestAnimationFrame(look);
@@ -37,16 +39,19 @@ _WATCH = """
 
 @dataclass(frozen=True, slots=True)
 class PageCosts:
-    """Seconds and bytes. `core` is what is loaded until the page is usable; `cold` and `warm` are the times
-    until then, with a round trip of 150 ms, without and with a cache. `opening` is the page's CPU time for
-    opening the long chat, `frame` the longest frame while the long answer is streamed (0: none above 50 ms),
-    `growth` the heap's by the second half of many turns, `appears` the time until a message that was sent
-    elsewhere is on the page. `each` is what an open page adds to the gateway, `lost` how many pieces of an
-    answer open pages have missed."""
+    """Seconds and bytes. `core` are the files that are loaded until the page is usable, as they are sent, and
+    `heads` the headers of these responses. `cold` and `warm` are the times until the message field can be
+    used, with a round trip of 150 ms, without and with a cache; `listed` is the time until the chats are
+    listed too, without a cache. `opening` is the page's CPU time for opening the long chat, `frame` the
+    longest frame while the long answer is streamed (0: none above 50 ms), `growth` the heap's by the second
+    half of many turns, `appears` the time until a message that was sent elsewhere is on the page. `each` is
+    what an open page adds to the gateway, `lost` how many pieces of an answer open pages have missed."""
 
     core: int
+    heads: int
     cold: float
     warm: float
+    listed: float
     opening: float
     frame: float
     growth: float
@@ -66,8 +71,8 @@ async def measure_page(messages: int, lines: int, turns: int, pages: int) -> Pag
         visitor = await scopes.enter_async_context(_browser(served.url, token))
         await visitor.open("#chat=new")
         await visitor.throttle(ROUND_TRIP_MS)
-        core, cold = await visitor.load(is_cold=True)
-        _, warm = await visitor.load()
+        core, heads, cold, listed = await visitor.load(is_cold=True)
+        _, _, warm, _ = await visitor.load()
         await visitor.throttle(0)
         opening = await visitor.opening()
         frame = await visitor.longest_frame(client, lines)
@@ -75,7 +80,7 @@ async def measure_page(messages: int, lines: int, turns: int, pages: int) -> Pag
         appears = await visitor.appears(client)
     with model_server() as model, gateway(model.url) as (served, token):
         each, lost = await _open_pages(served, token, pages)
-    return PageCosts(core, cold, warm, opening, frame, growth, appears, each, lost)
+    return PageCosts(core, heads, cold, warm, listed, opening, frame, growth, appears, each, lost)
 
 
 class _Page:
@@ -88,24 +93,40 @@ class _Page:
         """Load the page anew at this address."""
         await self._page.goto("about:blank")
         await self._page.goto(f"{self._url}/{address}")
-        await self._page.wait_for_function("() => window.usableAt", timeout=_TIMEOUT_MS)
+        await self._page.wait_for_function("() => window.listedAt", timeout=_TIMEOUT_MS)
 
     async def throttle(self, ms: int) -> None:
         limits = {"offline": False, "latency": ms, "downloadThroughput": -1, "uploadThroughput": -1}
         await self._tools.send("Network.emulateNetworkConditions", limits)
 
-    async def load(self, *, is_cold: bool = False) -> tuple[int, float]:
-        """Return the bytes of the page and its files, and the seconds until it is usable."""
+    async def load(self, *, is_cold: bool = False) -> tuple[int, int, float, float]:
+        """Return the bytes of the page's files and of their headers until it is usable, and the seconds until
+        then and until the chats are listed."""
         if is_cold:
             await self._tools.send("Network.clearBrowserCache")
-        received: dict[str, int] = {}
-        asked: dict[str, str] = {}
-        self._tools.on("Network.requestWillBeSent", lambda told: asked.update({_id(told): _path(told)}))
-        ended = "Network.loadingFinished"
-        self._tools.on(ended, lambda told: received.update({_id(told): int(told["encodedDataLength"])}))
+        heads: dict[str, int] = {}
+        loaded: dict[str, tuple[float, int]] = {}
+        began: list[float] = []
+
+        def answered(told: Any) -> None:
+            if not told["response"]["url"].startswith((f"{self._url}/api", "data:")):
+                heads[_id(told)] = int(told["response"]["encodedDataLength"])
+
+        def ended(told: Any) -> None:
+            loaded[_id(told)] = float(told["timestamp"]), int(told["encodedDataLength"])
+
+        def asked(told: Any) -> None:
+            if told["request"]["url"].startswith(self._url):
+                began.append(float(told["timestamp"]))
+
+        self._tools.on("Network.requestWillBeSent", asked)
+        self._tools.on("Network.responseReceived", answered)
+        self._tools.on("Network.loadingFinished", ended)
         await self.open("#chat=new")
-        core = sum(size for key, size in received.items() if not asked.get(key, "/api").startswith("/api"))
-        return core, await self._page.evaluate("usableAt") / 1000
+        usable, listed = [await self._page.evaluate(name) / 1000 for name in ("usableAt", "listedAt")]
+        core = [key for key in heads if key in loaded and loaded[key][0] <= began[0] + usable]
+        head = sum(heads[key] for key in core)
+        return sum(loaded[key][1] for key in core) - head, head, usable, listed
 
     async def opening(self) -> float:
         """Return the CPU seconds of opening the long chat."""
@@ -160,10 +181,6 @@ class _Page:
 
 def _id(told: Any) -> str:
     return str(told["requestId"])
-
-
-def _path(told: Any) -> str:
-    return "/" + str(told["request"]["url"]).partition("//")[2].partition("/")[2]
 
 
 @asynccontextmanager

@@ -306,8 +306,10 @@ class Suite:
         away = "round trip of 150 ms"
         self.rows += [
             Row("page, until it is usable: loaded", cost.core / 1000, "kB", Wanted.AT_MOST, 60),
+            Row("… headers of these responses", cost.heads / 1000, "kB"),
             Row(f"… with a {away}, without a cache", cost.cold, "s", Wanted.AT_MOST, 1),
             Row(f"… with a {away}, with a cache", cost.warm, "s", Wanted.AT_MOST, 0.4),
+            Row(f"… until the chats are listed, with a {away}, without a cache", cost.listed, "s"),
             Row(f"… opening a chat of {messages:,} messages", cost.opening, "s CPU", Wanted.AT_MOST, 0.5),
             Row(
                 f"… longest frame above 50 ms, {lines:,} streamed lines",

@@ -150,7 +150,7 @@ async def test_hostile_content_stays_text(visitor: Visitor) -> None:
 async def test_only_public_hosts_become_links(visitor: Visitor) -> None:
     """The table is that of every channel; `talaria.example.org` plays the page's own host."""
     judge = """async ([urls, own]) => {
-      const { outer } = await import("/assets/links.js");
+      const { outer } = await import("/assets/markdown.js");
       return urls.map((url) => own.every((host) => outer(url, host) !== null));
     }"""
     own = [host if ":" not in host else f"[{host}]" for host in OWN]

@@ -46,6 +46,32 @@ async def second_tab(visitor: Visitor) -> Visitor:
     return other
 
 
+async def test_a_message_sent_before_the_gateway_has_answered_anything_is_sent_once(visitor: Visitor) -> None:
+    held = Held()
+    await visitor.page.route("**/api/**", held)
+    await visitor.page.reload()
+    await visitor.say("early")
+    await visitor.page.locator("#waiting").get_by_text("early").wait_for()
+    held.let_go()
+    await visitor.sees("You said: early")
+    await visitor.settled()
+    assert [body["type"] for body in await visitor.entries()].count("user") == 1
+
+
+async def test_a_message_typed_while_the_page_learns_that_its_login_ended_is_kept(visit: Visit) -> None:
+    visitor, held = await visit(), Held()
+    await visitor.page.context.clear_cookies()
+    await visitor.page.route("**/api/**", held)
+    await visitor.page.reload()
+    await visitor.say("typed too late")
+    held.let_go()
+    await visitor.sees("Your message is kept", "#login")
+    await visitor.follow_link(await visitor.new_link())
+    row = visitor.page.locator("#chats a", has_text="typed too late")
+    await row.first.click()
+    await visitor.sees("You said: typed too late")
+
+
 @pytest.mark.parametrize("kind", ["store", "internal"])
 async def test_what_cannot_be_taken_now_goes_out_later(visitor: Visitor, kind: str) -> None:
     status = 503 if kind == "store" else 500

@@ -4,8 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 globalThis.location = { hostname: "localhost" };
-const { diffOf, plain, pretty, shorten } = await import(`${process.env.ASSETS}/texts.js`);
-const { dollars, duration, tokens } = await import(`${process.env.ASSETS}/units.js`);
+const { diffOf, dollars, duration, plain, pretty, shorten, tokens } = await import(`${process.env.ASSETS}/texts.js`);
 
 test("a replacement is shown as removed and added lines", () => {
   const lines = diffOf({ path: "a", old: "one\ntwo\nthree", new: "one\n2\nthree" });

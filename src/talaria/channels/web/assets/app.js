@@ -1,24 +1,19 @@
 /* The page: the login, the open chat, sending messages, and what the gateway tells about all chats. */
 
 import { ApiError, call, connection, pause } from "./api.js";
-import { LiveTurn, Log, Said, showProblem } from "./blocks.js";
-import { Chat, isSteer } from "./chat.js";
+import { LiveTurn, Log, Question, Said, decisions, showProblem } from "./blocks.js";
+import { Chat, isSteer, transcript, trouble } from "./chat.js";
 import { Badge, ChatList, narrow, open, toggleSide } from "./chats.js";
 import { Composer } from "./composer.js";
 import { partsOf } from "./conversation.js";
-import { closeInspector, renewInspector } from "./details.js";
-import { $, make, spoken } from "./elements.js";
-import { followFeed } from "./feed.js";
+import { $, closeInspector, make, renewInspector, spoken } from "./elements.js";
 import { show } from "./markdown.js";
 import { drawModel, fetchLarger, isDownloading, modelProblem } from "./model.js";
 import { effect, html, render, signal } from "./preact.js";
-import { Question, decisions } from "./questions.js";
-import { began, hear, label, listed, readSoon, store } from "./reading.js";
+import { began, followFeed, hear, label, listed, readSoon, store } from "./reading.js";
 import { drafts, forgetAll, login, newName, outbox, titles } from "./storage.js";
 import { needsCount } from "./store.js";
-import "./theme.js";
-import { transcript, trouble } from "./transcript.js";
-import { tokens } from "./units.js";
+import { tokens } from "./texts.js";
 
 const STATUS_MS = 60_000;
 const IDLE_MS = 500; // after which the page has its data
@@ -78,24 +73,34 @@ function takeCode() {
   return code;
 }
 
+/** A browser that has a login shows the page before the status is known, so that its field can be used. A message that is
+ * refused because the login has ended is kept. */
 async function begin(code) {
   let refusal = null;
+  let isShown = false;
   try {
     const body = JSON.stringify({ code });
     const keep = ({ secret }) => login.keep(secret);
     if (code) await call("POST", "/api/login", { body }).then(keep, (error) => { refusal = error; });
+    isShown = Boolean(login.secret()) && !refusal;
+    if (isShown) enterApp();
+    asked = Date.now();
     status = await call("GET", "/api/status");
   } catch (error) {
     showLogin(error.status === 401 ? refusal : error);
     return;
   }
-  asked = Date.now();
+  if (isShown) chat?.draw();
+  else enterApp();
+}
+
+function enterApp() {
   $("login").hidden = true;
   $("app").hidden = false;
   outbox.dropStale().forEach((item) => composer.giveBack(item));
   route();
   listen();
-  await refresh(false);
+  outbox.unsent().forEach(post); // including messages of a closed tab
 }
 
 /** Shows how to log in, why the last attempt failed, and that nothing is lost. */
@@ -352,16 +357,20 @@ function draw(here, items) {
   waiting.value = items;
   older.value = Boolean(here.older);
   if (here.session) $("app").removeAttribute("data-missing");
-  $("version").textContent = `Talaria ${status.version}`;
   $("stop").hidden = !here.watching;
   $("delete").hidden = !here.session && !here.isBusy;
   $("delete").disabled = !here.session;
   for (const id of ["rename", "export", "pin", "archive", "files-open", "tools-open"]) $(id).hidden = !here.session;
+  $("delete").title = here.session ? "Delete this chat" : "This chat can be deleted after its first answer";
+  drawTitle();
+  if (status) drawStatus(here);
+}
+
+function drawStatus(here) {
+  $("version").textContent = `Talaria ${status.version}`;
   const model = here.model ?? status.model.default;
   $("model").hidden = !here.name || !model || model.startsWith("local/");
   $("model").textContent = model.slice(model.indexOf("/") + 1);
-  $("delete").title = here.session ? "Delete this chat" : "This chat can be deleted after its first answer";
-  drawTitle();
   drawModel(status, here.model);
   const problem = here.model ? "" : modelProblem(status);
   $("no-model").hidden = !problem;

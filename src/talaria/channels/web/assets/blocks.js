@@ -1,14 +1,12 @@
 /* The conversation as components: what was said, answers, thoughts, steps, questions, files and notes. The log and the
    running turn use the same ones. */
 
-import { foldSteps, partsOf } from "./conversation.js";
-import { spoken } from "./elements.js";
-import { openInspector } from "./details.js";
+import { call } from "./api.js";
+import { callSeconds, foldSteps, isFailure, partsOf, stepsLine } from "./conversation.js";
+import { openInspector, spoken } from "./elements.js";
 import { show } from "./markdown.js";
-import { html, render, useLayoutEffect, useMemo, useRef, useState } from "./preact.js";
-import { Question } from "./questions.js";
-import { Steps, ToolCall, foldLive, useSeconds } from "./tools.js";
-import { clock, dollars, duration, moment, size, tokens } from "./units.js";
+import { html, render, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./preact.js";
+import { brief, clock, diffOf, dollars, duration, moment, parse, plain, pretty, shorten, size, tokens } from "./texts.js";
 
 const BRIEF = 96; // characters
 const PICTURE = new RegExp(`^(data:image/(png|jpeg|gif|webp);|blob:${location.origin}/)`);
@@ -30,7 +28,7 @@ export function LiveTurn({ conversation }) {
   if (!live) return null;
   return html`
     ${live.item && html`<${Said} parts=${partsOf(live.item)} turn=${live.item.turn} />`}
-    ${foldLive(live.blocks).map((block) => html`<${Block} key=${block.key} block=${block} conversation=${conversation} />`)}
+    ${foldSteps(live.blocks, KEPT_LIVE).map((block) => html`<${Block} key=${block.key} block=${block} conversation=${conversation} />`)}
     <${State} note=${live.note} since=${live.since} turn=${live.turn} />`;
 }
 
@@ -39,7 +37,7 @@ function State({ note, since, turn }) {
   return html`<p class="state" hidden=${!note} data-passed=${passed ? duration(passed) : undefined}>${note}</p>`;
 }
 
-const KINDS = { said: SaidBlock, announced: Announced, answer: Answer, words: Words, thoughts: Thoughts, call: ToolCall, steps: StepsBlock, question: QuestionBlock, file: File, quiet: Quiet, trouble: Trouble };
+const KINDS = { said: SaidBlock, announced: Announced, answer: Answer, words: Words, thoughts: Thoughts, call: ToolCall, steps: Steps, question: QuestionBlock, file: File, quiet: Quiet, trouble: Trouble };
 
 /** A block is drawn anew only if something that it shows has changed: a log may have thousands. */
 export function Block({ block, conversation, actions = null, retry = null }) {
@@ -59,10 +57,6 @@ export function Block({ block, conversation, actions = null, retry = null }) {
     const Kind = KINDS[kind];
     return html`<div class=${isPointed ? "block pointed" : "block"} data-kind=${kind} ref=${node}><${Kind} block=${block} conversation=${conversation} actions=${actions} retry=${retry} /></div>`;
   }, [block, isPointed, actions, retry, turns[turn], (kind === "call" || kind === "steps") && live === null, ...ofSteps]);
-}
-
-function StepsBlock({ block, conversation }) {
-  return html`<${Steps} block=${block} conversation=${conversation} Block=${Block} />`;
 }
 
 function QuestionBlock({ block }) {
@@ -188,4 +182,157 @@ export function Problem({ error, turn = null, retry = null }) {
 /** Shows an error in a place of the page, or nothing. */
 export function showProblem(place, error) {
   render(error && html`<${Problem} error=${error} />`, place);
+}
+
+// -- tool calls: a card for each, with its output while it runs and its result afterwards
+
+const OUTCOMES = { ok: "done", error: "failed", unknown: "outcome unknown", cancelled: "stopped" };
+const KEPT_LIVE = 2; // calls of a running turn that are not folded
+
+const opened = new Map(); // whether a person has opened or closed a card, by the id of its call
+
+/** `conversation` has the results and the running calls. */
+export function ToolCall({ block, conversation }) {
+  const { id, name, given } = block;
+  const result = conversation.results[id];
+  const run = conversation.live?.running?.[id] ?? (block.began ? block : null);
+  const isRunning = !result && run !== null && conversation.live !== null;
+  const output = isRunning ? run.output : "";
+  const [, redraw] = useState(0);
+  const isOpen = opened.get(id) ?? (Boolean(output) || conversation.pointed === block.key);
+  const toggle = (event) => { event.preventDefault(); opened.set(id, !isOpen); redraw((n) => n + 1); };
+  const outcome = result ? (isFailure(result) && result.outcome === "ok" ? "error" : result.outcome) : undefined;
+  const shown = result ? result.text : output;
+  return html`<details class="tool call" open=${isOpen} data-outcome=${outcome} data-seq=${block.seq}>
+    <summary onClick=${toggle}><b>${plain(name)}</b> <code class="brief">${shorten(given)}</code> <${Outcome} result=${result} began=${isRunning ? run.began : 0} seconds=${callSeconds(block, conversation.results)} /></summary>
+    ${isOpen && html`<${Given} given=${given} />`}
+    ${isOpen && (result || output) && html`<${Output} text=${plain(shown)} label=${result ? "Result" : "Output"} />`}
+  </details>`;
+}
+
+function Outcome({ result, began, seconds }) {
+  const passed = useSeconds(began);
+  if (!result) return html`<span class="outcome" data-passed=${began && passed ? `${passed} s` : undefined}>running</span>`;
+  const words = result.outcome === "ok" && result.note ? brief(result.note) : OUTCOMES[result.outcome] ?? result.outcome;
+  return html`<span class="took">${seconds !== null && seconds >= 0.095 ? duration(seconds) : ""}</span> <span class="outcome">${words}</span>`;
+}
+
+/** The whole seconds since a time in ms, counted while it is not 0. */
+function useSeconds(since) {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    if (!since) return undefined;
+    const timer = setInterval(() => setNow(Date.now()), 1000);
+    return () => clearInterval(timer);
+  }, [since]);
+  return since ? Math.max(0, Math.round((now - since) / 1000)) : 0;
+}
+
+/** The output stays at its end, unless the reader has scrolled up. */
+function Output({ text, label }) {
+  const node = useRef(null);
+  const isAtEnd = useRef(label === "Output");
+  const onScroll = () => { const { scrollTop, scrollHeight, clientHeight } = node.current; isAtEnd.current = scrollHeight - scrollTop - clientHeight < 24; };
+  useLayoutEffect(() => { if (label === "Output" && isAtEnd.current) node.current.scrollTop = node.current.scrollHeight; });
+  return html`<pre class="result" tabindex="0" aria-label=${label} ref=${node} onScroll=${onScroll}>${text}</pre>`;
+}
+
+function Given({ given }) {
+  const lines = diffOf(parse(given));
+  if (!lines) return html`<pre class="given" tabindex="0" aria-label="Arguments">${pretty(given)}</pre>`;
+  const { path } = parse(given);
+  return html`<pre class="given diff" tabindex="0" aria-label="Change">${path && html`<span class="same">${plain(String(path))}${"\n"}</span>`}${lines.map(([mark, line]) => html`<span class=${mark === "+" ? "added" : mark === "-" ? "removed" : "same"}>${mark} ${plain(line)}${"\n"}</span>`)}</pre>`;
+}
+
+/** Consecutive steps in one line that opens. */
+function Steps({ block, conversation }) {
+  const isPointed = block.blocks.some(({ key }) => key === conversation.pointed);
+  const [isOpen, setOpen] = useState(false);
+  const toggle = (event) => { event.preventDefault(); setOpen(!(isOpen || isPointed)); };
+  const isShown = isOpen || isPointed;
+  const failed = block.blocks.some((each) => each.kind === "call" && isFailure(conversation.results[each.id]));
+  return html`<details class="tool steps" open=${isShown} data-outcome=${failed ? "error" : "ok"}>
+    <summary onClick=${toggle}>${stepsLine(block.blocks, conversation.results)}</summary>
+    ${isShown && html`<div class="folded">${block.blocks.map((each) => html`<${Block} key=${each.key} block=${each} conversation=${conversation} />`)}</div>`}
+  </details>`;
+}
+
+// -- questions: a card with all that is asked, and the buttons that decide
+
+const TITLES = {
+  approval: "May this run?",
+  host: "May commands reach this host?",
+  answer: "An answer is needed",
+};
+const SPANS = { once: "Approved, once.", session: "Approved for this session.", always: "Approved for always." };
+export const decisions = new EventTarget(); // "decided" when a decision was made on this page
+
+/** A card for a question. Every character of the text is shown; none of it is taken for markup. `decided` is
+ * { text, span, by, at }, once it is. */
+export function Question({ question, decided }) {
+  const [trouble, setTrouble] = useState("");
+  const [isBusy, setBusy] = useState(false);
+  const isAnswer = question.kind === "answer";
+  const title = TITLES[question.kind] ?? TITLES.approval;
+  if (decided && !isAnswer) {
+    return html`<details class="tool question" data-decided=""><summary><span class="brief">${title}</span> <${Decided} question=${question} decided=${decided} /></summary><pre>${question.text}</pre></details>`;
+  }
+  const decide = async (body) => {
+    setBusy(true);
+    setTrouble("");
+    try {
+      await call("POST", `/api/approvals/${encodeURIComponent(question.id)}`, { body: JSON.stringify(body) });
+      decisions.dispatchEvent(new CustomEvent("decided", { detail: { question, body } }));
+    } catch (error) {
+      if (error.status === 401) throw error;
+      setTrouble([error.message, error.hint].filter(Boolean).join(" "));
+      setBusy(false);
+    }
+  };
+  return html`<section class="question" aria-label=${title} data-decided=${decided ? "" : undefined}>
+    <strong>${title}</strong>
+    ${isAnswer ? html`<p class="asked" dir="auto">${question.text}</p>` : html`<pre class="asked" tabindex="0" aria-label="What is asked">${question.text}</pre>`}
+    ${decided ? html`<${Decided} question=${question} decided=${decided} />` : html`<${Choices} question=${question} decide=${decide} isBusy=${isBusy} />`}
+    <p class="refusal" role="status" hidden=${!trouble}>${trouble}</p>
+  </section>`;
+}
+
+/** What was decided, by whom and when. */
+function Decided({ question, decided }) {
+  const { text, span, at } = decided;
+  const by = personOf(decided.by);
+  const words = text === "approve" ? SPANS[span] ?? SPANS.once : "Denied.";
+  const when = at ? new Date(at * 1000).toLocaleTimeString([], { timeStyle: "short" }) : "";
+  return html`<span class="decided" role="status">${question.kind === "answer" ? `Answered: ${text}` : words}
+    ${(by || when) && html` <small>${[by, when].filter(Boolean).join(" · ")}</small>`}</span>`;
+}
+
+/** The gateway's owner, who is logged in here, has the sender of the API. */
+export function personOf(sender) {
+  return sender?.toLowerCase() === "api" ? "you" : sender;
+}
+
+/** Deny and Once come before what lasts longer; only one button is filled. */
+function Choices({ question, decide, isBusy }) {
+  const button = (label, body, kind = "") => html`<button type="button" class=${kind} disabled=${isBusy} onClick=${() => decide(body)}>${label}</button>`;
+  if (question.kind === "answer") {
+    const choices = question.choices ?? [];
+    return html`<div class="choices">${choices.map((choice) => button(choice, { answer: choice }))}
+      ${choices.length === 0 && html`<${Field} decide=${decide} isBusy=${isBusy} />`}</div>`;
+  }
+  return html`<div class="choices">
+    ${button("Deny", { decision: "deny" })}
+    ${button("Approve once", { decision: "approve", for: "once" }, "primary")}
+    ${button("Approve for the session", { decision: "approve", for: "session" }, "plain")}
+    ${question.kind === "host" && button("Approve always", { decision: "approve", for: "always" }, "plain")}
+  </div>`;
+}
+
+function Field({ decide, isBusy }) {
+  const [text, setText] = useState("");
+  const submit = (event) => { event.preventDefault(); if (text.trim()) decide({ answer: text.trim() }); };
+  return html`<form class="row" onSubmit=${submit}>
+    <input aria-label="Your answer" placeholder="Your answer" autocomplete="off" dir="auto" value=${text} onInput=${(event) => setText(event.target.value)} />
+    <button class="primary" disabled=${isBusy || !text.trim()}>Answer</button>
+  </form>`;
 }

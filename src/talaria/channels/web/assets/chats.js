@@ -1,11 +1,11 @@
-/* The list of chats at the left, a drawer on a narrow screen. */
+/* The list of chats at the left, a drawer on a narrow screen, and the theme. */
 
 import { $ } from "./elements.js";
 import { effect, html, signal } from "./preact.js";
 import { day, label, listed, now, readMore, referenceOf, store } from "./reading.js";
-import { seen } from "./storage.js";
+import { preferences, seen } from "./storage.js";
 import { channelOf, markOf, needsCount, sectionsOf } from "./store.js";
-import { clock } from "./units.js";
+import { clock } from "./texts.js";
 
 export const narrow = matchMedia("(max-width: 46rem)");
 export const open = signal(""); // the open chat's reference in the address bar
@@ -63,3 +63,21 @@ $("chats").onclick = ({ target }) => { if (target.closest("a")) toggleSide(false
 $("side").onkeydown = (event) => { if (event.key === "Escape") toggleSide(false); };
 narrow.onchange = () => toggleSide(false);
 effect(() => { $("chats").ariaBusy = String(!store.value.isRead); });
+
+// -- the theme: light, dark, or as the system has it
+
+const THEMES = ["auto", "light", "dark"];
+const NAMES = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
+
+function use(theme) {
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  $("theme").textContent = NAMES[theme];
+}
+
+$("theme").onclick = () => {
+  const next = THEMES[(THEMES.indexOf(preferences.theme()) + 1) % THEMES.length];
+  preferences.keepTheme(next);
+  use(next);
+};
+use(preferences.theme());

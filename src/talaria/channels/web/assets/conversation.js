@@ -1,7 +1,7 @@
 /* What a chat shows, as data: the entries of its log become blocks, and the events of the running turn change the live
    blocks below them. Pure functions: each returns a new state and changes nothing. */
 
-import { duration, megabytes, wait } from "./units.js";
+import { duration, megabytes, parse, wait } from "./texts.js";
 
 /**
  * @typedef {{ kind: string, key: string, seq?: number, turn?: string | null, [more: string]: any }} Block
@@ -302,14 +302,4 @@ export function inner(name, given) {
   if (typeof wrapped?.name !== "string") return [name, given];
   const { name: tool, arguments: passed } = wrapped;
   return [tool, typeof passed === "string" ? passed : JSON.stringify(passed ?? {})];
-}
-
-/** Arguments are text that the model wrote, so they may be invalid JSON. */
-export function parse(given) {
-  try {
-    const parsed = JSON.parse(given);
-    return parsed && typeof parsed === "object" ? parsed : null;
-  } catch {
-    return null;
-  }
 }

@@ -1,4 +1,5 @@
-/* DOM elements: finding them by id and making them with their children. How commands are typed. */
+/* DOM elements: finding them by id and making them with their children. How commands are typed. The inspector, which is
+   loaded when it is first opened. */
 
 export const $ = (id) => document.getElementById(id);
 
@@ -29,3 +30,16 @@ export function copier(node) {
 export function spoken(text) {
   return text.replaceAll("`talaria ", `\`${document.documentElement.dataset.program} `);
 }
+
+let loaded = null;
+
+/** Shows the story of a turn beside the chat. */
+export async function openInspector(id) {
+  loaded ??= await import("./inspector.js");
+  await loaded.open(id);
+}
+
+/** Reads the open story again, for example when its turn has a new state. What is shown stays meanwhile. */
+export const renewInspector = (id) => loaded?.renew(id);
+
+export const closeInspector = () => loaded?.close();

@@ -3,7 +3,7 @@
 
 import { readFile } from "./api.js";
 import { make } from "./elements.js";
-import { size } from "./units.js";
+import { size } from "./texts.js";
 
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 const TEXTS = ["text/plain", "text/markdown", "text/csv", "application/json"];

@@ -1,13 +1,12 @@
 /* The inbox: every open question of every chat, decided in place, and everything that the gateway still owes. */
 
 import { call } from "./api.js";
-import { Problem } from "./blocks.js";
-import { openInspector } from "./details.js";
+import { Problem, Question, personOf } from "./blocks.js";
+import { openInspector } from "./elements.js";
 import { html, useEffect, useState } from "./preact.js";
-import { Question, personOf } from "./questions.js";
 import { label, listed, now, readSoon, referenceOf, store } from "./reading.js";
 import { channelOf } from "./store.js";
-import { duration } from "./units.js";
+import { duration } from "./texts.js";
 
 const TICK_MS = 30_000;
 const OPEN_STATES = { accepted: "Waits for its turn", running: "Running", waiting: "Waits for a decision" };

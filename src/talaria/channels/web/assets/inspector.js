@@ -3,9 +3,9 @@
 import { call } from "./api.js";
 import { $, copier, spoken } from "./elements.js";
 import { html, render, signal, useLayoutEffect, useRef } from "./preact.js";
-import { ToolCall } from "./tools.js";
-import { transcript } from "./transcript.js";
-import { dollars, duration, tokens } from "./units.js";
+import { ToolCall } from "./blocks.js";
+import { transcript } from "./chat.js";
+import { dollars, duration, tokens } from "./texts.js";
 
 const inspected = signal(null); // { id, turn?, error? }
 let wanted = 0; // the number of the last reading: an earlier one that answers late is dropped

@@ -2,7 +2,7 @@
 
 import { call } from "./api.js";
 import { $ } from "./elements.js";
-import { megabytes, wait } from "./units.js";
+import { megabytes, wait } from "./texts.js";
 
 /** What keeps the default model from answering, in Markdown; empty if nothing is known to. */
 export function modelProblem({ model }) {

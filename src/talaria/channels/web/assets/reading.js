@@ -1,8 +1,8 @@
-/* The lists of all chats: reading them, and reading again what a change of the feed does not tell. */
+/* The lists of all chats: what the gateway tells about them as it happens, and reading what it does not tell. */
 
-import { ApiError, attempt, call, pause } from "./api.js";
+import { ApiError, attempt, call, followAll, pause } from "./api.js";
 import { signal } from "./preact.js";
-import { seen, titles } from "./storage.js";
+import { feedPlace, seen, titles } from "./storage.js";
 import { NOTHING, applyChange, isListed, withInbox, withRecent, withSession, withSessions, withoutSession } from "./store.js";
 
 const PAGE = 50;
@@ -94,15 +94,13 @@ async function readRecent() {
 
 async function readChats() {
   const before = store.peek().sessions;
-  const found = [];
-  let next = "";
-  do {
-    const after = next ? `&after=${encodeURIComponent(next)}` : "";
-    const part = await call("GET", `/api/sessions?limit=${PAGE}${after}`);
+  const read = (more) => call("GET", `/api/sessions?limit=${PAGE}${more}`);
+  let [{ items: found, next }, { items: pinned }] = await Promise.all([read(""), read("&mark=pinned")]); // however old they are
+  while (next && found.length < shown) {
+    const part = await read(`&after=${encodeURIComponent(next)}`);
     found.push(...part.items);
     next = part.next;
-  } while (next && found.length < shown);
-  const pinned = (await call("GET", `/api/sessions?limit=${PAGE}&mark=pinned`)).items; // however old they are
+  }
   found.push(...pinned.filter(({ id }) => !found.some((session) => session.id === id)));
   seen.begin(found);
   store.value = withSessions(store.peek(), before, found, Boolean(next));
@@ -139,4 +137,31 @@ export function day(date) {
 export function referenceOf(session) {
   const newest = session.name && store.value.sessions.find(({ name }) => name === session.name);
   return newest && newest.id === session.id ? session.name : session.id;
+}
+
+// -- the feed. One tab of the browser listens and tells the others, because a browser opens only a few connections to one host
+
+const LOCK = "talaria.feed";
+
+/** Passes each change to `take(name, data, id)` until `signal` is aborted. Throws what `followAll` throws. */
+export async function followFeed(take, signal) {
+  const others = "BroadcastChannel" in window ? new BroadcastChannel(LOCK) : null;
+  if (others) others.onmessage = ({ data: [name, data, id] }) => { feedPlace.set(id); take(name, data, id); };
+  const lead = () => followAll(feedPlace.get(), (name, data, id) => {
+    feedPlace.set(id);
+    others?.postMessage([name, data, id]);
+    take(name, data, id);
+  }, signal);
+  try {
+    if (!navigator.locks) { // without TLS a browser has no locks, so each tab listens
+      await lead();
+      return;
+    }
+    const isFirst = await navigator.locks.request(LOCK, { ifAvailable: true }, async (lock) => { if (lock) await lead(); return lock !== null; });
+    if (isFirst) return;
+    take("ready", {}); // another tab listens: the lists are read now, and changes come from there
+    await navigator.locks.request(LOCK, { signal }, lead);
+  } finally {
+    others?.close();
+  }
 }

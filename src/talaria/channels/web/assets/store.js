@@ -1,5 +1,5 @@
 /* What the page knows about all chats, as data: the sessions, the turns that are not over, and what is open. Pure
-   functions; `feed.js` brings the changes and `chats.js` reads the lists. */
+   functions; `reading.js` brings the changes and reads the lists. */
 
 /**
  * @typedef {{ sessions: any[], more: boolean, turns: Record<string, any>, last: Record<string, any>, questions: any[],
