@@ -43,9 +43,10 @@ class PageCosts:
     `heads` the headers of these responses. `cold` and `warm` are the times until the message field can be
     used, with a round trip of 150 ms, without and with a cache; `listed` is the time until the chats are
     listed too, without a cache. `opening` is the page's CPU time for opening the long chat, `frame` the
-    longest frame while the long answer is streamed (0: none above 50 ms), `growth` the heap's by the second
-    half of many turns, `appears` the time until a message that was sent elsewhere is on the page. `each` is
-    what an open page adds to the gateway, `lost` how many pieces of an answer open pages have missed."""
+    longest frame while the long answer is streamed (0: none above 50 ms), `growth` what the page's scripts
+    and elements take more after the second half of many turns, `appears` the time until a message that was
+    sent elsewhere is on the page. `each` is what an open page adds to the gateway, `lost` how many pieces of
+    an answer open pages have missed."""
 
     core: int
     heads: int
@@ -154,9 +155,31 @@ class _Page:
             await self._at_rest()
             await self._page.evaluate("() => { location.hash = '#chat=rest'; }")
             await self._at_rest()
-            await self._tools.send("HeapProfiler.collectGarbage")
-            sizes.append(await self._metric("JSHeapUsedSize"))
+            sizes.append(await self._held_bytes())
         return float(sizes[1] - sizes[0])
+
+    async def _held_bytes(self) -> int:
+        """Return the size of all that the page's scripts and elements hold, by a heap snapshot. Left out are
+        compiled code, which the engine makes and drops as it likes, and the browser's own records, such as
+        those of requests, which grow because the developers' tools are attached."""
+        pieces: list[str] = []
+
+        def collect(told: Any) -> None:
+            pieces.append(told["chunk"])
+
+        self._tools.on("HeapProfiler.addHeapSnapshotChunk", collect)
+        await self._tools.send("HeapProfiler.collectGarbage")
+        await self._tools.send("HeapProfiler.takeHeapSnapshot")
+        self._tools.remove_listener("HeapProfiler.addHeapSnapshotChunk", collect)
+        heap = json.loads("".join(pieces))
+        fields, (kinds, *_) = heap["snapshot"]["meta"]["node_fields"], heap["snapshot"]["meta"]["node_types"]
+        columns = [heap["nodes"][fields.index(name) :: len(fields)] for name in ("type", "name", "self_size")]
+        return sum(
+            size
+            for kind, name, size in zip(*columns, strict=True)
+            if kinds[kind] not in ("code", "hidden")
+            and not (kinds[kind] == "native" and heap["strings"][name].startswith(("blink::", "system /")))
+        )
 
     async def appears(self, client: Client) -> float:
         """Return the longest of ten times until a message to another chat is in the list."""

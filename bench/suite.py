@@ -319,7 +319,7 @@ class Suite:
                 0,
             ),
             Row(
-                f"… its growth by the second half of {turns} turns",
+                f"… its growth by the second half of {turns} turns, without compiled code",
                 cost.growth / 1000,
                 "kB",
                 Wanted.AT_MOST,

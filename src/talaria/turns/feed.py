@@ -144,6 +144,8 @@ class TurnListener:
     records wait only if the listener `wants_records`. Another member of the cluster `is_member`: it is told
     the changes of this process only."""
 
+    __slots__ = ("_arrived", "_is_closed", "_waiting", "is_member", "missed", "sees", "wants_records")
+
     def __init__(
         self, sees: Callable[[ChatKey], bool], *, is_member: bool = False, wants_records: bool = False
     ) -> None:

@@ -46,7 +46,7 @@ async def begin(
 
 def watchers() -> int:
     """How many requests the gateway watches for a client that leaves."""
-    return sum(task.get_name() in ("waiting client", "event stream's client") for task in asyncio.all_tasks())
+    return sum(task.get_name() in ("waiting client", "event stream") for task in asyncio.all_tasks())
 
 
 async def leave(api: Api, client: asyncio.Task[None]) -> None:

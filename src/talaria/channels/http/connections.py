@@ -12,10 +12,10 @@ import ipaddress
 import logging
 import select
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import httptools
 from uvicorn.config import Config
@@ -63,11 +63,36 @@ _log = logging.getLogger("talaria.http")
 # -- one connection ---------------------------------------------------------------------------------------
 
 
+class _Signal(asyncio.Event):
+    """An event without a queue while nobody waits. An empty queue takes as much memory as a request."""
+
+    def __init__(self) -> None:
+        self._value = False
+        self._waiters = ()  # type: ignore[assignment]
+
+    async def wait(self) -> Literal[True]:
+        if not self._waiters:
+            self._waiters = deque()
+        return await super().wait()
+
+
+class _Pipeline(list[Any]):
+    """Requests that wait, which are almost always none."""
+
+    __slots__ = ()
+
+    def appendleft(self, waiting: Any) -> None:
+        self.insert(0, waiting)
+
+
 class _Reading(FlowControl):
     """Flow control that keeps the transport from reading while received data waits to be parsed."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        super().__init__(transport)
+    def __init__(self, transport: asyncio.Transport) -> None:  # as the base class, with another event
+        self._transport = transport
+        self.read_paused = self.write_paused = False
+        self._is_writable_event = _Signal()
+        self._is_writable_event.set()
         self._is_held = False
         self._is_wanted = True
 
@@ -113,8 +138,16 @@ class ClientConnection(HttpToolsProtocol):
     written has left or never will.
     """
 
+    # With more than thirty attributes in all, the dictionary of each connection takes four times as much.
+    __slots__ = (
+        "_answering", "_feeding", "_has_progress", "_head_since", "_is_in_head", "_is_in_message",
+        "_leaving", "_left_bytes", "_unfed", "_unproductive_bytes", "_unread_since", "address", "held_bytes",
+        "idle_since", "is_trusted", "lost", "reading", "table", "unread", "written_bytes",
+    )  # fmt: skip
+
     def __init__(self, config: Config, state: ServerState, table: ClientConnections) -> None:
         super().__init__(config, state, {"connection": self})
+        self.pipeline = _Pipeline()  # type: ignore[assignment]
         self.table = table
         self.address = ""
         self.is_trusted = False
@@ -125,6 +158,7 @@ class ClientConnection(HttpToolsProtocol):
         self.lost: asyncio.Future[None] = self.loop.create_future()
         self.reading: _Reading = None  # type: ignore[assignment]  # set when the connection is made
         self._answering: RequestResponseCycle | None = None
+        self._leaving: asyncio.Future[None] | None = None
         self._unfed = bytearray()  # received, and not parsed yet
         self._feeding: asyncio.Handle | None = None
         self._is_in_message = False
@@ -143,6 +177,13 @@ class ClientConnection(HttpToolsProtocol):
     def has_whole_body(self) -> bool:
         """Whether all of the body of the request that is being answered has arrived."""
         return self._answering is not None and not self._answering.more_body
+
+    def leaving(self) -> asyncio.Future[None]:
+        """Return what is done when the client has left."""
+        self._leaving = self.loop.create_future()
+        if self.transport.is_closing():
+            self._leaving.set_result(None)
+        return self._leaving
 
     def has_left(self) -> bool:
         """Return whether the client has closed the connection, also if the event loop has not seen it yet."""
@@ -253,6 +294,7 @@ class ClientConnection(HttpToolsProtocol):
             raise RuntimeError("too many requests at once")  # ends the parsing, and with it the connection
         self.idle_since = 0.0
         super().on_headers_complete()
+        self.cycle.message_event = _Signal()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
@@ -355,6 +397,8 @@ class ClientConnection(HttpToolsProtocol):
     def _tell_answering(self) -> None:
         """Let the request that is being answered see that its client has left. uvicorn tells only the request
         that came last, which may still wait for its turn."""
+        if self._leaving is not None and not self._leaving.done():
+            self._leaving.set_result(None)
         if self._answering is not None and not self._answering.response_complete:
             self._answering.disconnected = True
             self._answering.message_event.set()

@@ -14,6 +14,7 @@ import msgspec
 from talaria.channels.http.request import ClientDisconnected, RawHeaders, Request
 from talaria.cluster.signing import KEEP_ALIVE, LINES
 from talaria.core.errors import ErrorInfo, TalariaError
+from talaria.core.tasks import wait_future
 from talaria.observe.metrics import Metrics
 
 JSON = b"application/json"
@@ -145,27 +146,32 @@ class EventStream:
             if self._header_delay <= 0:
                 await self._start(request)
             pump = asyncio.create_task(self._pump(request), name="event stream")
-            gone = asyncio.create_task(request.wait_disconnect(), name="event stream's client")
+            ended = request.leaving()
+
+            def end(_: object) -> None:
+                if not ended.done():
+                    ended.set_result(None)
+
+            pump.add_done_callback(end)
             try:
-                await self._keep_alive_until(request, pump, gone)
+                await self._keep_alive_until(request, ended)
                 if pump.done():
                     pump.result()
                 elif self._on_disconnect is not None:
                     await self._on_disconnect()
             finally:
                 pump.cancel()
-                gone.cancel()
-                await asyncio.wait((pump, gone))
+                await asyncio.wait((pump,))
 
-    async def _keep_alive_until(self, request: Request, *tasks: asyncio.Task[None]) -> None:
-        """Write comments until one of the tasks is done. None is written within an event, and none for a
-        client that has not read what was written before: that has the same effect."""
-        timeout = self._keep_alive if request.has_started else self._header_delay
-        while not (await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED))[0]:
-            timeout = self._keep_alive
+    async def _keep_alive_until(self, request: Request, ended: asyncio.Future[None]) -> None:
+        """Write comments until `ended` is done. None is written within an event, and none for a client that
+        has not read what was written before: that has the same effect."""
+        await wait_future(ended, self._keep_alive if request.has_started else self._header_delay)
+        while not ended.done():
             if not self._is_in_event and request.can_write:
                 await self._start(request)
                 await request.write(self.comment, is_last=False)
+            await wait_future(ended, self._keep_alive)
 
     async def _pump(self, request: Request) -> None:
         end = b""
@@ -188,6 +194,7 @@ class EventStream:
         if not request.has_started:
             media_type = (b"content-type", self.media_type)
             await request.start_response(self.status, [media_type, *_STREAM_HEADERS, *self._headers])
+            request.forget_head()
 
 
 class LineStream(EventStream):
