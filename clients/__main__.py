@@ -32,9 +32,10 @@ def main() -> int:
         return installation.install(given.names)
     wanted = [c for c in CLIENTS if not given.names or any(name in c.name for name in given.names)]
     commands = {client: client.command() for client in wanted}
-    missing = [client.name for client, command in commands.items() if command is None]
-    if missing:
-        print(f"not installed (./dev clients --install): {', '.join(missing)}", file=sys.stderr)
+    for client, command in commands.items():
+        if command is None:
+            why = installation.missing(client.environment)
+            print(f"{client.name}: {why}: ./dev clients --install {client.environment}", file=sys.stderr)
     reports = []
     with run_servers() as servers:
         for client, command in commands.items():

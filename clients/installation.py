@@ -16,6 +16,7 @@ from pathlib import Path
 PINS = Path(__file__).parent / "pins.toml"
 SCRIPTS = Path(__file__).parent / "scripts"
 NODE_NEEDED = 20
+_PROGRAMS = (b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")  # scripts, ELF and Mach-O
 
 
 def folder() -> Path:
@@ -34,15 +35,47 @@ def read_pins() -> tuple[Mapping[str, Mapping[str, str]], Mapping[str, Mapping[s
 
 def python_of(environment: str) -> Path | None:
     """Return the interpreter of an environment that is installed as pinned, or None."""
-    python, _ = read_pins()
-    is_there = _is_marked(folder() / environment, python[environment])
-    return folder() / environment / "bin" / "python" if is_there else None
+    return None if missing(environment) else folder() / environment / "bin" / "python"
 
 
 def node(place: str = "node") -> str | None:
     """Return the command `node`, if it is new enough and the packages of a folder are installed as pinned."""
-    _, packages = read_pins()
-    return _node_command() if _is_marked(folder() / place, packages[place]) else None
+    return None if missing(place) else _node_command()
+
+
+def missing(environment: str) -> str:
+    """Return why an environment, or a folder of node, cannot be used. Empty if it is installed as pinned."""
+    python, packages = read_pins()
+    place = folder() / environment
+    wanted = python.get(environment) or packages[environment]
+    if not _is_marked(place, wanted):
+        return "not installed"
+    if environment in packages:
+        if _node_command() is None:
+            return f"node is not installed, or older than {NODE_NEEDED}"
+        return next(filter(None, (_half(place / "node_modules", name) for name in wanted)), "")
+    return ""
+
+
+def _half(modules: Path, name: str) -> str:
+    """Return why a package of node is installed in part, or an empty string.
+
+    npm reports success if the script of a package did not run, which leaves a placeholder where its program
+    should be, and if a package for this platform could not be downloaded.
+    """
+    try:
+        manifest = json.loads((modules / name / "package.json").read_text())
+        programs = manifest.get("bin", {})
+        for program in [programs] if isinstance(programs, str) else programs.values():
+            with (modules / name / program).open("rb") as opened:
+                if not opened.read(4).startswith(_PROGRAMS):
+                    return f"half installed: {name}/{program} is a placeholder, not a program"
+    except (OSError, ValueError) as error:
+        return f"half installed: {name}: {error}"
+    ours = [each for each in manifest.get("optionalDependencies", {}) if f"-{sys.platform}-" in each]
+    if ours and not any((modules / each / "package.json").exists() for each in ours):
+        return f"half installed: {name} has no package for this platform ({', '.join(ours)})"
+    return ""
 
 
 def _node_command() -> str | None:
@@ -64,10 +97,10 @@ def install(names: Sequence[str] = ()) -> int:
     python, packages = read_pins()
     status = 0
     for name, wanted in python.items():
-        if is_wanted(name) and python_of(name) is None:
+        if is_wanted(name) and missing(name):
             status |= _install_python(name, wanted)
     for name, wanted in packages.items():
-        if is_wanted(name) and node(name) is None:
+        if is_wanted(name) and missing(name):
             status |= _install_node(name, wanted)
     return status
 
@@ -98,9 +131,20 @@ def _install_node(name: str, packages: Mapping[str, str]) -> int:
     place.mkdir(parents=True)
     manifest = {"private": True, "dependencies": dict(packages)}
     (place / "package.json").write_text(json.dumps(manifest))
-    command = [npm, "install", "--prefix", str(place), "--no-audit", "--no-fund", "--no-package-lock"]
-    command.append("--ignore-scripts")  # none is needed, and that of openclaw refuses an older node
-    return _mark(place, packages) if _run(f"{name}: {', '.join(packages)}", command) else 1
+    prefix = ["--prefix", str(place)]
+    options = ["--no-audit", "--no-fund", "--no-package-lock", "--include=optional"]
+    # Few scripts are needed, and that of openclaw refuses an older node.
+    if not _run(f"{name}: {', '.join(packages)}", [npm, "install", *prefix, *options, "--ignore-scripts"]):
+        return 1
+    modules = place / "node_modules"
+    if half := [package for package in packages if _half(modules, package)]:
+        rebuild = [npm, "rebuild", *prefix, "--ignore-scripts=false"]
+        _run(f"{name}: scripts of {', '.join(half)}", [*rebuild, *half])
+    for package in half:
+        if why := _half(modules, package):
+            print(f"{name}: {why}")
+            return 1
+    return _mark(place, packages)
 
 
 def _run(what: str, command: list[str]) -> bool:

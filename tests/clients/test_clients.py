@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -42,7 +44,8 @@ async def test_every_feature_of_openai_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize("client", CLIENTS[1:], ids=lambda client: client.name)
 async def test_the_short_form_of_every_client_that_is_installed(tmp_path: Path, client: Client) -> None:
     if (command := client.command()) is None:
-        pytest.skip(f"{client.name} is not installed: ./dev clients --install")
+        why = installation.missing(client.environment)
+        pytest.skip(f"{client.name}: {why}: ./dev clients --install {client.environment}")
     report = await report_of(tmp_path, client, command, SHORT)
     assert report.is_good, report.notes
 
@@ -92,3 +95,30 @@ def test_clients_are_installed_outside_the_clone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("TALARIA_CLIENTS")
     monkeypatch.setenv("XDG_CACHE_HOME", os.fspath(tmp_path))
     assert installation.folder() == tmp_path / "talaria" / "clients"
+
+
+def test_a_half_installed_program_of_node_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TALARIA_CLIENTS", str(tmp_path))
+    wanted = read_pins()[1]["coders"]
+    (tmp_path / "coders").mkdir()
+    (tmp_path / "coders/.installed").write_text(json.dumps(wanted))
+    modules = tmp_path / "coders/node_modules"
+    native = f"some-{sys.platform}-x64"
+    for name in wanted:
+        (modules / name).mkdir(parents=True)
+        manifest = {"bin": {"it": "it.exe"}, "optionalDependencies": {native: "1", "other": "1"}}
+        (modules / name / "package.json").write_text(json.dumps(manifest))
+        (modules / name / "it.exe").write_bytes(b"\x7fELF")
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    assert "has no package for this platform" in installation.missing("coders")
+    (modules / native).mkdir()
+    (modules / native / "package.json").touch()
+    assert not installation.missing("coders")
+    (modules / name / "it.exe").write_text('echo "Error: native binary not installed." >&2\n')
+    assert "is a placeholder" in installation.missing("coders")
+    assert all(client.command() is None for client in CLIENTS if client.environment == "coders")
+    (modules / name / "it.exe").unlink()
+    assert "half installed" in installation.missing("coders")
