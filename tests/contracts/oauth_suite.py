@@ -48,3 +48,18 @@ class OAuthSuite:
         found = await grants.find("mcp:one")
         assert found is not None
         assert (found.access, found.problem) == ("a2", "")
+
+    async def test_a_late_renewal_of_a_forgotten_login_writes_nothing(self, grants: OAuthGrants) -> None:
+        await grants.save("mcp:one", CLIENT, OAuthTokens("a1", "r1"))
+        late = await grants.claim("mcp:one", "a1", 30)
+        assert late is not None
+        await grants.forget("mcp:one")
+        await grants.save("mcp:one", CLIENT, OAuthTokens("b1", "s1"))
+        renewing = await grants.claim("mcp:one", "b1", 30)
+        assert renewing is not None
+        assert renewing.fence == late.fence
+        assert not await grants.renew(late, OAuthTokens("a2", "r2"))
+        await grants.give_up(late, "revoked")
+        found = await grants.find("mcp:one")
+        assert found is not None
+        assert (found.access, found.problem) == ("b1", "")

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
+
 from support.gateways import Gateways, cluster
+from support.oauth_server import oauth_server
 from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from talaria.core.access import OAuthTokens
+from talaria.core.clock import SystemClock
+from talaria.operations.access import GrantBody
+from talaria.store.in_memory import MemoryStore
 from talaria.testing.gateway_process import GatewayProcess
+from tools.mcp.test_oauth import guarded, log_in
 
 
 async def hang(world: Gateways, gateway: GatewayProcess, chat: str) -> str:
@@ -125,3 +136,34 @@ async def check_pause(world: Gateways) -> None:
     turn_id = await here.begin("pause", "2")
     assert await reply_of(here, turn_id) == "You said: 2"
     await world.until_ready(here)
+
+
+@pytest.mark.long
+async def test_of_two_gateways_one_renews_the_token_of_a_login(
+    postgres_database: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Both are refused at once. The service ends the login if a refresh token comes twice."""
+
+    async def call(gateway: GatewayProcess, chat: str) -> Any:
+        return await reply_of(gateway, await gateway.begin(chat, "[[call mcp_one_plain {}]]"))
+
+    async with oauth_server() as service:
+        server = {"MCP__SERVERS__ONE__URL": f"{service.url}/mcp", "MCP__SERVERS__ONE__AUTH": "oauth"}
+        server |= {"MCP__SERVERS__ONE__APPROVALS": "never"}
+        async with cluster(postgres_database, server, server, lease="4s") as world:
+            async with MemoryStore(SystemClock()) as store:
+                await log_in(tmp_path, service, store)
+                grant = await store.oauth.find(guarded(service).login)
+            assert grant is not None
+            tokens = OAuthTokens(grant.access, grant.refresh, 3600)
+            body = msgspec.to_builtins(GrantBody(grant.name, grant.client, tokens))
+            await world.each[0].call("POST", "/api/oauth", json=body)
+            for gateway in world.each:
+                while (await gateway.call("GET", "/api/status"))["mcp_servers"]["one"]["state"] != "ready":
+                    await asyncio.sleep(0.02)
+            for n in range(1, 6):
+                service.valid.clear()
+                calls = (call(gateway, f"{n}-{i}") for i, gateway in enumerate(world.each))
+                assert await asyncio.gather(*calls) == ["Tool results: reached"] * 2
+                assert service.renewals == n

@@ -16,7 +16,9 @@ from aiohttp import web
 
 
 class OAuthServer:
-    """`valid` are the access tokens that the MCP server takes, `renewals` counts refresh tokens that came."""
+    """`valid` are the access tokens that the MCP server takes, `renewals` counts refresh tokens that came.
+    `resource`, `metadata` and `back` are said in place of what is true: about the MCP server, about the
+    authorization server, and in the address that a browser is sent back to."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -24,6 +26,9 @@ class OAuthServer:
         self.renewals = 0
         self.is_busy = False
         self.seconds = 3600
+        self.resource: dict[str, Any] = {}
+        self.metadata: dict[str, Any] = {}
+        self.back: dict[str, str] = {}
         self.registered: list[dict[str, Any]] = []
         self._numbers = count(1)
         self._codes: dict[str, tuple[str, str]] = {}  # the challenge and the address of the callback
@@ -41,7 +46,8 @@ class OAuthServer:
         return app
 
     async def _resource(self, request: web.Request) -> web.Response:
-        return web.json_response({"resource": f"{self.url}/mcp", "authorization_servers": [self.url]})
+        told = {"resource": f"{self.url}/mcp", "authorization_servers": [self.url]}
+        return web.json_response(told | self.resource)
 
     async def _metadata(self, request: web.Request) -> web.Response:
         places = {f"{name}_endpoint": f"{self.url}/{path}" for name, path in (
@@ -52,7 +58,8 @@ class OAuthServer:
             "code_challenge_methods_supported": ["S256"],
             "grant_types_supported": ["authorization_code"],
         }
-        return web.json_response({**told, **methods, "token_endpoint_auth_methods_supported": ["none"]})
+        methods["token_endpoint_auth_methods_supported"] = ["none"]
+        return web.json_response({**told, **methods, **self.metadata})
 
     async def _register(self, request: web.Request) -> web.Response:
         self.registered.append(await request.json())
@@ -65,7 +72,7 @@ class OAuthServer:
         assert query["redirect_uri"] in self.registered[-1]["redirect_uris"]
         code = f"code-{next(self._numbers)}"
         self._codes[code] = (query["code_challenge"], query["redirect_uri"])
-        back = urlencode({"code": code, "state": query["state"]})
+        back = urlencode({"code": code, "state": query["state"], **self.back})
         raise web.HTTPFound(f"{query['redirect_uri']}?{back}")
 
     async def _token(self, request: web.Request) -> web.Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
@@ -24,6 +24,7 @@ from pydantic import AnyUrl
 from talaria.core.access import OAuthClient, OAuthTokens
 from talaria.core.errors import ToolError
 from talaria.mcp.part import McpServer
+from talaria.mcp.texts import clean_line
 
 _PAGE = b"<!doctype html><title>Talaria</title><p>You are logged in. You can close this page.</p>"
 _MAX_HEAD = 16 << 10
@@ -106,6 +107,35 @@ class _Memory:
         self.client = client_info
 
 
+class _CheckedProvider(OAuthClientProvider):
+    """The SDK's login, which sends nothing to an address that a server must not name."""
+
+    async def _auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        flow = super()._auth_flow(request)
+        try:
+            outgoing = await anext(flow)
+            while True:
+                check_place(self.context.server_url, str(outgoing.url))
+                outgoing = await flow.asend((yield outgoing))
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()
+
+
+def check_place(server: str, address: str) -> None:
+    """Raise `ToolError` unless a server may send a login to an address: by https anywhere, else only to its
+    own host. Otherwise a remote server could send the codes of logins over the network in clear text, or
+    requests to other services of this machine."""
+    parts = urlsplit(address)
+    if parts.scheme != "https" and (parts.scheme != "http" or parts.hostname != urlsplit(server).hostname):
+        place = clean_line(f"{parts.scheme}://{parts.netloc}", 200)
+        raise ToolError(
+            f"The server sends logins to {place}, which is neither https nor the server's own host.",
+            "Report this to the people who run the server.",
+        )
+
+
 class McpLogin:
     """Logs in at a server, with the first request that needs it and has `auth`."""
 
@@ -120,7 +150,12 @@ class McpLogin:
             token_endpoint_auth_method="none",  # noqa: S106 - a program on a machine keeps no secret
         )
         url = server.address.target("")
-        self._provider = OAuthClientProvider(url, metadata, self._memory, show, callback.wait)
+
+        async def show_checked(address: str) -> None:
+            check_place(url, address)
+            await show(address)
+
+        self._provider = _CheckedProvider(url, metadata, self._memory, show_checked, callback.wait)
 
     @property
     def auth(self) -> httpx2.Auth:

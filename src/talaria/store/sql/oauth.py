@@ -22,9 +22,9 @@ WHERE name = ? AND access = ? AND problem = '' AND claimed_until <= ? RETURNING 
 """  # noqa: S608 - no value
 RENEW = """
 UPDATE oauth_grants SET access = ?, refresh = ?, expires_at = ?, claimed_until = 0
-WHERE name = ? AND fence = ?
+WHERE name = ? AND fence = ? AND access = ?
 """
-GIVE_UP = "UPDATE oauth_grants SET problem = ?, claimed_until = 0 WHERE name = ? AND fence = ?"
+GIVE_UP = "UPDATE oauth_grants SET problem = ?, claimed_until = 0 WHERE name = ? AND fence = ? AND access = ?"
 FORGET = "DELETE FROM oauth_grants WHERE name = ?"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(OAuthClient).decode
@@ -48,13 +48,13 @@ def claim(tx: Transaction, name: str, access: str, seconds: float) -> OAuthGrant
 
 def renew(tx: Transaction, grant: OAuthGrant, tokens: OAuthTokens) -> bool:
     """Write renewed tokens. Durable. Return False, having changed nothing, if the right was lost."""
-    row = (tokens.access, tokens.refresh or grant.refresh, _expiry(tx, tokens), grant.name, grant.fence)
+    row = (tokens.access, tokens.refresh or grant.refresh, _expiry(tx, tokens), *_right(grant))
     return bool(tx.execute(RENEW, row).rowcount)
 
 
 def give_up(tx: Transaction, grant: OAuthGrant, problem: str) -> None:
     """Give the right back. With a problem the tokens are not renewed any more. Durable."""
-    tx.execute(GIVE_UP, (problem, grant.name, grant.fence))
+    tx.execute(GIVE_UP, (problem, *_right(grant)))
 
 
 def forget(tx: Transaction, name: str) -> None:
@@ -64,6 +64,11 @@ def forget(tx: Transaction, name: str) -> None:
 
 def _expiry(tx: Transaction, tokens: OAuthTokens) -> float | None:
     return None if tokens.seconds is None else tx.now + tokens.seconds
+
+
+def _right(grant: OAuthGrant) -> tuple[str, int, str]:
+    """The right of a claim. A login that was forgotten begins its fence anew, with another token."""
+    return grant.name, grant.fence, grant.access
 
 
 def _grant_from(row: tuple[str, str, str, str, float | None, str, int]) -> OAuthGrant:
