@@ -48,10 +48,10 @@ class Internal:
 
 
 @asynccontextmanager
-async def browsing(home: Path) -> AsyncIterator[Browsing]:
+async def browsing(home: Path, **browser: int) -> AsyncIterator[Browsing]:
     async with ModelServer(record=False) as model, browsed_site() as site:
         network = {"allow_private": [f"127.0.0.1:{site.port}"]}
-        tables = {"tools": TOOLS, "network": network, "browser": {"evaluate": True}}
+        tables = {"tools": TOOLS, "network": network, "browser": {"evaluate": True, **browser}}
         async with in_process(home, model, tables=tables) as api:
             yield Browsing(api, site)
 

@@ -19,12 +19,15 @@ _PAGES = Path(__file__).parent / "site"
 
 @dataclass
 class BrowsedSite:
-    """A running site. `orders` are the forms that were sent, `paths` the requests, `uploads` the files."""
+    """A running site. `orders` are the forms that were sent, `paths` the requests, `uploads` the files,
+    `pages` the pages that a test has written itself. `/silent` gets no answer before `silence` is set."""
 
     port: int = 0
     orders: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     uploads: dict[str, bytes] = field(default_factory=dict)
+    pages: dict[str, str] = field(default_factory=dict)
+    silence: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def url(self) -> str:
@@ -35,6 +38,10 @@ class BrowsedSite:
         path = request.path
         if request.method == "POST":
             return await self._take(request)
+        if path in self.pages:
+            return _page(self.pages[path])
+        if path == "/silent":
+            await self.silence.wait()
         if path == "/table":
             return _page(self._table(int(request.query.get("page", 1))))
         if path == "/found":
@@ -114,4 +121,5 @@ async def browsed_site() -> AsyncIterator[BrowsedSite]:
         site.port = runner.addresses[0][1]
         yield site
     finally:
+        site.silence.set()
         await runner.cleanup()

@@ -203,10 +203,13 @@ def find_question(
     if tool.may_ask and (reason is None or settings.approvals != "never"):
         asked = tool.open_question(arguments, session_id)
         if asked is not None:
-            text = f"{describe(call.name, arguments)}\n\n{asked.text}"
+            shown, _ = tool.shown(arguments, session_id)
+            text = f"{describe(call.name, shown)}\n\n{asked.text}"
             return msgspec.structs.replace(asked, text=text)
     if reason is not None:
-        return QuestionDraft(QuestionKind.APPROVAL, describe(call.name, arguments, reason))
+        shown, where = tool.shown(arguments, session_id)
+        text = describe(call.name, shown, reason)
+        return QuestionDraft(QuestionKind.APPROVAL, f"{text}\n{where}" if where else text)
     return tool.question(arguments) if spec.asks else None
 
 

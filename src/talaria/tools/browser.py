@@ -16,7 +16,7 @@ from talaria.core.ids import SessionId
 from talaria.core.limits import BoundedDict
 from talaria.core.messages import Content, Text
 from talaria.core.questions import QuestionDraft, QuestionKind
-from talaria.core.text import clean_line
+from talaria.core.text import clean_line, visible_text
 from talaria.core.tools import ToolSpec
 from talaria.core.units import format_size
 from talaria.net.fetcher import check_url
@@ -46,17 +46,31 @@ _Act: TypeAlias = "Callable[[Browser, Arguments, ToolContext], Awaitable[Content
 
 
 class SecretFields(NamedTuple):
-    """The elements of a page whose use may send secrets, each with the fields around it."""
+    """The elements of a page whose use may send secrets, each with the host and the fields around it, and
+    the fields that have them."""
 
     url: str
-    elements: Mapping[str, str]
+    elements: Mapping[str, tuple[str, str]]
+    fields: frozenset[int] = frozenset()
 
     def about(self, element: str) -> str:
         """Return what a person is told before the element is used; empty if nobody has to be asked."""
-        fields = self.elements.get(element.strip().lstrip("@").partition(".")[2])
-        if fields is None:
+        if (found := self.elements.get(_number(element))) is None:
             return ""
-        return f"This may send a password, a payment or a file to {urlsplit(self.url).netloc}:\n{fields}"
+        host, fields = map(visible_text, found)
+        page = "" if host == self.host else f" (the page is of {self.host})"
+        return f"This may send a password, a payment or a file to {host}{page}:\n{fields}"
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+    def is_secret(self, element: str) -> bool:
+        return (number := _number(element)).isdigit() and int(number) in self.fields
+
+
+def _number(element: str) -> str:
+    return element.strip().lstrip("@").partition(".")[2]
 
 
 Guards: TypeAlias = MutableMapping[SessionId, SecretFields]
@@ -93,9 +107,10 @@ def browser_tools(settings: BrowserSettings) -> tuple[Tool, ...]:
         BrowserTool(_spec("tabs", "List the tabs, show another one, or close one.",
                           {"show": counted("Number of the tab."), "close": counted("Number of the tab.")}),
                     _tabs, guards),
-        BrowserTool(_spec("dialog", _DIALOG, {"accept": flag("OK. Otherwise: Cancel."),
-                                              "text": text("The answer to a prompt.")}), _dialog, guards),
-        GuardedTool(_spec("upload", "Give a file of the chat's folder to a file field.",
+        TellingTool(_spec("dialog", _DIALOG, {"accept": flag("OK. Otherwise: Cancel."),
+                                              "text": text("The answer to a prompt.")}),
+                    _dialog, guards, "text"),
+        UploadTool(_spec("upload", "Give a file of the chat's folder to a file field.",
                           element | {"path": text("Relative to the chat's folder.")}, "element", "path"),
                     _upload, guards),
         BrowserTool(_spec("screenshot", _PICTURE, {"whole": flag("All of it, not only what is in sight."),
@@ -105,8 +120,9 @@ def browser_tools(settings: BrowserSettings) -> tuple[Tool, ...]:
     if settings.evaluate:
         script = {"script": text("An expression; its value is returned as JSON.")}
         tools.append(
-            BrowserTool(_spec("evaluate", "Run JavaScript in the page.", script, "script"), _evaluate, guards)
-        )
+            TellingTool(_spec("evaluate", "Run JavaScript in the page.", script, "script"), _evaluate, guards,
+                        "script")
+        )  # fmt: skip
     return tuple(tools)
 
 
@@ -175,7 +191,9 @@ class BrowserTool(Tool):
             except ToolError as error:
                 raise ToolError(" ".join([*told, error.user_text]), error.hint) from error
             finally:
-                self._guards[context.session_id] = SecretFields(browser.tab.url, browser.tab.guarded)
+                if (tab := browser.tabs.get(browser.active)) is not None:
+                    guard = SecretFields(tab.url, dict(tab.guarded), tab.secret)
+                    self._guards[context.session_id] = guard
             told += await _take_downloads(browser, context)
         if isinstance(result, str):
             return "\n\n".join(part for part in (*told, result) if part)
@@ -187,9 +205,12 @@ class BrowserTool(Tool):
         from talaria.workspace.browser.page import DialogOpened  # noqa: PLC0415 - with the browser
 
         try:
-            return await self._act(browser, arguments, context)
+            return await self._act_now(browser, arguments, context)
         except DialogOpened:
             return _dialog_text(browser.tab)
+
+    async def _act_now(self, browser: Browser, arguments: Arguments, context: ToolContext) -> Content:
+        return await self._act(browser, arguments, context)
 
 
 class OpeningTool(BrowserTool):
@@ -199,7 +220,26 @@ class OpeningTool(BrowserTool):
         return check_url(arguments["url"])
 
 
-class GuardedTool(BrowserTool):
+class ShownTool(BrowserTool):
+    """A tool that tells the page something. A person who is asked is shown the page's host."""
+
+    def shown(self, arguments: Arguments, session_id: SessionId) -> tuple[Arguments, str]:
+        guard = self._guards.get(session_id)
+        return arguments, f"Page of {visible_text(guard.host)}" if guard is not None and guard.host else ""
+
+
+class TellingTool(ShownTool):
+    """A tool whose argument `name` reaches the page's host."""
+
+    def __init__(self, spec: ToolSpec, act: _Act, guards: Guards, name: str) -> None:
+        super().__init__(spec, act, guards)
+        self._name = name
+
+    def told(self, arguments: Arguments) -> str:
+        return str(arguments.get(self._name, ""))
+
+
+class GuardedTool(ShownTool):
     """A tool whose call may send a password, a payment or a file. A person is asked first, and is shown the
     host and the fields, secrets masked."""
 
@@ -208,16 +248,24 @@ class GuardedTool(BrowserTool):
         about = guard.about(arguments["element"]) if guard is not None else ""
         return QuestionDraft(QuestionKind.APPROVAL, about) if about else None
 
-    async def _run(self, browser: Browser, arguments: Arguments, context: ToolContext) -> Content:
-        if browser.tab.dialog is None:
-            asked = self._guards.get(context.session_id)
-            await browser.tab.outline()  # the page may have changed since the person was asked
-            now = SecretFields(browser.tab.url, browser.tab.guarded).about(arguments["element"])
-            was = asked.about(arguments["element"]) if asked is not None else ""
-            if now and (context.decision is None or (was and now != was)):
-                text = "The page has changed, and this may send secrets now. It was not done."
-                raise ToolError(text, "Call the tool again, so that the person sees what would be sent.")
-        return await super()._run(browser, arguments, context)
+    async def _act_now(self, browser: Browser, arguments: Arguments, context: ToolContext) -> Content:
+        """Act, unless the element would send more than the person was asked about: the page may have changed,
+        or the element was not in its outline."""
+        tab, element = browser.tab, arguments["element"]
+        asked = self._guards.get(context.session_id)
+        await tab.guard(element)
+        now = SecretFields(tab.url, tab.guarded).about(element)
+        if now and now != (asked.about(element) if asked is not None else ""):
+            text = f"{now}\nA person has not been asked about this, so it was not done."
+            raise ToolError(text, "Call the tool again: then a person is asked.")
+        return await super()._act_now(browser, arguments, context)
+
+
+class UploadTool(GuardedTool):
+    """A tool that gives the page a file. The page can send it at once."""
+
+    def told(self, arguments: Arguments) -> str:
+        return str(arguments["path"])
 
 
 class TypingTool(GuardedTool):
@@ -226,12 +274,19 @@ class TypingTool(GuardedTool):
     def told(self, arguments: Arguments) -> str:
         return str(arguments["text"])
 
+    def shown(self, arguments: Arguments, session_id: SessionId) -> tuple[Arguments, str]:
+        guard = self._guards.get(session_id)
+        if guard is not None and guard.is_secret(arguments["element"]):
+            arguments = arguments | {"text": "••••"}
+        return super().shown(arguments, session_id)
+
     def open_question(self, arguments: Arguments, session_id: SessionId) -> QuestionDraft | None:
         return super().open_question(arguments, session_id) if arguments.get("submit") else None
 
-    async def _run(self, browser: Browser, arguments: Arguments, context: ToolContext) -> Content:
-        run = super()._run if arguments.get("submit") else super(GuardedTool, self)._run
-        return await run(browser, arguments, context)
+    async def _act_now(self, browser: Browser, arguments: Arguments, context: ToolContext) -> Content:
+        if arguments.get("submit"):
+            return await super()._act_now(browser, arguments, context)
+        return await self._act(browser, arguments, context)
 
 
 # -- actions ------------------------------------------------------------------------------------------------
@@ -244,7 +299,7 @@ async def _open(browser: Browser, arguments: Arguments, context: ToolContext) ->
     tab = await browser.new_tab() if arguments.get("new_tab") else browser.tab
     error = await tab.go(url)
     if error or (tab.dialog is None and await tab.find(REFUSAL)):  # of plain HTTP the refusal is a page
-        why = context.workspace.browser.refusal(urlsplit(url).hostname or "") or f"the browser says {error}."
+        why = context.workspace.browser.refusal(urlsplit(url).hostname or "") or f"{error}."
         raise ToolError(f"{url} could not be opened: {why}", "Check the address, or try another page.")
     return await _page(browser, context, is_whole=True)
 
@@ -374,7 +429,7 @@ def _show(
     context.offer_links(outline.links)
     lines = [tab.name(line) for line in outline.lines]
     seen, tab.shown = tab.shown, frozenset(lines)
-    shown = lines if is_whole or not seen else _fold(lines, seen)
+    shown = lines if is_whole or not seen or not lines else _fold(lines, seen)
     size, kept = 0, list[str]()
     for line in shown:
         size += len(line) + 1
@@ -439,6 +494,9 @@ async def _take_downloads(browser: Browser, context: ToolContext) -> list[str]:
         await context.trust.taint_folder("browser")
         folder = context.open_folder()
         told.append(await context.resources.in_thread(_move_down, browser, key, download, folder))
+    if browser.refused:
+        told.append(f"{browser.refused} more downloads were refused: there were too many at once.")
+        browser.refused = 0
     return told
 
 
@@ -447,26 +505,30 @@ def _is_loading(browser: Browser) -> bool:
 
 
 def _move_down(browser: Browser, key: str, download: Download, folder: Folder) -> str:
-    source = browser.folder / "tmp" / "downloads" / key
-    try:
-        fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:  # these folders belong to the browser's user, so nothing in them is trusted
+        place = os.open(browser.folder / "tmp" / "downloads", flags | os.O_DIRECTORY)
     except OSError as error:
         return f"{download.name} was not downloaded: {error.strerror}."
-    with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return f"{download.name} was not downloaded: it is not a file."
-        size = os.fstat(fd).st_size
-        path = _free(folder, download.name)
-        try:
+    try:
+        fd = os.open(key.replace("/", "_"), flags | os.O_NONBLOCK, dir_fd=place)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return f"{download.name} was not downloaded: it is not a file."
+            size = os.fstat(fd).st_size
+            path = _free(folder, download.name)
             folder.charge(size)
             with folder.create(path) as target:
                 while piece := file.read(_PIECE):
                     target.write(piece)
-        except ToolError as error:
-            return f"{download.name} was not saved: {error.user_text}"
-        finally:
-            with suppress(OSError):
-                source.unlink()
+    except OSError as error:
+        return f"{download.name} was not downloaded: {error.strerror}."
+    except ToolError as error:
+        return f"{download.name} was not saved: {error.user_text}"
+    finally:
+        with suppress(OSError):
+            os.unlink(key.replace("/", "_"), dir_fd=place)
+        os.close(place)
     return f"Downloaded {path} ({format_size(size)})."
 
 

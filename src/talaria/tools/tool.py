@@ -199,6 +199,11 @@ class Tool:
         The repeated call puts this question first, and then finds the answer in `context.decision`."""
         return None
 
+    def shown(self, arguments: dict[str, Any], session_id: SessionId) -> tuple[dict[str, Any], str]:
+        """Return the arguments as a person who is asked about the call may see them, with passwords masked,
+        and a line that says where the call acts, or an empty text."""
+        return arguments, ""
+
     def only_reads(self, arguments: dict[str, Any]) -> bool:
         """Return whether this call changes nothing, although the spec is not `read_only`."""
         return False

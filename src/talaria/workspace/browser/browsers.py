@@ -17,7 +17,7 @@ import msgspec
 
 from talaria.core.errors import ToolError
 from talaria.core.ids import SessionId
-from talaria.core.tasks import finish_in_task, stop
+from talaria.core.tasks import Tasks, finish_in_task, stop
 from talaria.core.text import clean_line
 from talaria.core.units import format_age, format_size
 from talaria.core.whole_files import replace_file
@@ -39,8 +39,10 @@ _log = logging.getLogger("talaria.workspace.browser")
 FOLDER: Final = "browser"
 MOST_TABS: Final = 10
 MOST_OPEN: Final = 8  # browsers; the one that was unused for longest makes room
-MAX_DOWNLOAD: Final = 100 << 20
-_LOOK_SECONDS: Final = 5.0
+MAX_DOWNLOAD: Final = 100 << 20  # of all that is downloaded in one call, too
+MOST_DOWNLOADS: Final = 20
+_LOOK_SECONDS: Final = 2.0
+_RESTORE_SECONDS: Final = 20.0
 _START_SECONDS: Final = 30.0
 _SAVE_SECONDS: Final = 5.0
 _LIMITS: Final = ProcessLimits(
@@ -71,12 +73,12 @@ class Kept(msgspec.Struct):
     tabs: list[TabState] = []
     active: int = 0
     cookies: list[dict[str, Any]] = []
+    generation: int = 0
 
 
 @dataclass(slots=True)
 class Download:
     name: str
-    url: str
     received: int = 0
     total: int = 0
     state: str = "inProgress"
@@ -85,7 +87,8 @@ class Download:
 
 @dataclass(slots=True, eq=False)
 class Browser:
-    """A running browser of one session. `downloads` are by the names of their files in `folder`."""
+    """A running browser of one session. `downloads` are by the names of their files in `folder`; `refused`
+    counts those that were too many. `generation` is that of the newest document in its tabs."""
 
     process: SandboxedProcess
     folder: Path
@@ -93,9 +96,11 @@ class Browser:
     tabs: dict[str, Tab] = field(default_factory=dict)
     active: str = ""
     downloads: dict[str, Download] = field(default_factory=dict)
+    refused: int = 0
+    generation: int = 0
     tools: DevTools = field(init=False)
     _sessions: dict[str, Tab] = field(default_factory=dict)
-    _adopting: set[asyncio.Task[None]] = field(default_factory=set)
+    _tasks: Tasks = field(default_factory=Tasks)
 
     def __post_init__(self) -> None:
         self.tools = DevTools(self.process, self.hear)
@@ -113,14 +118,14 @@ class Browser:
             case "Target.targetCreated":
                 info = params["targetInfo"]
                 if info["type"] == "page" and info.get("openerId"):
-                    task = asyncio.create_task(self._adopt(info["targetId"]), name="new tab")
-                    self._adopting.add(task)
-                    task.add_done_callback(self._adopting.discard)
-            case "Target.targetDestroyed" | "Target.targetCrashed":
+                    self._tasks.start(self._adopt(info["targetId"]), "new tab")
+            case "Target.targetDestroyed":
                 self._lose(params["targetId"])
+            case "Target.targetCrashed":
+                if (tab := self.tabs.get(params["targetId"])) is not None:
+                    tab.crash()
             case "Browser.downloadWillBegin":
-                name = Path(params["suggestedFilename"]).name or "download"
-                self.downloads[params["guid"]] = Download(name, params["url"])
+                self._take_download(params["guid"], params["suggestedFilename"])
             case "Browser.downloadProgress":
                 self._note_progress(params)
 
@@ -149,24 +154,41 @@ class Browser:
 
     async def settled(self) -> None:
         """Wait until new tabs are known, and shown."""
-        if self._adopting:
-            await asyncio.wait(tuple(self._adopting), timeout=5.0)
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks), timeout=5.0)
         if not self.tabs:
             await self.new_tab()
 
+    async def revive(self) -> str:
+        """Open pages again that have crashed. Return a note for the model."""
+        crashed = [tab for tab in self.tabs.values() if tab.is_crashed]
+        for tab in crashed:
+            with suppress(DevToolsError):
+                await tab.go(tab.url)
+            if tab.is_crashed:
+                await self.close_tab(tab.target)
+        await self.settled()
+        urls = ", ".join(clean_line(tab.url, 200) for tab in crashed)
+        return f"These pages had crashed and were opened again: {urls}." if crashed else ""
+
+    def new_generation(self) -> int:
+        self.generation += 1
+        return self.generation
+
     async def _adopt(self, target: str) -> None:
         """Take over a tab that a page has opened; one too many is closed."""
+        if len(self.tabs) >= MOST_TABS:
+            await self._tell("Target.closeTarget", targetId=target)
+            return
         with suppress(DevToolsError):
-            if len(self.tabs) >= MOST_TABS:
-                await self.tools.call("Target.closeTarget", {"targetId": target})
-                return
             tab = await self._attach(target)
             await tab.settle()
 
     async def _attach(self, target: str) -> Tab:
         given = {"targetId": target, "flatten": True}
         attached = await self.tools.call("Target.attachToTarget", given)
-        tab = self._sessions[attached["sessionId"]] = Tab(self.tools, target, attached["sessionId"])
+        session = attached["sessionId"]
+        tab = self._sessions[session] = Tab(self.tools, target, session, self.new_generation)
         self.tabs[target] = tab
         self.active = target
         await tab.open()
@@ -175,8 +197,19 @@ class Browser:
         return tab
 
     def _lose(self, target: str) -> None:
-        if self.tabs.pop(target, None) is not None and self.active == target:
+        if (tab := self.tabs.pop(target, None)) is None:
+            return
+        tab.crash()
+        self._sessions.pop(tab.session, None)
+        if self.active == target:
             self.active = next(reversed(self.tabs), "")
+
+    def _take_download(self, guid: str, suggested: str) -> None:
+        if len(self.downloads) >= MOST_DOWNLOADS:
+            self.refused += 1
+            self._tasks.start(self._tell("Browser.cancelDownload", guid=guid), "cancel a download")
+            return
+        self.downloads[guid] = Download(Path(suggested).name or "download")
 
     def _note_progress(self, params: Mapping[str, Any]) -> None:
         download = self.downloads.get(params["guid"])
@@ -184,16 +217,16 @@ class Browser:
             return
         download.received, download.total = int(params["receivedBytes"]), int(params["totalBytes"])
         download.state = params["state"]
-        if download.state == "inProgress" and max(download.received, download.total) > MAX_DOWNLOAD:
+        received = sum(each.received for each in self.downloads.values())
+        if download.state == "inProgress" and max(received, download.total) > MAX_DOWNLOAD:
             download.why = f"it is larger than {format_size(MAX_DOWNLOAD)}"
-            given = {"guid": params["guid"]}
-            task = asyncio.create_task(self._cancel(given), name="cancel a download")
-            self._adopting.add(task)
-            task.add_done_callback(self._adopting.discard)
+            if received > download.received:
+                download.why += ", with the others"
+            self._tasks.start(self._tell("Browser.cancelDownload", guid=params["guid"]), "cancel a download")
 
-    async def _cancel(self, given: Mapping[str, Any]) -> None:
+    async def _tell(self, method: str, **params: str) -> None:
         with suppress(DevToolsError):
-            await self.tools.call("Browser.cancelDownload", given)
+            await self.tools.call(method, params)
 
 
 @dataclass(slots=True, eq=False)
@@ -202,6 +235,7 @@ class _Slot:
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     browser: Browser | None = None
+    is_starting: bool = False
     scope: AsyncExitStack | None = None
     used_at: float = 0.0
     note: str = ""
@@ -267,6 +301,7 @@ class SessionBrowsers:
         self.networks = SessionNetworks(
             home, partial(_reach, network), threads=threads, count=count, folder=f"{FOLDER}-network"
         )
+        self.restore_seconds = _RESTORE_SECONDS
         self._slots: dict[SessionId, _Slot] = {}
         self._watching: asyncio.Task[None] | None = None
 
@@ -278,29 +313,44 @@ class SessionBrowsers:
     async def use(self, places: SessionPlaces) -> AsyncIterator[tuple[Browser, str]]:
         """Give the session's browser for one call, and a note for the model. Starts and restores it if it
         does not run. Raises `ToolError`."""
-        slot = self._slots.setdefault(places.session_id, _Slot())
-        async with slot.lock:
+        async with self._held(places.session_id) as slot:
             if slot.browser is not None and (slot.browser.tools.is_gone or slot.browser.process.has_ended):
-                slot.note = f"The browser had ended ({slot.browser.tools.last_words()}) and was opened again."
-                await self._shut(places.session_id, slot)
+                words = slot.browser.tools.last_words()
+                slot.note = slot.note or f"The browser had ended ({words}) and was opened again."
+                await self._shut(slot)
             if slot.browser is None:
                 await self._make_room()
-                await self._start(places, slot)
-            browser, note = slot.browser, slot.note
+                slot.is_starting = True
+                try:
+                    await self._start(places, slot)
+                finally:
+                    slot.is_starting = False
+            browser = slot.browser
             assert browser is not None
-            slot.note = ""
             try:
+                note = " ".join(filter(None, (slot.note, await browser.revive())))
+                slot.note = ""
                 yield browser, note
             except BrowserGone as error:
-                await self._shut(places.session_id, slot)
-                text = f"The browser did not answer and was ended: {error}."
+                await self._shut(slot)
+                text, slot.note = slot.note or f"The browser did not answer and was ended: {error}.", ""
                 raise ToolError(text, "Try again: it opens with its last state.") from error
             except DevToolsError as error:
-                raise ToolError(f"The browser could not do this: {error}.") from error
+                hint = "Look at the page with browser_read, and try again or in another way."
+                raise ToolError(f"The browser could not do this: {error}.", hint) from error
             finally:
                 slot.used_at = asyncio.get_running_loop().time()
-            with suppress(DevToolsError):
-                await self._save(places.session_id, browser)
+            await self._save(places.session_id, browser)
+
+    @asynccontextmanager
+    async def _held(self, session_id: SessionId) -> AsyncIterator[_Slot]:
+        """Give the session's slot, locked. The one that was waited for may be dropped by now."""
+        while True:
+            slot = self._slots.setdefault(session_id, _Slot())
+            async with slot.lock:
+                if self._slots.get(session_id) is slot:
+                    yield slot
+                    return
 
     def tabs_of(self, session_id: SessionId) -> list[str]:
         """Return a line for each open tab of a session."""
@@ -315,26 +365,28 @@ class SessionBrowsers:
         async with slot.lock:
             if (browser := slot.browser) is None:
                 return False
+            await self._save(session_id, browser)
             with suppress(DevToolsError, TimeoutError):
-                await self._save(session_id, browser)
                 await browser.tools.call("Browser.close", seconds=5.0)  # it writes its profile
                 async with asyncio.timeout(5.0):
                     await browser.process.ended()
-            await self._shut(session_id, slot)
+            await self._shut(slot)
             slot.note = note
             return True
 
     async def end(self, session_id: SessionId) -> None:
-        """Close the session's browser and forget its state."""
-        slot = self._slots.pop(session_id, None)
-        if slot is not None:
-            async with slot.lock:
-                await self._shut(session_id, slot)
-        await self.networks.end(session_id)
+        """Close the session's browser and forget its state. A call that comes meanwhile waits."""
         folder = session_folder(self._home, session_id)
-        for name in (FOLDER, f"{FOLDER}-network"):
-            if (folder / name).exists():
-                await self._threads.run(session_id, remove_tree, folder / name)
+        async with self._held(session_id) as slot:
+            try:
+                await self._shut(slot)
+                await self.networks.end(session_id)
+                for name in (FOLDER, f"{FOLDER}-network"):
+                    if (folder / name).exists():
+                        await self._threads.run(session_id, remove_tree, folder / name)
+            finally:
+                if slot.browser is None:
+                    del self._slots[session_id]
 
     async def close(self) -> None:
         """Save and close all browsers."""
@@ -391,12 +443,13 @@ class SessionBrowsers:
             scope.push_async_callback(browser.tools.close)
             try:
                 await self._prepare(browser)
-                await self._restore(places.session_id, browser)
+                note = await self._restore(places.session_id, browser)
             except DevToolsError as error:
                 raise ToolError(
                     f"The browser could not be started: {error}.", "Run `talaria doctor`."
                 ) from error
             slot.scope, slot.browser = scope.pop_all(), browser
+            slot.note = " ".join(filter(None, (slot.note, note)))
         slot.used_at = asyncio.get_running_loop().time()
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="browsers of sessions")
@@ -418,39 +471,68 @@ class SessionBrowsers:
         if not browser.tabs:
             await browser.new_tab()
 
-    async def _restore(self, session_id: SessionId, browser: Browser) -> None:
+    async def _restore(self, session_id: SessionId, browser: Browser) -> str:
+        """Open the tabs as they were kept. Return a note about those that could not be opened."""
         kept = await self._threads.run(session_id, _read_kept, browser.folder)
+        browser.generation = kept.generation
         if kept.cookies:
             await browser.add_cookies([*map(_settable, kept.cookies)])
-        targets: list[str] = []
+        opened: list[tuple[Tab, TabState]] = []
         for state in kept.tabs[:MOST_TABS]:
-            tab = await browser.new_tab() if targets else browser.tab
-            targets.append(tab.target)
-            if state.url.startswith(("http://", "https://")):
+            opened.append((await browser.new_tab() if opened else browser.tab, state))
+        hung = await asyncio.gather(*(self._restore_tab(tab, state) for tab, state in opened))
+        lost = []
+        for (tab, state), is_hung in zip(opened, hung, strict=True):
+            if is_hung:
+                await browser.close_tab(tab.target)
+                lost.append(clean_line(state.url))
+        if kept.active < len(opened) and opened[kept.active][0].target in browser.tabs:
+            browser.active = opened[kept.active][0].target
+        return f"These tabs did not answer and were closed: {', '.join(lost)}." if lost else ""
+
+    async def _restore_tab(self, tab: Tab, state: TabState) -> bool:
+        """Open a tab as it was kept. Return whether its page hangs."""
+        if not state.url.startswith(("http://", "https://")):
+            return False
+        with suppress(DevToolsError, TimeoutError):
+            async with asyncio.timeout(self.restore_seconds):
                 await tab.restore(state)
-        if kept.active < len(targets):
-            browser.active = targets[kept.active]
+        if tab.dialog is not None or tab.is_crashed:
+            return tab.is_crashed
+        try:
+            await tab.call("Runtime.evaluate", {"expression": "1"}, seconds=3.0)
+        except DevToolsError:
+            return tab.dialog is None
+        return False
 
     async def _save(self, session_id: SessionId, browser: Browser) -> None:
-        """Store what a profile does not keep. The file is ours alone."""
-        async with asyncio.timeout(_SAVE_SECONDS):
-            cookies = (await browser.tools.call("Storage.getCookies"))["cookies"]
-            states = [await tab.state() or TabState(tab.url) for tab in browser.tabs.values()]
-        active = list(browser.tabs).index(browser.active) if browser.active in browser.tabs else 0
-        kept = msgspec.json.encode(Kept(states, active, cookies))
-        await self._threads.run(session_id, _write_kept, browser.folder, kept)
+        """Store what a profile does not keep. The file is ours alone. A failure is only logged: the call has
+        done its work."""
+        try:
+            async with asyncio.timeout(_SAVE_SECONDS):
+                cookies = (await browser.tools.call("Storage.getCookies"))["cookies"]
+                states = await asyncio.gather(*(tab.state() for tab in browser.tabs.values()))
+            active = list(browser.tabs).index(browser.active) if browser.active in browser.tabs else 0
+            kept = msgspec.json.encode(Kept(states, active, cookies, browser.generation))
+            await self._threads.run(session_id, _write_kept, browser.folder, kept)
+        except (DevToolsError, TimeoutError, OSError) as error:
+            _log.warning("the browser of %s could not be saved: %s", session_id, error or "it took too long")
 
-    async def _shut(self, session_id: SessionId, slot: _Slot) -> None:
+    async def _shut(self, slot: _Slot) -> None:
         """End the browser's process, and what belongs to it."""
         scope, slot.scope, slot.browser = slot.scope, None, None
         if scope is not None:
             await finish_in_task(scope.aclose())
 
     async def _make_room(self) -> None:
-        opened = [(slot.used_at, key) for key, slot in self._slots.items() if slot.browser is not None]
-        for _, key in sorted(opened)[: max(0, len(opened) - MOST_OPEN + 1)]:
-            if not self._slots[key].lock.locked():
-                await self.retire(key)
+        """Close the browsers that were unused for longest. Raises `ToolError` if all are in use."""
+        opened = [each for each in self._slots.items() if each[1].browser is not None or each[1].is_starting]
+        idle = [(slot.used_at, key) for key, slot in opened if not slot.lock.locked()]
+        too_many = len(opened) - MOST_OPEN + 1
+        for _, key in sorted(idle)[: max(0, too_many)]:
+            await self.retire(key)
+        if too_many > len(idle):
+            raise ToolError(f"{MOST_OPEN} browsers are in use already.", "Try again in a minute.")
 
     async def _watch(self) -> None:
         """Close browsers that are unused or too large. Ends when none is open."""
@@ -458,14 +540,21 @@ class SessionBrowsers:
             await asyncio.sleep(_LOOK_SECONDS)
             now, settings = asyncio.get_running_loop().time(), self._settings()
             for key, slot in tuple(self._slots.items()):
-                if slot.browser is None or slot.lock.locked():
+                if slot.browser is None:
                     continue
-                memory = memory_of(slot.browser.process.pid)
+                memory = await self._threads.run(key, memory_of, slot.browser.process.pid)
+                if slot.browser is None:
+                    continue
                 if memory > settings.max_memory:
                     why = f"it used {format_size(memory)} (browser.max_memory)"
                     _log.warning("the browser of %s is closed: %s", key, why)
-                    await self.retire(key, f"The browser was closed because {why}, and opened again.")
-                elif now - slot.used_at >= settings.idle_close.total_seconds():
+                    note = f"The browser was closed because {why}, and opened again."
+                    if slot.lock.locked():  # the call that uses it fails with this
+                        slot.note = f"The browser was closed because {why}."
+                        await slot.browser.process.kill()
+                    else:
+                        await self.retire(key, note)
+                elif not slot.lock.locked() and now - slot.used_at >= settings.idle_close.total_seconds():
                     _log.info("the browser of %s is closed after %s", key, format_age(now - slot.used_at))
                     await self.retire(key)
             for key in [each for each, slot in self._slots.items() if _is_over(slot)]:

@@ -77,7 +77,7 @@ class DevTools:
         try:
             async with asyncio.timeout(seconds):
                 async with self._writing:
-                    await self._process.write(msgspec.json.encode(order) + b"\0")
+                    await self._write(msgspec.json.encode(order) + b"\0")
                 raw = await answer
         except TimeoutError:
             raise BrowserGone(f"{method} had no answer within {seconds:g} seconds") from None
@@ -87,6 +87,13 @@ class DevTools:
             self._calls.pop(number, None)
         result: dict[str, Any] = msgspec.json.decode(raw)
         return result
+
+    async def _write(self, message: bytes) -> None:
+        try:
+            await self._process.write(message)
+        except asyncio.CancelledError:
+            self.is_gone = True  # half of a message was written: the next one would not be understood
+            raise
 
     def last_words(self) -> str:
         """Return the last line that the browser wrote to its errors."""
@@ -114,6 +121,8 @@ class DevTools:
                 if len(pending) > _MOST_BYTES:
                     self._said = b"it sent a message that is too large"
                     break
+        except (msgspec.MsgspecError, KeyError) as error:
+            self._said = f"it sent what nobody understands: {error}".encode()
         finally:
             self.is_gone = True
             for answer in self._calls.values():

@@ -5,7 +5,15 @@
   const MAX_NODES = 150_000, MAX_MS = 250, MAX_LINES = 3000, MAX_NAME = 90, MAX_TEXT = 600, MAX_LINKS = 256, MAX_OPTIONS = 20;
   const SECRET = /^(current-password|new-password|one-time-code|cc-.*)$/;
   const CODE = /\b(one[- ]?time|verification|security|login|access|confirmation|auth\w*)\b.{0,40}\b(code|pin|password|token)\b|\botp\b|\b2fa\b/i;
-  const PAYMENT = /card.?(number|no)|cvc|cvv|iban|security code/i;
+  const PAYMENT = /card.?(number|no)\b|\bcvc|\bcvv|\biban\b|security code/i;
+  const PASSWORD = /pass.?(word|wd|phrase|code)|\bpwd\b|\b(otp|one.?time)\b|verification.?code/i;
+  const TOKEN = /\b(?=[\w-]*\d)[A-Z0-9][A-Z0-9-]{3,11}\b/gi;
+  const OTHER_INPUTS = /^(checkbox|radio|button|submit|reset|image|range|color|date|time|month|week|datetime-local|file|hidden)$/;
+  // Fields and pictures replace properties of their form and of the page that have the same name.
+  const childNodes = Object.getOwnPropertyDescriptor(Node.prototype, "childNodes").get;
+  const body = () => Object.getOwnPropertyDescriptor(Document.prototype, "body").get.call(document) ?? document.documentElement;
+  const attribute = (element, name) => Element.prototype.getAttribute.call(element, name);
+  const passwords = new WeakSet(); // also those that are shown by now
   const numbers = new WeakMap(), elements = new Map();
   let last = 0;
 
@@ -18,10 +26,20 @@
     return element?.isConnected ? element : null;
   };
   const clean = (text, most = MAX_NAME) => {
-    const short = (text ?? "").slice(0, 4 * most).replace(/\s+/g, " ").trim();
-    return short.length > most ? `${short.slice(0, most)}…` : short;
+    if (typeof text !== "string") return "";
+    const short = text.slice(0, 4 * most).replace(/\s+/g, " ").trim();
+    return short.length > most ? `${short.slice(0, most).replace(/[\ud800-\udbff]$/, "")}…` : short;
   };
-  const hide = (text) => (CODE.test(text) ? text.replace(/\b(?=[\w-]*\d)[A-Z0-9][A-Z0-9-]{3,11}\b/gi, "••••") : text);
+  /** Hides codes, if the text or a short passage around it is about one: a code often stands in a line of its own. */
+  const hide = (text, node) => {
+    if (text.search(TOKEN) < 0) return text;
+    let about = text;
+    for (let up = node, step = 0; up && up.tagName !== "BODY" && step < 4; up = up.parentElement, step += 1) {
+      if (up.childElementCount > 8 || up.textContent.length > 400) break;
+      about = up.textContent;
+    }
+    return CODE.test(about.replace(/\s+/g, " ")) ? text.replace(TOKEN, "••••") : text;
+  };
 
   const INPUTS = { button: "button", submit: "button", reset: "button", image: "button", checkbox: "checkbox", radio: "radio",
     range: "slider", number: "spinbutton", search: "searchbox", file: "file field", color: "color field" };
@@ -31,7 +49,7 @@
     "treeitem", "slider", "spinbutton", "textbox", "searchbox", "combobox", "listbox", "file field", "color field", "password field", "date field"]);
 
   const roleOf = (element) => {
-    const given = element.getAttribute("role")?.trim().split(/\s+/)[0];
+    const given = attribute(element, "role")?.trim().split(/\s+/)[0];
     if (given && given !== "presentation" && given !== "none") return given;
     const tag = element.tagName;
     if (tag === "INPUT") {
@@ -48,9 +66,15 @@
   };
   const isSecret = (element) => {
     if (element.tagName !== "INPUT") return false;
-    const words = `${element.name} ${element.id} ${element.placeholder} ${element.getAttribute("aria-label") ?? ""}`;
-    return element.type === "password" || SECRET.test(element.autocomplete) || /\b(otp|one.?time|passcode)\b|verification.?code/i.test(words) || PAYMENT.test(words);
+    if (element.type === "password") passwords.add(element);
+    if (passwords.has(element)) return true;
+    if (OTHER_INPUTS.test(element.type)) return false;
+    const labels = [...element.labels ?? []].map((each) => each.textContent).join(" ");
+    const words = `${element.name} ${element.id} ${element.placeholder} ${element.getAttribute("aria-label") ?? ""} ${labels}`.slice(0, 500);
+    return SECRET.test(element.autocomplete) || PASSWORD.test(words) || PAYMENT.test(words) || isDigitOfCode(element);
   };
+  /** Codes are often typed into a row of fields, each for one character. */
+  const isDigitOfCode = (element) => element.maxLength === 1 && element.parentElement?.parentElement?.querySelectorAll("input[maxlength='1']").length >= 4;
   const textOf = (element, most) => clean(element.innerText ?? element.textContent, most);
   const nameOf = (element, role) => {
     const by = element.getAttribute("aria-labelledby");
@@ -96,7 +120,7 @@
     if (role === "heading") states.push(`level ${has("level") ?? element.tagName[1]}`);
     return states;
   };
-  const isVisible = (element) => element.checkVisibility?.({ visibilityProperty: true, opacityProperty: false }) ?? true;
+  const isVisible = (element) => Element.prototype.checkVisibility.call(element, { visibilityProperty: true, opacityProperty: false });
   const isClickable = (element, role) => CLICKABLE.has(role) || element.hasAttribute("onclick") || (element.tabIndex >= 0 && element.hasAttribute("tabindex"));
 
   function* childrenOf(node) {
@@ -106,82 +130,109 @@
       if (inner?.body) yield inner.body;
       return;
     }
-    yield* (node.shadowRoot ?? node).childNodes;
+    yield* childNodes.call(node.shadowRoot?.nodeType === Node.DOCUMENT_FRAGMENT_NODE ? node.shadowRoot : node);
   }
   const innerOf = (frame) => { try { return frame.contentDocument; } catch { return null; } };
 
-  /** The form around an element, or the page if its secret fields are in no form: what a click there may send. */
-  const secretFields = (element) => {
-    const form = element.form ?? element.closest?.("form");
-    const scope = form ?? element.getRootNode();
-    const inputs = [...(form ? form.elements : scope.querySelectorAll?.("input") ?? [])];
-    const fields = inputs.filter((each) => each.tagName === "INPUT" && (form || !each.form) && each.type !== "hidden");
-    if (!fields.some((each) => isSecret(each) || (each.type === "file" && each.files.length))) return "";
-    return fields.slice(0, 12).filter((each) => !/^(submit|button|reset|image)$/.test(each.type)).map((each) => `${nameOf(each, "")}: ${valueOf(each, roleOf(each)) || "(empty)"}`).join("; ");
+  const isFilled = (each) => (each.type === "file" ? each.files.length > 0 : isSecret(each) && each.value !== "");
+  const inputsOf = (nodes) => [...nodes].filter((each) => each.tagName === "INPUT" && !/^(hidden|submit|button|reset|image)$/.test(each.type));
+  /** What using an element may send: its form with a secret or a file, or the page, if such fields are filled in. Null if it only
+      opens another page. Returns the host and the fields. */
+  const guard = (element, filled = new Map()) => {
+    const isField = /^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName) && !/^(submit|button|image)$/.test(element.type);
+    const link = element.tagName === "A" ? element : null;
+    if (link && /^https?:$/.test(link.protocol) && !link.hasAttribute("onclick") && link.href.split("#")[0] !== location.href.split("#")[0]) return null;
+    const form = element.form ?? element.closest("form");
+    let fields;
+    if (form) fields = inputsOf(Object.getOwnPropertyDescriptor(HTMLFormElement.prototype, "elements").get.call(form));
+    else {
+      const root = element.getRootNode();
+      if (!filled.has(root)) filled.set(root, inputsOf(root.querySelectorAll("input")));
+      fields = filled.get(root);
+    }
+    if (!fields.some((each) => isFilled(each) || (form && isField && isSecret(each)))) return null;
+    const sending = fields.find(isFilled)?.form ?? form;
+    const action = attribute(element, "formaction") ?? (sending ? attribute(sending, "action") : "") ?? "";
+    let host = "";
+    try { host = new URL(action, element.ownerDocument.baseURI).host; } catch { /* not an address: a script sends it */ }
+    const text = fields.slice(0, 12).map((each) => `${nameOf(each, "")}: ${valueOf(each, roleOf(each)) || "(empty)"}`).join("; ");
+    return [host || location.host, text];
+  };
+  /** The same for the element with this number, or that around it which takes clicks. */
+  const guardOf = (number) => {
+    const element = find(number);
+    return element ? guard(element.closest("a[href],button,input,select,textarea,summary,[onclick],[role],[tabindex]") ?? element) : null;
   };
 
   /** All: texts too. `within`: the number of the element to begin with. `deep`: how many levels. */
   const outline = ({ all = false, within = 0, deep = 100 } = {}) => {
-    const root = within ? find(within) : document.body ?? document.documentElement;
-    if (!root) return null;
-    const began = performance.now(), lines = [], links = new Set(), guarded = {};
+    const root = within ? find(within) : body();
+    if (within && !root) return null;
+    const began = performance.now(), lines = [], links = new Set(), guarded = {}, secret = [], filled = new Map();
     let visited = 0, cut = false;
     const put = (level, text) => { if (lines.length < MAX_LINES) lines.push("  ".repeat(Math.min(level, 12)) + text); else cut = true; };
-    const stack = [[root, 0, false]]; // depth first, without recursion: a page may be nested deeply
+    const note = (element) => {
+      const number = numberOf(element), found = guard(element, filled);
+      if (found) guarded[number] = found;
+      return number;
+    };
+    /** Writes an element. Returns the level of what is in it, and whether its name says that already; null if it is hidden. */
+    const write = (node, level, inside) => {
+      const tag = node.tagName;
+      if (/^(SCRIPT|STYLE|NOSCRIPT|TEMPLATE|HEAD|META|LINK)$/.test(tag) || !isVisible(node)) {
+        if (tag !== "SLOT" && getComputedStyle(node).display !== "contents") return null;
+      }
+      const role = roleOf(node);
+      if (inside) return [level, true];
+      if (!role) {
+        if (!isClickable(node, "")) return [level, false];
+        put(level, `clickable ${JSON.stringify(hide(textOf(node), node))} @${note(node)}`);
+        return [level, !node.querySelector("a[href],button,input,select,textarea")];
+      }
+      const clickable = isClickable(node, role), alert = role === "alert" || role === "status" || attribute(node, "aria-live") === "assertive";
+      const named = role === "heading" || alert || (role === "image" && all) || role === "dialog" || role === "frame" || (role === "table" && all);
+      if (!clickable && !named) return [level, false];
+      let next = level;
+      const name = alert ? textOf(node, MAX_TEXT) : nameOf(node, role);
+      const value = clickable ? valueOf(node, role) : "";
+      if (clickable || name || role === "dialog" || role === "frame") {
+        const parts = [role];
+        if (name) parts.push(JSON.stringify(hide(name, node)));
+        if (clickable) parts.push(`@${note(node)}`);
+        if (value) parts.push(`= ${JSON.stringify(hide(value, node))}`);
+        const states = statesOf(node, role);
+        if (states.length) parts.push(`(${states.join(", ")})`);
+        if (role === "frame" && !innerOf(node)) parts.push(`of another site: ${clean(node.src)}, not shown`);
+        put(level, parts.join(" "));
+        next = level + 1;
+        if (tag === "SELECT") {
+          const labels = [...node.options].slice(0, MAX_OPTIONS).map((each) => clean(each.label));
+          const more = node.options.length > MAX_OPTIONS ? ` … ${node.options.length} in all` : "";
+          put(next, `options: ${labels.join(" | ")}${more}`);
+        }
+        if (role === "link" && /^https?:$/.test(node.protocol) && links.size < MAX_LINKS) links.add(node.href);
+        if (isSecret(node)) secret.push(numberOf(node));
+      }
+      // What is said by the name is not said again.
+      return [next, clickable ? !node.querySelector("a[href],button,input,select,textarea") : role === "heading" || alert];
+    };
+    const stack = root ? [[root, 0, false]] : []; // depth first, without recursion: a page may be nested deeply
     while (stack.length) {
       const [node, level, isInside] = stack.pop();
       if (++visited > MAX_NODES || (visited % 256 === 0 && performance.now() - began > MAX_MS) || cut) { cut = true; break; }
       if (node.nodeType === Node.TEXT_NODE) {
         const words = all && !isInside ? clean(node.data, MAX_TEXT) : "";
-        if (words) put(level, hide(words));
+        if (words) put(level, hide(words, node.parentElement));
         continue;
       }
-      if (node.nodeType !== Node.ELEMENT_NODE) continue;
-      const tag = node.tagName;
-      if (/^(SCRIPT|STYLE|NOSCRIPT|TEMPLATE|HEAD|META|LINK)$/.test(tag) || !isVisible(node)) {
-        if (tag !== "SLOT" && getComputedStyle(node).display !== "contents") continue;
-      }
-      const role = roleOf(node);
-      let next = level, inside = isInside;
-      if (role && !isInside) {
-        const clickable = isClickable(node, role), alert = role === "alert" || role === "status" || node.getAttribute("aria-live") === "assertive";
-        const named = role === "heading" || alert || (role === "image" && all) || role === "dialog" || role === "frame" || (role === "table" && all);
-        if (clickable || named) {
-          const name = alert ? textOf(node, MAX_TEXT) : nameOf(node, role);
-          const value = clickable ? valueOf(node, role) : "";
-          if (clickable || name || role === "dialog" || role === "frame") {
-            const parts = [role];
-            if (name) parts.push(JSON.stringify(hide(name)));
-            if (clickable) parts.push(`@${numberOf(node)}`);
-            if (value) parts.push(`= ${JSON.stringify(hide(value))}`);
-            const states = statesOf(node, role);
-            if (states.length) parts.push(`(${states.join(", ")})`);
-            if (role === "frame" && !innerOf(node)) parts.push(`of another site: ${clean(node.src)}, not shown`);
-            put(level, parts.join(" "));
-            next = level + 1;
-            if (tag === "SELECT") {
-              const labels = [...node.options].slice(0, MAX_OPTIONS).map((each) => clean(each.label));
-              const more = node.options.length > MAX_OPTIONS ? ` … ${node.options.length} in all` : "";
-              put(next, `options: ${labels.join(" | ")}${more}`);
-            }
-            if (role === "link" && /^https?:$/.test(node.protocol) && links.size < MAX_LINKS) links.add(node.href);
-            if (clickable && role !== "link") {
-              const fields = secretFields(node);
-              if (fields) guarded[numberOf(node)] = fields;
-            }
-          }
-          // What is said by the name is not said again.
-          inside = clickable ? !node.querySelector("a[href],button,input,select,textarea") : role === "heading" || alert;
-        }
-      } else if (!role && !isInside && isClickable(node, "")) {
-        put(level, `clickable ${JSON.stringify(hide(textOf(node)))} @${numberOf(node)}`);
-        inside = !node.querySelector("a[href],button,input,select,textarea");
-      }
-      if (tag === "SELECT" || next - level > deep || level >= deep) continue;
+      if (node.nodeType !== Node.ELEMENT_NODE && !(node instanceof Element)) continue;
+      let step = [level, isInside];
+      try { step = write(node, level, isInside); } catch { /* a form whose fields are named like what it has */ }
+      if (!step || node.tagName === "SELECT" || step[0] - level > deep || level >= deep) continue;
       const below = [...childrenOf(node)];
-      for (let at = below.length - 1; at >= 0; at -= 1) stack.push([below[at], next, inside]);
+      for (let at = below.length - 1; at >= 0; at -= 1) stack.push([below[at], ...step]);
     }
-    return { title: clean(document.title), url: location.href, lines, links: [...links], guarded, cut };
+    return { title: clean(document.title), lines, links: [...links], guarded, secret, cut };
   };
 
   /** Where to click: the middle of the element in the window, after it was scrolled there. */
@@ -221,7 +272,7 @@
     if (clear && element.select) element.select();
     else if (clear) getSelection().selectAllChildren(element);
     else if (element.setSelectionRange) { try { element.setSelectionRange(element.value.length, element.value.length); } catch { /* a number field */ } }
-    return { isSet: false, isEmpty: !clear || (element.value ?? element.textContent) === "" };
+    return { isSet: false };
   };
 
   const select = (number, wanted) => {
@@ -250,7 +301,7 @@
   /** Elements whose text or name has the words, each with its number. */
   const search = (words) => {
     const wanted = words.toLowerCase(), found = [], began = performance.now();
-    const stack = [document.body ?? document.documentElement];
+    const stack = [body()];
     let visited = 0, cut = false;
     while (stack.length && found.length < 40) {
       const node = stack.pop();
@@ -261,12 +312,12 @@
         if (parent && node.data.toLowerCase().includes(wanted) && !/^(SCRIPT|STYLE|NOSCRIPT)$/.test(parent.tagName) && isVisible(parent)) {
           const near = parent.closest("a[href],button,label,[role],summary") ?? parent;
           const target = near.control ?? near, role = roleOf(target) || target.tagName.toLowerCase();
-          found.push(`${role} @${numberOf(target)}: ${hide(clean(parent.innerText ?? node.data, 200))}`);
+          found.push(`${role} @${numberOf(target)}: ${hide(clean(parent.innerText ?? node.data, 200), parent)}`);
         }
         continue;
       }
       if (node.nodeType !== Node.ELEMENT_NODE) continue;
-      const label = `${node.getAttribute("aria-label") ?? ""} ${node.getAttribute("placeholder") ?? ""} ${node.getAttribute("title") ?? ""} ${node.getAttribute("alt") ?? ""}`;
+      const label = ["aria-label", "placeholder", "title", "alt"].map((name) => attribute(node, name) ?? "").join(" ");
       if (label.toLowerCase().includes(wanted) && isVisible(node)) found.push(`${roleOf(node) || node.tagName.toLowerCase()} @${numberOf(node)}: ${clean(label)}`);
       const below = [...childrenOf(node)];
       for (let at = below.length - 1; at >= 0; at -= 1) stack.push(below[at]);
@@ -277,7 +328,7 @@
   const hasText = (words) => {
     const wanted = words.toLowerCase();
     const has = (root) => {
-      if ((root.body ?? root).innerText?.toLowerCase().includes(wanted)) return true;
+      if ((root.body ?? root)?.innerText?.toLowerCase().includes(wanted)) return true;
       return [...root.querySelectorAll("iframe")].some((frame) => { const inner = innerOf(frame); return inner && has(inner); });
     };
     return has(document) || search(words).lines.length > 0;
@@ -309,5 +360,5 @@
     return { url: location.href, x: scrollX, y: scrollY, session: stored(sessionStorage), local: stored(localStorage) };
   };
 
-  globalThis.talaria = { outline, locate, prepare, select, scroll, search, wait, state, element: find, number: numberOf };
+  globalThis.talaria = { outline, guard: guardOf, locate, prepare, select, scroll, search, wait, state, element: find, number: numberOf };
 })();

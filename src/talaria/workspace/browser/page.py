@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -22,13 +22,8 @@ _WORLD: Final = "talaria"
 _NEW: Final = "new"
 _KEYS: Final[Mapping[str, tuple[str, int, str]]] = {
     "Enter": ("Enter", 13, "\r"),
-    "Tab": ("Tab", 9, ""),
-    "Escape": ("Escape", 27, ""),
-    "ArrowDown": ("ArrowDown", 40, ""),
-    "ArrowUp": ("ArrowUp", 38, ""),
     "Backspace": ("Backspace", 8, ""),
 }
-KEYS: Final = tuple(_KEYS)
 _REFILL: Final = """(([url, session, local]) => {
   if (new URL(url).origin !== location.origin) return;
   for (const [key, value] of Object.entries(session)) sessionStorage.setItem(key, value);
@@ -45,18 +40,25 @@ def _outline_script() -> str:
 
 class Outline(msgspec.Struct):
     """A page as text. `guarded` are elements whose use may send a password, a payment or a file, each with
-    its fields."""
+    the host and the fields. `secret` are the fields whose values are not shown."""
 
     title: str
-    url: str
     lines: list[str]
     links: list[str]
-    guarded: dict[str, str]
+    guarded: dict[str, tuple[str, str]]
+    secret: list[int]
     cut: bool
 
 
 class DialogOpened(DevToolsError):
     """The page stands still, because one of its scripts has opened a dialog."""
+
+
+class PageCrashed(DevToolsError):
+    """The process of the page has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("the page crashed")
 
 
 class StaleElement(ToolError):
@@ -85,26 +87,31 @@ class Dialog(msgspec.Struct):
 
 
 class Tab:
-    """A tab. `generation` grows with each document, and is part of the names of elements. Methods raise
-    `DevToolsError`, and `ToolError` for what the model can do better."""
+    """A tab. `generation` is new for each document of the session's tabs, and is part of the names of
+    elements. Methods raise `DevToolsError`, and `ToolError` for what the model can do better."""
 
-    def __init__(self, tools: DevTools, target: str, session: str) -> None:
+    def __init__(self, tools: DevTools, target: str, session: str, new_generation: Callable[[], int]) -> None:
         self._tools = tools
         self.target = target
-        self._session = session
+        self.session = session
+        self._new_generation = new_generation
         self.generation = 0
+        self.load_seconds = LOAD_SECONDS
+        self.is_crashed = False
         self.is_loading = False
         self.dialog: Dialog | None = None
         self.url = "about:blank"
-        self.guarded: dict[str, str] = {}
+        self.guarded: dict[str, tuple[str, str]] = {}
+        self.secret: frozenset[int] = frozenset()
         self.shown: frozenset[str] = frozenset()  # the lines that the model has seen last
         self._changed = asyncio.Event()
         self._world = 0
+        self._refill = ""  # the script that puts back the storage of a page that is opened again
+        self._state: TabState | None = None  # as it was last
 
     async def open(self) -> None:
-        """Begin to listen to the tab."""
-        for domain in ("Page", "Runtime"):
-            await self.call(f"{domain}.enable")
+        """Begin to listen to the tab. Not to its scripts: each line that one logs would be an event."""
+        await self.call("Page.enable")
 
     def hear(self, name: str, params: Mapping[str, Any]) -> None:
         """Take an event of the tab."""
@@ -113,7 +120,8 @@ class Tab:
         elif name == "Page.frameStoppedLoading" and params["frameId"] == self.target:
             self.is_loading = False
         elif name == "Page.frameNavigated" and params["frame"]["id"] == self.target:
-            self.url = params["frame"]["url"] + params["frame"].get("urlFragment", "")
+            frame = params["frame"]
+            self.url = frame.get("unreachableUrl") or frame["url"] + frame.get("urlFragment", "")
             self._world = 0
         elif name == "Page.navigatedWithinDocument" and params["frameId"] == self.target:
             self.url = params["url"]
@@ -121,27 +129,30 @@ class Tab:
             self.dialog = Dialog(params["type"], params["message"])
         elif name == "Page.javascriptDialogClosed":
             self.dialog = None
-        elif name == "Runtime.executionContextsCleared":
-            self._world = 0
         else:
             return
+        self._changed.set()
+
+    def crash(self) -> None:
+        """Note that the page's process has ended."""
+        self.is_crashed, self.is_loading, self.dialog, self._world = True, False, None, 0
         self._changed.set()
 
     async def call(
         self, method: str, params: Mapping[str, Any] | None = None, seconds: float = 0.0
     ) -> dict[str, Any]:
-        return await self._tools.call(method, params, self._session, seconds)
+        return await self._tools.call(method, params, self.session, seconds)
 
     async def _call_page(
         self, method: str, params: Mapping[str, Any], seconds: float = 0.0
     ) -> dict[str, Any]:
         """Make a call that scripts of the page can hold up. Raises `DialogOpened` if a dialog does so."""
         answer = asyncio.ensure_future(self.call(method, params, seconds))
-        opened = asyncio.ensure_future(self._dialog_opened())
+        opened = asyncio.ensure_future(self._stopped())
         try:
             await asyncio.wait((answer, opened), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                raise DialogOpened("a dialog is open")
+                raise PageCrashed if self.is_crashed else DialogOpened("a dialog is open")
             return answer.result()
         finally:
             opened.cancel()
@@ -156,20 +167,32 @@ class Tab:
             raise await self.stale()
         outline = msgspec.convert(found, Outline)
         self.guarded = outline.guarded if not within else self.guarded | outline.guarded
+        self.secret = frozenset(outline.secret) if not within else self.secret.union(outline.secret)
         return outline
+
+    async def guard(self, element: str) -> tuple[str, str] | None:
+        """Return the host and the fields of what a use of the element may send; None if it is no secret."""
+        number = self.number(element)
+        found = await self._ask("guard", number)
+        guard = None if found is None else (str(found[0]), str(found[1]))
+        self.guarded.pop(str(number), None)
+        if guard is not None:
+            self.guarded[str(number)] = guard
+        return guard
 
     async def find(self, words: str) -> list[str]:
         found = await self._ask("search", words)
         lines: list[str] = found["lines"]
         return lines
 
-    async def state(self) -> TabState | None:
-        """Return what has to be kept of the tab; None if its page does not tell."""
-        if self.dialog is not None or not self.url.startswith(("http://", "https://")):
-            return TabState(self.url)
-        with suppress(DevToolsError):
-            return msgspec.convert(await self._ask("state", _STATE_CHARS, seconds=3.0), TabState)
-        return None
+    async def state(self) -> TabState:
+        """Return what has to be kept of the tab, as it was last if its page does not tell."""
+        if self.dialog is None and self.url.startswith(("http://", "https://")):
+            with suppress(DevToolsError):
+                found = await self._ask("state", _STATE_CHARS, seconds=3.0)
+                self._state = msgspec.structs.replace(msgspec.convert(found, TabState), url=self.url)
+                return self._state
+        return self._state if self._state is not None and self._state.url == self.url else TabState(self.url)
 
     async def picture(self, *, is_whole: bool = False) -> bytes:
         """Return a PNG of what is in sight, or of the whole page."""
@@ -193,13 +216,19 @@ class Tab:
 
     # -- acting -------------------------------------------------------------------------------------------
 
-    async def go(self, url: str, referrer: str = "") -> str:
+    async def go(self, url: str) -> str:
         """Open an address. Return the browser's error, empty if there is none or a download began."""
-        self.is_loading = True
+        self.is_loading, self.is_crashed = True, False
         try:
-            answer = await self._call_page("Page.navigate", {"url": url}, seconds=LOAD_SECONDS + 10)
-        except (BrowserGone, DialogOpened):
+            answer = await self._call_page("Page.navigate", {"url": url}, seconds=self.load_seconds)
+        except DialogOpened:
             raise
+        except BrowserGone:
+            if self._tools.is_gone:
+                raise
+            self.is_loading = False
+            await self.call("Page.stopLoading", seconds=5.0)
+            return f"the server did not answer within {self.load_seconds:g} seconds"
         except DevToolsError as error:
             self.is_loading = False
             return str(error)
@@ -232,9 +261,11 @@ class Tab:
             raise ToolError(
                 f"{element} is covered by {place['covering']}.", "Close or answer what covers it first."
             )
-        at = {"x": place["x"], "y": place["y"], "button": "left", "clickCount": times}
-        for kind in ("mouseMoved", *("mousePressed", "mouseReleased") * times):
-            await self._call_page("Input.dispatchMouseEvent", {**at, "type": kind})
+        at = {"x": place["x"], "y": place["y"], "button": "left"}
+        await self._call_page("Input.dispatchMouseEvent", {**at, "type": "mouseMoved"})
+        for count in range(1, times + 1):
+            for kind in ("mousePressed", "mouseReleased"):
+                await self._call_page("Input.dispatchMouseEvent", {**at, "type": kind, "clickCount": count})
         await self.settle()
 
     async def type(self, element: str, text: str, *, clear: bool = True, submit: bool = False) -> None:
@@ -303,6 +334,7 @@ class Tab:
         self.dialog = None  # before the call: the page may open the next one before the answer is here
         await self.call("Page.handleJavaScriptDialog", {"accept": accept, "promptText": text})
         await self.settle()
+        await self._end_refill()
 
     async def evaluate(self, script: str) -> str:
         """Run a script of the model in the page's own world, and return its result as JSON."""
@@ -315,25 +347,25 @@ class Tab:
 
     async def restore(self, state: TabState) -> None:
         """Open a tab as it was kept."""
-        script = ""
+        self.url, self._state = state.url, state
         if state.session or state.local:
             kept = json.dumps([state.url, state.session or {}, state.local or {}])
-            added = await self.call(
-                "Page.addScriptToEvaluateOnNewDocument",
-                {"source": f"{_REFILL}({kept})"},
-            )
-            script = added["identifier"]
+            source = {"source": f"{_REFILL}({kept})"}
+            self._refill = (await self.call("Page.addScriptToEvaluateOnNewDocument", source))["identifier"]
         await self.go(state.url)
-        if script:
-            await self.call("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
+        await self._end_refill()
         if state.x or state.y:
-            with suppress(DevToolsError):
-                await self._evaluate(f"scrollTo({{left: {state.x}, top: {state.y}, behavior: 'instant'}})")
+            await self._evaluate(f"scrollTo({{left: {state.x}, top: {state.y}, behavior: 'instant'}})")
+
+    async def _end_refill(self) -> None:
+        if self._refill and self.dialog is None:
+            script, self._refill = self._refill, ""
+            await self._call_page("Page.removeScriptToEvaluateOnNewDocument", {"identifier": script})
 
     async def settle(self) -> None:
         """Wait until the page has loaded and is quiet, for a limited time, or a dialog is open."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + LOAD_SECONDS
+        until = loop.time() + self.load_seconds
         await asyncio.sleep(0.05)  # a navigation that a click began is announced a moment later
         while self.is_loading and self.dialog is None and loop.time() < until:
             self._changed.clear()
@@ -363,8 +395,9 @@ class Tab:
     async def stale(self) -> StaleElement:
         return StaleElement(await self.outline())
 
-    async def _dialog_opened(self) -> None:
-        while self.dialog is None:
+    async def _stopped(self) -> None:
+        """Wait until the page stands still or is gone."""
+        while self.dialog is None and not self.is_crashed:
             self._changed.clear()
             await self._changed.wait()
 
@@ -377,7 +410,7 @@ class Tab:
         answer = await self._evaluate(expression, seconds=seconds)
         if answer.get("value") == _NEW:
             await self._evaluate(_outline_script())
-            self.generation += 1
+            self.generation = self._new_generation()
             self.shown = frozenset()
             answer = await self._evaluate(expression, seconds=seconds)
         return json.loads(answer.get("value") or "null")
@@ -389,7 +422,7 @@ class Tab:
         for is_last in (False, True):
             if not self._world:
                 world = {"frameId": self.target, "worldName": _WORLD}
-                made = await self.call("Page.createIsolatedWorld", world)
+                made = await self._call_page("Page.createIsolatedWorld", world)
                 self._world = made["executionContextId"]
             params = {
                 "expression": expression,
@@ -399,7 +432,7 @@ class Tab:
             }
             try:
                 answer = await self._call_page("Runtime.evaluate", params, seconds)
-            except (BrowserGone, DialogOpened):
+            except (BrowserGone, DialogOpened, PageCrashed):
                 raise
             except DevToolsError as error:
                 self._world = 0
