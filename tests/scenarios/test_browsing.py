@@ -501,7 +501,7 @@ async def result_of(gateway: GatewayProcess, tool: str, arguments: dict[str, Any
     return text
 
 
-@pytest.mark.parametrize("cycles", [2, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("cycles", [2, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(3000)])])
 async def test_a_browser_is_the_same_after_it_was_closed_many_times(web: Browsing, cycles: int) -> None:
     await web.open("/endless")
     await web.call("scroll", direction="down")
@@ -517,7 +517,7 @@ async def test_a_browser_is_the_same_after_it_was_closed_many_times(web: Browsin
         assert await web.call("evaluate", script=script) == before
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(3000)])])
 async def test_kills_during_clicks_repeat_nothing_and_leave_no_process(tmp_path: Path, kills: int) -> None:
     random = Random(kills)
     async with ModelServer(record=False) as model, browsed_site() as site:

@@ -540,10 +540,10 @@ class SessionBrowsers:
             await asyncio.sleep(_LOOK_SECONDS)
             now, settings = asyncio.get_running_loop().time(), self._settings()
             for key, slot in tuple(self._slots.items()):
-                if slot.browser is None:
+                if (browser := slot.browser) is None:
                     continue
-                memory = await self._threads.run(key, memory_of, slot.browser.process.pid)
-                if slot.browser is None:
+                memory = await self._threads.run(key, memory_of, browser.process.pid)
+                if slot.browser is not browser:
                     continue
                 if memory > settings.max_memory:
                     why = f"it used {format_size(memory)} (browser.max_memory)"
@@ -551,7 +551,7 @@ class SessionBrowsers:
                     note = f"The browser was closed because {why}, and opened again."
                     if slot.lock.locked():  # the call that uses it fails with this
                         slot.note = f"The browser was closed because {why}."
-                        await slot.browser.process.kill()
+                        await browser.process.kill()
                     else:
                         await self.retire(key, note)
                 elif not slot.lock.locked() and now - slot.used_at >= settings.idle_close.total_seconds():
