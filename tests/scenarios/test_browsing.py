@@ -501,7 +501,9 @@ async def result_of(gateway: GatewayProcess, tool: str, arguments: dict[str, Any
     return text
 
 
-@pytest.mark.parametrize("cycles", [2, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(3000)])])
+@pytest.mark.parametrize(
+    "cycles", [2, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(3000)])]
+)
 async def test_a_browser_is_the_same_after_it_was_closed_many_times(web: Browsing, cycles: int) -> None:
     await web.open("/endless")
     await web.call("scroll", direction="down")
