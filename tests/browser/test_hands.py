@@ -29,6 +29,18 @@ async def test_on_a_narrow_screen_the_list_is_a_drawer(visit: Visit) -> None:
     await visitor.page.locator("#side").wait_for(state="hidden")
 
 
+async def test_on_a_narrow_screen_no_dialog_sticks_out(visit: Visit) -> None:
+    visitor = await visit(viewport=NARROW)
+    wider = await visitor.page.evaluate("""() => [...document.querySelectorAll("dialog")].filter((dialog) => {
+      dialog.showModal();
+      const { right } = dialog.getBoundingClientRect();
+      const isWider = dialog.scrollWidth > dialog.clientWidth || right > innerWidth;
+      dialog.close();
+      return isWider;
+    }).map(({ id }) => id)""")
+    assert wider == []
+
+
 async def test_the_keyboard_alone_is_enough(visitor: Visitor) -> None:
     assert await focused(visitor) == "text"
     await visitor.page.keyboard.type("one")

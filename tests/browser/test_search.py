@@ -72,6 +72,16 @@ async def test_keys_lead_from_the_field_through_the_hits_and_back(visitor: Visit
     assert await page.locator("#chats").is_visible()
 
 
+async def test_the_list_of_chats_comes_back_with_a_click(visitor: Visitor, harbour: None) -> None:
+    page = visitor.page
+    for button in ("Chats", "New chat"):
+        await find(visitor, "harbour master")
+        assert not await page.locator("#chats").is_visible()
+        await page.get_by_role("button", name=button, exact=True).click()
+        await page.locator("#chats").wait_for()
+        assert await page.locator("#find").input_value() == ""
+
+
 async def test_nothing_found_is_said_and_a_bad_query_too(visitor: Visitor) -> None:
     await visitor.page.locator("#find").fill("zyxwvut qqqq")
     await visitor.sees("Nothing was found.", "#found-note")

@@ -31,6 +31,7 @@ async def test_a_restart_in_mid_turn_heals_and_the_answer_is_shown_once(
     assert not await visitor.page.locator("#stop, .state").filter(visible=True).count()
     line, header = [await visitor.page.locator(it).bounding_box() for it in ("#line", "#main > header")]
     assert line["y"] + line["height"] <= header["y"]
+    assert await visitor.page.evaluate("document.elementFromPoint(20, 5).closest('#line') !== null")
     await mortal.start()
     await visitor.sees("You said: typed while it was away")
     await visitor.settled()

@@ -248,10 +248,12 @@ async function explain(here) {
 $("menu").onclick = () => {
   if (location.hash === "#inbox") history.back();
   else if (narrow.matches) toggleSide(!("open" in $("side").dataset));
+  else leaveSearch();
 };
 $("inbox-open").onclick = () => { toggleSide(false); };
 $("new").onclick = () => {
   toggleSide(false);
+  leaveSearch();
   openNew("pushState");
   $("text").focus();
 };
@@ -546,6 +548,7 @@ let palette = null;
 setTimeout(() => import("./palette.js").then((module) => { palette = module; }, () => {}), IDLE_MS); // Ctrl+K tries again
 $("find-form").onsubmit = (event) => event.preventDefault(); // until the search is loaded
 const search = () => import("./search.js");
+const leaveSearch = () => { if ($("find").value) search().then(({ leave }) => leave()); };
 $("find").addEventListener("focus", () => search().then(({ changed }) => changed()), { once: true });
 addEventListener("keydown", (event) => {
   const isTyping = event.target.closest?.("input, textarea, select, dialog");

@@ -96,7 +96,7 @@ function tell(text) {
 }
 
 /** Shows the list of chats again. */
-function leave() {
+export function leave() {
   clearTimeout(timer);
   asked.abort();
   wanted = "";
