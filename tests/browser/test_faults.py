@@ -233,6 +233,12 @@ async def test_19_a_title_has_the_width_of_the_list(visitor: Visitor) -> None:
     await visitor.settled()
 
 
+async def test_19_the_commands_are_a_list(visitor: Visitor) -> None:
+    await visitor.say("/help")
+    await visitor.page.locator("#log .words li code", has_text="/help [COMMAND]").wait_for()
+    await visitor.settled()
+
+
 async def test_a_part_of_another_version_asks_for_a_reload(visit: Visit) -> None:
     """A page that stays open over an upgrade has parts that it has not loaded yet."""
     visitor = await visit()

@@ -134,9 +134,10 @@ function Announced({ block }) {
   return html`<article class="agent announced"><h2 class="label">Sent to this chat <${Time} at=${block.at} /></h2><${Markdown} text=${block.text} /></article>`;
 }
 
-/** The answer of a command, which the log does not keep. */
+/** The answer of a command, which the log does not keep. Commands with their meanings are a list. */
 function Words({ block }) {
-  return html`<article class="agent"><h2 class="unseen">Answer</h2><${Markdown} text=${spoken(block.text)} /></article>`;
+  const text = spoken(block.text).replace(/^(\/[^:\n]+): /gm, "- `$1` ");
+  return html`<article class="agent"><h2 class="unseen">Answer</h2><${Markdown} text=${text} /></article>`;
 }
 
 /** Model text. It is drawn by `show`, which keeps the elements of unchanged blocks. */
