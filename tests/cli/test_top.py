@@ -90,6 +90,16 @@ def test_an_endpoint_is_told_with_its_queue_and_its_rest(endpoint: EndpointReadi
     assert f"acme ({told})" in seen.get()
 
 
+def test_runs_that_are_over_do_not_count_as_never_begun() -> None:
+    """Fault 16 of the page's trial: the status counts runs that are due or under way. After seven runs, the
+    line was `runs: none yet`."""
+    pool = PoolStats(1, 0, 0, 0, 0, 1, (), PoolCounters(), 0, 0)
+    console = Console(width=200)
+    with console.capture() as seen:
+        console.print(render(status(jobs={"jobs": {"active": 1}, "runs": {}, "late_seconds": 0}), pool))
+    assert "1 active; runs: none due" in seen.get()
+
+
 def test_background_processes_are_listed() -> None:
     process = ProcessInfo("p1", SessionId("ses_1"), "npm\x1b dev", ProcessState.RUNNING, 1.0, written=2048)
     console = Console(width=200)

@@ -183,7 +183,7 @@ def _jobs(status: StatusView) -> list[tuple[str, str]]:
     if not sum(jobs.jobs.values()):
         return []
     kept = ", ".join(f"{number} {state}" for state, number in jobs.jobs.items() if number)
-    runs = ", ".join(f"{number} {state}" for state, number in jobs.runs.items() if number) or "none yet"
+    runs = ", ".join(f"{number} {state}" for state, number in jobs.runs.items() if number) or "none due"
     late = f"; a run waits for {format_age(jobs.late_seconds)}" if jobs.late_seconds >= 1 else ""
     held = f"; they wait: {status.scheduled_work_waits}" if status.scheduled_work_waits else ""
     return [("jobs", f"{kept}; runs: {runs}{late}{held}")]
