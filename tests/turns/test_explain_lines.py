@@ -105,6 +105,18 @@ def test_how_often_it_was_begun(attempts: int, forgiven: int, lines: list[Any]) 
     assert found[-1][1:] == ("running", "Not settled yet: it runs, or the next start takes it up.")
 
 
+def test_a_turn_that_is_taken_up_again_tells_from_which_step() -> None:
+    turn = make_turn(TurnState.RUNNING, started_at=2.0, attempts=2)
+    steps = (
+        Step(TURN, 1, StepKind.MODEL, "m", StepState.ENDED, ended_at=3.0),
+        Step(TURN, 2, StepKind.TOOL, "now", StepState.ENDED, started_at=3.0, ended_at=6.0),
+        Step(TURN, 3, StepKind.TOOL, "now", StepState.ENDED, started_at=3.0, ended_at=4.0),
+    )
+    found = told(turn, steps=steps, begun_at=5.0)
+    again = "Taken up again, attempt 2. It continued at step 2; no step before was repeated."
+    assert (5.0, "begun", again) in found
+
+
 @pytest.mark.parametrize(
     ("turn", "line"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -75,7 +77,11 @@ def _attempts(history: TurnHistory) -> Iterator[HistoryLine]:
     why = "its process ended without a word" if crashes else "its process released it in good order"
     many = f" It was interrupted {turn.attempts - 1} times in all." if turn.attempts > 2 else ""
     yield HistoryLine(None, "interrupted", f"Interrupted: {why}.{many}")
-    yield HistoryLine(history.begun_at, "begun", f"Taken up again, attempt {turn.attempts}{by}.")
+    begun = history.begun_at or 0.0
+    ended = {step.n for step in history.record.steps if (step.ended_at or math.inf) <= begun}
+    first = next(n for n in itertools.count(1) if n not in ended)
+    place = f" It continued at step {first}; no step before was repeated." if first > 1 else ""
+    yield HistoryLine(history.begun_at, "begun", f"Taken up again, attempt {turn.attempts}{by}.{place}")
 
 
 def _steps(record: TurnRecord, usage: dict[int, StepUsage]) -> Iterator[HistoryLine]:
