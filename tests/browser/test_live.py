@@ -201,6 +201,34 @@ async def test_the_story_of_a_turn_has_its_steps_tokens_and_times(quiet: Visitor
     await story.wait_for(state="detached")
 
 
+async def test_the_inbox_lists_replies_that_failed_and_resumes_paused_jobs(quiet: Visitor) -> None:
+    page = quiet.page
+    job = {"text": "What changed?", "when": "every weekday at 9", "name": "news"}
+    saved = await quiet.gateway.call("POST", "/api/jobs", json=job)
+    await quiet.gateway.call("PATCH", f"/api/jobs/{saved['id']}", json={"state": "paused"})
+    reply = {
+        "id": 7, "channel": "telegram", "state": "failed", "written_at": 1.0, "attempts": 3,
+        "text": "Lunch is ready.", "error": "The chat was not found.", "turn_id": "turn_1",
+    }  # fmt: skip
+
+    async def add_a_reply(route: Any) -> None:
+        answer = await route.fetch()
+        await route.fulfill(json=await answer.json() | {"replies": [reply]})
+
+    await page.route("**/api/inbox?*", add_a_reply)
+    await page.get_by_role("link", name="Inbox").click()
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    failed = page.locator("#inbox article", has_text="Lunch is ready.")
+    await failed.get_by_text("The chat was not found.").wait_for()
+    assert "Delivery failed" in await failed.inner_text() and "3 attempts" in await failed.inner_text()
+    paused = page.locator("#inbox article", has_text="news")
+    await paused.get_by_text("Paused", exact=True).wait_for()
+    await paused.get_by_role("button", name="Resume").click()
+    await paused.wait_for(state="detached")
+    assert (await quiet.gateway.call("GET", f"/api/jobs/{saved['id']}"))["state"] == "active"
+    await page.unroute_all()
+
+
 async def test_a_chat_is_saved_as_markdown_and_as_json(quiet: Visitor) -> None:
     page = quiet.page
     await quiet.say("hello")

@@ -86,6 +86,21 @@ async def test_output_is_harmless_bounded_and_healed_over_a_reconnect(visitor: V
     await visitor.settled()
 
 
+async def test_the_change_of_a_file_is_shown_as_lines(visitor: Visitor) -> None:
+    write = '[[call write_file {"path":"a.txt","content":"one\\ntwo\\nthree"}]]'
+    edit = '[[call edit_file {"path":"a.txt","old":"one\\ntwo","new":"one\\n2"}]]'
+    await visitor.say(f"{write}[[reply Written.]]")
+    await visitor.sees("Written.", "#log .agent")
+    await visitor.say(f"{edit}[[reply Changed.]]")
+    await visitor.sees("Changed.", "#log .agent")
+    await visitor.settled()
+    card = visitor.page.locator("#log .tool.call", has_text="edit_file")
+    await card.locator("summary").click()
+    read = "(rows) => rows.map((row) => [row.className, row.textContent])"
+    shown = await card.locator(".diff span").evaluate_all(read)
+    assert shown == [["same", "a.txt\n"], ["same", "  one\n"], ["removed", "- two\n"], ["added", "+ 2\n"]]
+
+
 async def test_a_card_that_a_person_opened_stays_open(visitor: Visitor) -> None:
     given = '{"path":"a.txt","content":"one\\ntwo"}'
     await visitor.say(f"[[call write_file {given}]][[chunks 20]][[chunk-delay 0.05]][[words 40]]")
