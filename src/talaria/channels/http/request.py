@@ -424,6 +424,7 @@ class Request:
         """Free what was sent with the request, for a response that may take hours."""
         self.headers = {}
         self.scope["headers"].clear()
+        self.scope.pop("state", None)
 
     def leaving(self) -> asyncio.Future[None]:
         """Return what is done when the client has left, if the caller has not set it before. It takes a tenth
