@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import subprocess
 import sys
 from pathlib import Path
 
@@ -61,7 +62,10 @@ def _show(report: Report) -> None:
 
 
 def _write(reports: list[Report]) -> None:
-    made_by = f"Talaria {this_version().partition('.dev')[0]} and Python {platform.python_version()}"
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, cwd=DOCS.parent, capture_output=True, text=True, check=False).stdout.strip()
+    version = this_version().partition(".dev")[0]
+    made_by = f"Talaria {version} at commit {commit} and Python {platform.python_version()}"
     before, _, rest = DOCS.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     DOCS.write_text(before + BEGIN + "\n" + markdown(reports, made_by) + "\n" + END + after)

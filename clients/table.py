@@ -39,9 +39,9 @@ FEATURES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client and its script. `environment` is a Python environment, "node", or "coders" for programs of
-    node that a script of Python runs. `more` follows the addresses
-    on the command line."""
+    """A client and its script. `environment` is a Python environment, one of node that begins with "node", or
+    one that ends with "coders", for programs of node that a script of Python runs. `more` follows the
+    addresses on the command line."""
 
     name: str
     environment: str
@@ -51,13 +51,13 @@ class Client:
     def command(self) -> list[str] | None:
         """Return the command that checks the client, or None if it is not installed."""
         script = SCRIPTS / self.script
-        if self.environment == "coders":
-            is_there = installation.node("coders") is not None
+        if self.environment.endswith("coders"):
+            is_there = installation.node(self.environment) is not None
             return [sys.executable, str(script), *self.more] if is_there else None
-        if self.environment == "node":
-            if (node := installation.node()) is None:
+        if self.environment.startswith("node"):
+            if (node := installation.node(self.environment)) is None:
                 return None
-            return [node, str(_beside_modules(script)), *self.more]
+            return [node, str(_beside_modules(self.environment, script)), *self.more]
         python = installation.python_of(self.environment)
         return None if python is None else [str(python), str(script), *self.more]
 
@@ -74,14 +74,33 @@ CLIENTS = (
     Client("aider", "aider", "aider_client.py"),
     Client("AI SDK, openai", "node", "ai_sdk.mjs", ("@ai-sdk/openai",)),
     Client("AI SDK, compatible", "node", "ai_sdk.mjs", ("@ai-sdk/openai-compatible",)),
+    Client("@openai/agents", "node-agents", "openai_agents_node.mjs"),
+    Client("LangChain.js + LangGraph.js", "node-agents", "langchain_node.mjs"),
+    *(
+        Client(name, {"crewai": "crews", "dspy": "dspy"}.get(name, "frameworks"), "frameworks.py", (name,))
+        for name in (
+            "llama-index",
+            "haystack",
+            "dspy",
+            "crewai",
+            "smolagents",
+            "agno",
+            "semantic-kernel",
+            "autogen",
+            "agent-framework",
+            "strands",
+        )
+    ),
     Client("Codex", "coders", "coders.py", ("codex",)),
     Client("Claude Code", "coders", "coders.py", ("claude",)),
+    Client("qwen-code", "more-coders", "coders.py", ("qwen",)),
+    Client("opencode", "more-coders", "coders.py", ("opencode",)),
 )
 
 
-def _beside_modules(script: Path) -> Path:
+def _beside_modules(environment: str, script: Path) -> Path:
     """Copy the scripts of node to its modules, where it looks for them."""
-    place = installation.folder() / "node" / "scripts"
+    place = installation.folder() / environment / "scripts"
     place.mkdir(exist_ok=True)
     for each in SCRIPTS.glob("*.mjs"):
         (place / each.name).write_bytes(each.read_bytes())
@@ -122,7 +141,7 @@ def check(
     report = Report(client)
     words = [*command[:2], servers.url, servers.token, servers.model_url, *command[2:]]
     env = {**os.environ, "TALARIA_CLIENT_FEATURES": ",".join(features)}
-    env["TALARIA_CODERS"] = str(installation.folder() / "coders")
+    env["TALARIA_CODERS"] = str(installation.folder() / client.environment)
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False, env=env)
         said, errors = done.stdout, done.stderr
@@ -139,12 +158,12 @@ def check(
 
 
 def markdown(reports: list[Report], made_by: str) -> str:
-    """Return the table, the versions, and the reasons of what a client cannot do."""
-    names = [report.client.name for report in reports]
-    lines = [f"| | {' | '.join(names)} |", f"|---|{':-:|' * len(names)}"]
-    for feature, meaning in FEATURES.items():
-        cells = " | ".join(report.cells[feature] for report in reports)
-        lines.append(f"| **{feature}**: {meaning} | {cells} |")
+    """Return the features, the table, the versions, and the reasons of what a client cannot do."""
+    lines = [f"- **{feature}**: {meaning}" for feature, meaning in FEATURES.items()]
+    lines += ["", f"| | {' | '.join(FEATURES)} |", f"|---|{':-:|' * len(FEATURES)}"]
+    for report in reports:
+        cells = " | ".join(report.cells[feature] for feature in FEATURES)
+        lines.append(f"| **{report.client.name}** | {cells} |")
     lines += ["", f"Made by `./dev clients --docs` with {made_by}.", ""]
     lines += ["| client | versions | – because it |", "|---|---|---|"]
     for report in reports:

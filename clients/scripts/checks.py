@@ -53,12 +53,13 @@ def check(feature: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
 def cannot(reason: str, *features: str) -> None:
     """The client has no such features anywhere."""
     for feature in features:
+        _checks.pop(feature, None)
         _tell(feature, cannot=reason)
 
 
 def run(*packages: str, **versions: str) -> None:
     """Run all checks, in order. `versions` are those of what is no Python package."""
-    print(json.dumps({"versions": {name: version(name) for name in packages} | versions}), flush=True)
+    _print({"versions": {name: version(name) for name in packages} | versions})
     only = os.environ.get("TALARIA_CLIENT_FEATURES", "")
     for feature, function in _checks.items():
         if only and feature not in only.split(","):
@@ -78,7 +79,11 @@ def run(*packages: str, **versions: str) -> None:
 
 
 def _tell(feature: str, **more: Any) -> None:
-    print(json.dumps({"feature": feature, **more}), flush=True)
+    _print({"feature": feature, **more})
+
+
+def _print(told: dict[str, Any]) -> None:
+    print(json.dumps(told), file=sys.__stdout__, flush=True)
 
 
 # -- what the gateway and the model saw -------------------------------------------------------------------

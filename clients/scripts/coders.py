@@ -1,4 +1,4 @@
-"""Codex and Claude Code: the command, once for each check. The last argument says which."""
+"""Programs that write code: the command, once for each check. The last argument says which."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from checks import *
 
 NAME = sys.argv[-1]
 IS_CODEX = NAME == "codex"
-PACKAGE = "@openai/codex" if IS_CODEX else "@anthropic-ai/claude-code"
+PACKAGE = {
+    "codex": "@openai/codex",
+    "claude": "@anthropic-ai/claude-code",
+    "qwen": "@qwen-code/qwen-code",
+    "opencode": "opencode-ai",
+}[NAME]
+SHELL = {"codex": "exec_command", "claude": "Bash", "qwen": "run_shell_command", "opencode": "bash"}[NAME]
 MODULES = Path(os.environ["TALARIA_CODERS"]) / "node_modules"
 COMMAND = MODULES / ".bin" / NAME
 _folder = tempfile.TemporaryDirectory(prefix="talaria-coder-", dir=Path.home())  # Codex refuses /tmp
@@ -22,10 +28,32 @@ FOLDER = Path(_folder.name)
 IGNORE = {**SESSION, "X-Talaria-Tools": "ignore"}
 
 
-def words(text: str, model: str, *more: str, headers: dict[str, str] | None = None) -> list[str]:
-    """Return the command line for a message."""
-    if not IS_CODEX:
+def words(
+    text: str, model: str, *more: str, key: str = TOKEN, headers: dict[str, str] | None = None
+) -> list[str]:
+    """Return the command line for a message, and write the settings of the program."""
+    if NAME == "claude":
         return [str(COMMAND), "-p", text, "--output-format", "json", "--allowedTools", "Bash", *more]
+    if NAME == "qwen":
+        request = {"customHeaders": headers or {}, "maxRetries": 0}
+        settings = {
+            "security": {"auth": {"selectedType": "openai"}},
+            "model": {"generationConfig": request},
+            "privacy": {"usageStatisticsEnabled": False},
+            "memory": dict.fromkeys(("enableManagedAutoMemory", "enableManagedAutoDream"), False),
+        }
+        (FOLDER / ".qwen").mkdir(exist_ok=True)
+        (FOLDER / ".qwen/settings.json").write_text(json.dumps(settings))
+        return [str(COMMAND), "--yolo", "--model", model, "--output-format", "json", *more, text]
+    if NAME == "opencode":
+        place = {"baseURL": BASE, "apiKey": key, "headers": headers or {}}
+        names = {name: {"name": name, "attachment": True} for name in ("main", UNKNOWN)}
+        for each in names.values():
+            each["modalities"] = {"input": ["text", "image"], "output": ["text"]}
+        provider = {"npm": "@ai-sdk/openai-compatible", "options": place, "models": names}
+        settings = {"provider": {"talaria": provider}, "autoupdate": False, "small_model": "talaria/main"}
+        (FOLDER / "opencode.json").write_text(json.dumps(settings))
+        return [str(COMMAND), "run", text, "--auto", "--format", "json", "--model", f"talaria/{model}", *more]
     told = {"X-Talaria-Tools": "functions", **(headers or {})}
     named = ", ".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in told.items())
     (FOLDER / "config.toml").write_text(
@@ -50,6 +78,7 @@ def environ(key: str, model: str, headers: dict[str, str] | None) -> dict[str, s
     return {
         **os.environ,
         "HOME": str(FOLDER),
+        "PWD": str(FOLDER),
         "TMPDIR": str(FOLDER),
         "CLAUDE_CODE_TMPDIR": str(FOLDER),
         "CODEX_HOME": str(FOLDER),
@@ -62,6 +91,10 @@ def environ(key: str, model: str, headers: dict[str, str] | None) -> dict[str, s
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_MAX_RETRIES": "0",
         "IS_SANDBOX": "1",
+        "OPENAI_API_KEY": key,
+        "OPENAI_BASE_URL": BASE,
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
     }
 
 
@@ -70,7 +103,7 @@ def ask(
 ) -> str:
     """Return what the command prints."""
     said = subprocess.run(
-        words(text, model, *more, headers=headers),
+        words(text, model, *more, key=key, headers=headers),
         cwd=FOLDER,
         env=environ(key, model, headers),
         capture_output=True,
@@ -83,9 +116,12 @@ def ask(
 
 def shell(command: str) -> str:
     """Return the mark that lets the model call the command's own shell."""
+    arguments: dict[str, object] = {"command": command, "description": "x"}
     if IS_CODEX:
-        return f"[[call exec_command {json.dumps({'cmd': command})}]]"
-    return f"[[call Bash {json.dumps({'command': command, 'description': 'x'})}]]"
+        arguments = {"cmd": command}
+    elif NAME == "qwen":
+        arguments |= {"is_background": False}
+    return f"[[call {SHELL} {json.dumps(arguments)}]]"
 
 
 @check("plain")
@@ -125,24 +161,33 @@ if IS_CODEX:
         assert "Rome" in ask(CITY, "--output-schema", str(FOLDER / "schema.json"))
         assert "json_schema" in recorded()
 
+else:
+    cannot("has its own form of it", "structured")
+
+
+if NAME in ("codex", "opencode"):
+
     @check("images")
     def images() -> None:
         (FOLDER / "dot.png").write_bytes(base64.b64decode(PNG))
         recorded()
-        ask("[[reply seen]]", f"--image={FOLDER}/dot.png")
+        ask("[[reply seen]]", f"--image={FOLDER}/dot.png" if IS_CODEX else f"--file={FOLDER}/dot.png")
         assert "data:image/" in recorded()
 
 else:
-    cannot("has its own form of it", "structured")
     cannot("sends pictures of files that its tool reads", "images")
 
 cannot("keeps its agents to itself", "hand-off")
 
 
-@check("session")
-def session() -> None:
-    assert "one" in ask("[[reply one]]", headers=IGNORE)
-    assert get(f"/api/sessions/{SESSION['X-Talaria-Session']}")["id"]
+if NAME in ("qwen", "opencode"):
+    cannot("sends a token limit, which a session refuses", "session")
+else:
+
+    @check("session")
+    def session() -> None:
+        assert "one" in ask("[[reply one]]", headers=IGNORE)
+        assert get(f"/api/sessions/{SESSION['X-Talaria-Session']}")["id"]
 
 
 cannot("keeps its conversation itself", "chain")
@@ -175,8 +220,10 @@ def too_long() -> None:
 @check("usage")
 def usage() -> None:
     said = ask(USED)
-    assert '"input_tokens":9' in said or '"input_tokens":5' in said  # cached ones are counted apart
-    assert '"output_tokens":3' in said
+    ways = {"opencode": ('"input":5', '"output":1')}.get(NAME, ('"input_tokens":', '"output_tokens":3'))
+    assert all(way in said for way in ways), said
+    if NAME != "opencode":  # cached ones are counted apart
+        assert any(f'"input_tokens":{count},' in said for count in (9, 5)), said
 
 
 @check("cancel")
@@ -192,7 +239,7 @@ def cancel() -> None:
         stderr=subprocess.DEVNULL,
     ) as process:
         until_asked()
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM if NAME == "qwen" else signal.SIGINT)
         until_cancelled(before)
         process.terminate()
 

@@ -66,17 +66,19 @@ async def test_a_feature_that_a_script_does_not_tell_about_has_failed(tmp_path: 
     assert (report.cells["usage"], report.notes["usage"]) == ("✗", "it broke")
     assert not report.is_good
     told = markdown([report], "this")
-    assert "| **plain**: an answer | ok |" in told
+    assert "- **plain**: an answer" in told
+    assert "| **it** | ok |" in told
     assert "| it | it 1 | is old (chain); none came (files);" in told
 
 
 def test_the_docs_have_a_good_table_of_the_pinned_versions() -> None:
     table = DOCS.read_text().partition(BEGIN)[2].partition(END)[0]
-    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")]
-    assert [cell.strip() for cell in rows[0][1:]] == [client.name for client in CLIENTS]
-    cells = {row[0].partition(":")[0].strip(" *"): [cell.strip() for cell in row[1:]] for row in rows[1:]}
-    for feature in FEATURES:
-        assert set(cells[feature]) <= {"ok", "–"}
+    rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    cells = {row[0]: row[1:] for row in rows if len(row) == 1 + len(FEATURES)}
+    assert [*cells.pop("")] == [*FEATURES]
+    assert [name for name in cells if "---" not in name] == [client.name for client in CLIENTS]
+    for client in CLIENTS:
+        assert set(cells[client.name]) <= {"ok", "–"}
     python, node = read_pins()
     clients = {
         name: each for name, each in ({**python, **node}).items() if not name.startswith(("mcp-", "import-"))
