@@ -70,6 +70,10 @@ async def test_an_edited_message_goes_to_a_copy_and_the_first_one_stays(visitor:
     await visitor.sees("You said: two, but better", "#log .agent")
     await visitor.settled()
     assert await page.locator("#editing").is_hidden()
+    for _ in ("as it was said", "from the log"):
+        await visitor.sees("This is a copy. The first conversation is in the list of chats.", "#log")
+        assert not await page.locator("#log").get_by_text("/branch").count()
+        await page.reload()
     kept = [body["text"] for body in await visitor.entries() if body["type"] == "assistant"]
     assert kept == ["You said: one", "You said: two, but better"]
     log = await visitor.gateway.call("GET", f"/api/sessions/{first}/entries?limit=500")

@@ -2,7 +2,7 @@
    components draw of it: entries of the log, and below them the running turn. */
 
 import { ApiError, call, follow } from "./api.js";
-import { EMPTY, addPage, addRemarks, applyEvent, asks, beginLive, endLive, hasTurn, partsOf, pointTo } from "./conversation.js";
+import { EMPTY, addPage, addRemarks, applyEvent, asks, beginLive, commandBlocks, endLive, hasTurn, partsOf, pointTo } from "./conversation.js";
 import { signal } from "./preact.js";
 import { outbox, randomHex, seen, titles } from "./storage.js";
 
@@ -279,7 +279,7 @@ export class Chat {
     if (event.type === "failed") transcript.remark(item.turn, ...asked, trouble(event.error));
     else if (event.type === "cancelled") transcript.remark(item.turn, ...asked, quiet("Stopped."));
     else if (isSteer(item)) { /* the log has it in the turn that has read it */ }
-    else if (!isLogged && item.text?.startsWith("/")) transcript.remark(item.turn, ...asked, { kind: "words", text: event.reply });
+    else if (!isLogged && item.text?.startsWith("/")) transcript.remark(item.turn, ...commandBlocks(partsOf(item), item.text, event.reply));
     else if (words !== undefined && event.reply.startsWith(words)) {
       const note = event.reply.slice(words.length).trim(); // for example: another model answered
       if (note) transcript.remark(item.turn, quiet(note));

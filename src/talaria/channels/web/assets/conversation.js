@@ -80,9 +80,14 @@ function withCommand(blocks, { id: turn, command, said, reply, accepted_at: at }
   if (NEVER_SHOWN.includes(command) || lastOf(blocks, turn) >= 0) return blocks;
   const before = blocks.findLastIndex((block) => block.at !== undefined && block.at <= at);
   const { seq } = blocks[before] ?? {};
-  const made = [{ kind: "said", key: `said ${turn}`, parts: [{ type: "text", text: said }] }];
-  if (reply) made.push({ kind: "words", key: `words ${turn}`, text: reply });
-  return blocks.toSpliced(before + 1, 0, ...made.map((block) => ({ ...block, turn, seq, at })));
+  const made = commandBlocks([{ type: "text", text: said }], said, reply).map((block) => ({ ...block, key: `${block.kind} ${turn}`, turn, seq, at }));
+  return blocks.toSpliced(before + 1, 0, ...made);
+}
+
+/** A command and its answer. For a copy, which a button begins, a note is enough. */
+export function commandBlocks(parts, said, reply) {
+  if (said.startsWith("/branch @")) return [{ kind: "quiet", text: "This is a copy. The first conversation is in the list of chats." }];
+  return [{ kind: "said", parts }, ...(reply ? [{ kind: "words", text: reply }] : [])];
 }
 
 /** A file belongs to the last entry of its turn; that of a hidden turn is left out. */
