@@ -25,6 +25,7 @@ from talaria.testing.model_server import ModelServer
 from talaria.workspace.browser.browsers import Browser, SessionBrowsers
 
 pytestmark = [needs("chromium"), needs("bwrap"), pytest.mark.asyncio(loop_scope="module")]
+LONG = [pytest.mark.long, pytest.mark.timeout(3000)]
 TOOLS = {"enabled": ["files", "browser"], "search_above": 1 << 20}
 
 
@@ -457,7 +458,7 @@ async def test_a_released_agent_leaves_the_browser_open(web: Browsing) -> None:
     assert web.browser is before
 
 
-@pytest.mark.parametrize("lives", [2, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("lives", [2, pytest.param(20, marks=LONG)])
 async def test_a_browser_is_the_same_after_restarts_and_kills(tmp_path: Path, lives: int) -> None:
     """Every second life of the gateway ends with SIGKILL."""
     async with ModelServer(record=False) as model, browsed_site() as site:
@@ -501,9 +502,7 @@ async def result_of(gateway: GatewayProcess, tool: str, arguments: dict[str, Any
     return text
 
 
-@pytest.mark.parametrize(
-    "cycles", [2, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(3000)])]
-)
+@pytest.mark.parametrize("cycles", [2, pytest.param(200, marks=LONG)])
 async def test_a_browser_is_the_same_after_it_was_closed_many_times(web: Browsing, cycles: int) -> None:
     await web.open("/endless")
     await web.call("scroll", direction="down")
@@ -519,7 +518,7 @@ async def test_a_browser_is_the_same_after_it_was_closed_many_times(web: Browsin
         assert await web.call("evaluate", script=script) == before
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(3000)])])
+@pytest.mark.parametrize("kills", [2, pytest.param(50, marks=LONG)])
 async def test_kills_during_clicks_repeat_nothing_and_leave_no_process(tmp_path: Path, kills: int) -> None:
     random = Random(kills)
     async with ModelServer(record=False) as model, browsed_site() as site:

@@ -253,7 +253,7 @@ class SessionBrowser:
     async def use(self) -> AsyncIterator[tuple[Browser, str]]:
         """Give the browser for one call, and a note for the model. Raises `ToolError`."""
         if self._browsers is None:
-            raise ToolError("There is no browser here.")
+            raise ToolError("There is no browser here.", "Use web_fetch to read pages.")
         await self._claim()
         async with self._browsers.use(self._places) as used:
             yield used

@@ -2,7 +2,7 @@
    scripts cannot see or change it. It returns plain data and is bounded in time, elements and characters. */
 (() => {
   if (globalThis.talaria) return;
-  const MAX_NODES = 150_000, MAX_MS = 250, MAX_LINES = 3000, MAX_NAME = 90, MAX_TEXT = 600, MAX_LINKS = 256, MAX_OPTIONS = 20;
+  const MAX_NODES = 150_000, MAX_MS = 150, MAX_LINES = 1000, MAX_ALL = 3000, MAX_NAME = 90, MAX_TEXT = 600, MAX_LINKS = 256, MAX_OPTIONS = 20;
   const SECRET = /^(current-password|new-password|one-time-code|cc-.*)$/;
   const CODE = /\b(one[- ]?time|verification|security|login|access|confirmation|auth\w*)\b.{0,40}\b(code|pin|password|token)\b|\botp\b|\b2fa\b/i;
   const PAYMENT = /card.?(number|no)\b|\bcvc|\bcvv|\biban\b|security code/i;
@@ -170,7 +170,7 @@
     if (within && !root) return null;
     const began = performance.now(), lines = [], links = new Set(), guarded = {}, secret = [], filled = new Map();
     let visited = 0, cut = false;
-    const put = (level, text) => { if (lines.length < MAX_LINES) lines.push("  ".repeat(Math.min(level, 12)) + text); else cut = true; };
+    const put = (level, text) => { if (lines.length < (all ? MAX_ALL : MAX_LINES)) lines.push("  ".repeat(Math.min(level, 12)) + text); else cut = true; };
     const note = (element) => {
       const number = numberOf(element), found = guard(element, filled);
       if (found) guarded[number] = found;

@@ -294,7 +294,7 @@ class Tab:
         if chosen is None:
             raise await self.stale()
         if chosen.get("problem"):
-            raise ToolError(chosen["problem"])
+            raise ToolError(chosen["problem"], "Choose one of them, or browser_read shows the lists.")
         await self.settle()
 
     async def scroll(self, element: str, direction: str) -> dict[str, Any]:
@@ -342,7 +342,7 @@ class Tab:
         answer = await self._call_page("Runtime.evaluate", params, seconds=15.0)
         if thrown := answer.get("exceptionDetails"):
             text = thrown.get("exception", {}).get("description") or thrown.get("text", "")
-            raise ToolError(f"The script failed: {str(text)[:500]}")
+            raise ToolError(f"The script failed: {str(text)[:500]}", "Correct it, or do without it.")
         return json.dumps(answer["result"].get("value"), ensure_ascii=False)
 
     async def restore(self, state: TabState) -> None:
