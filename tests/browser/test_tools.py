@@ -103,10 +103,16 @@ async def test_the_change_of_a_file_is_shown_as_lines(visitor: Visitor) -> None:
 
 async def test_a_card_that_a_person_opened_stays_open(visitor: Visitor) -> None:
     given = '{"path":"a.txt","content":"one\\ntwo"}'
-    await visitor.say(f"[[call write_file {given}]][[chunks 20]][[chunk-delay 0.05]][[words 40]]")
+    text = f"[[call write_file {given}]][[chunks 20]][[chunk-delay 0.05]][[words 40]]"
+    await visitor.say(text)
     card = visitor.page.locator("details.call")
     await card.wait_for()
     await card.locator("summary").click()
     assert await card.locator(".given").inner_text() == "path: a.txt\ncontent:\n  one\n  two"
     await visitor.sees("word40")
     await visitor.settled()
+    await visitor.page.locator("#new").click()
+    await visitor.say(text)
+    await visitor.sees("word40")
+    await visitor.settled()
+    assert await card.get_attribute("open") is None, "it is a call of another chat"

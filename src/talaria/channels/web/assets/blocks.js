@@ -190,7 +190,7 @@ export function showProblem(place, error) {
 const OUTCOMES = { ok: "done", error: "failed", unknown: "outcome unknown", cancelled: "stopped" };
 const KEPT_LIVE = 2; // calls of a running turn that are not folded
 
-const opened = new Map(); // whether a person has opened or closed a card, by the id of its call
+const opened = new Map(); // whether a person has opened or closed a card, by its turn and call: another chat may have calls of the same ids
 
 /** `conversation` has the results and the running calls. */
 export function ToolCall({ block, conversation }) {
@@ -200,8 +200,9 @@ export function ToolCall({ block, conversation }) {
   const isRunning = !result && run !== null && conversation.live !== null;
   const output = isRunning ? run.output : "";
   const [, redraw] = useState(0);
-  const isOpen = opened.get(id) ?? (Boolean(output) || conversation.pointed === block.key);
-  const toggle = (event) => { event.preventDefault(); opened.set(id, !isOpen); redraw((n) => n + 1); };
+  const card = `${block.turn} ${id}`;
+  const isOpen = opened.get(card) ?? (Boolean(output) || conversation.pointed === block.key);
+  const toggle = (event) => { event.preventDefault(); opened.set(card, !isOpen); redraw((n) => n + 1); };
   const outcome = result ? (isFailure(result) && result.outcome === "ok" ? "error" : result.outcome) : undefined;
   const shown = result ? result.text : output;
   return html`<details class="tool call" open=${isOpen} data-outcome=${outcome} data-seq=${block.seq}>
