@@ -182,6 +182,7 @@ class EventStream:
                     await self._start(request)
                     await request.write(data, is_last=False)
                     self._is_in_event = not data.endswith(self.end_of_event)
+                    data = b""  # noqa: PLW2901 - the next piece may be hours away
         except TalariaError as error:
             if self._format_error is None or not request.has_started:
                 raise

@@ -319,24 +319,25 @@ class FeedApi:
                 async for data in self._ended_since(since, within):
                     yield data
             now = gateway.clock.now()
-            open_turns = [
-                TurnChange.of(each.turn, now, each.model, each.spent)
-                for each in live
-                if sees(each.turn.chat_key)
-            ]
-            known = {change.id for change in open_turns}
-            for change in live.feed.elsewhere:
-                if change.id not in known and sees(change.chat_key):
-                    open_turns.append(change)
+            open_turns = self._open_turns(sees, now)
             for data in _pages(open_turns):
                 yield data
             yield _feed_event(now, "ready", FeedReady(len(open_turns)))
+            del open_turns
             while changes := await listener.take():
                 if listener.missed:
                     yield _feed_event(gateway.clock.now(), "lagged", FeedLagged(listener.missed))
                     listener.missed = 0
                 for data in _pages(changes):
                     yield data
+                changes, data = (), b""  # the next ones may be hours away, for thousands of listeners
+
+    def _open_turns(self, sees: Callable[[ChatKey], bool], now: float) -> list[TurnChange]:
+        live = self._gateway.turns.live
+        found = [TurnChange.of(each.turn, now, each.model, each.spent) for each in live]
+        known = {change.id for change in found}
+        found += (change for change in live.feed.elsewhere if change.id not in known)
+        return [change for change in found if sees(change.chat_key)]
 
     async def _ended_since(self, since: float, within: str) -> AsyncGenerator[bytes, None]:
         histories, since = self._gateway.store.histories, since - _COMMIT_SECONDS
