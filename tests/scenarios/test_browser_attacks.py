@@ -85,7 +85,7 @@ async def test_a_page_that_redirects_inside_is_refused(tmp_path: Path) -> None:
 
 
 async def test_alerts_without_end_and_a_page_of_millions_of_nodes_are_bounded(tmp_path: Path) -> None:
-    async with browsing(tmp_path) as web:
+    async with browsing(tmp_path, max_memory=4 << 30) as web:
         await web.open("/")
         script = "setTimeout(() => { for (;;) alert('again'); }, 0)"
         await web.call("evaluate", script=script)

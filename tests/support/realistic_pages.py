@@ -44,19 +44,21 @@ def buttons(*names: str) -> str:
 
 
 def rows(count: int, columns: int, *names: str) -> str:
-    cells = lambda n: each(columns, lambda c: f"<td>{n * c} {words(n + c, 1)}</td>")
+    cells: Callable[[int], str] = lambda n: each(columns, lambda c: f"<td>{n * c} {words(n + c, 1)}</td>")
     return f"<table>{each(count, lambda n: f'<tr>{cells(n)}<td>{buttons(*names)}</td></tr>')}</table>"
 
 
 def realistic_pages() -> dict[str, str]:
     """Return each page by its kind."""
-    story = lambda n: f"<article><h3>{link(n, words(n, 9))}</h3><p>{words(n, 30)}</p></article>"
-    product_card = lambda n: (
+    story: Callable[[int], str] = lambda n: (
+        f"<article><h3>{link(n, words(n, 9))}</h3><p>{words(n, 30)}</p></article>"
+    )
+    product_card: Callable[[int], str] = lambda n: (
         f"<li><img alt='{words(n, 3)}' src=/none>{link(n, words(n, 7))}<span>{n * 3}.99 €</span>"
         f"<span>{n % 5} stars</span>{buttons('Add to basket', 'Compare')}</li>"
     )
     filters = each(40, lambda n: f"<label><input type=checkbox> {words(n, 2)} ({n * 3})</label>")
-    comment = lambda n: (
+    comment: Callable[[int], str] = lambda n: (
         f"<div><a href=/u/{n}>user{n}</a><p>{words(n, 60)}</p>{buttons('Reply', 'Like', 'Report')}</div>"
     )
     years = each(90, lambda n: f"<option>{1935 + n}</option>")

@@ -48,6 +48,8 @@
   const CLICKABLE = new Set(["button", "link", "checkbox", "radio", "switch", "tab", "menuitem", "menuitemcheckbox", "menuitemradio", "option",
     "treeitem", "slider", "spinbutton", "textbox", "searchbox", "combobox", "listbox", "file field", "color field", "password field", "date field"]);
 
+  const USABLE = "a[href],button,input,select,textarea,summary,[onclick],[tabindex],[role=option],[role=treeitem],[role=tab],[role^=menuitem],[role=radio]";
+
   const roleOf = (element) => {
     const given = attribute(element, "role")?.trim().split(/\s+/)[0];
     if (given && given !== "presentation" && given !== "none") return given;
@@ -161,7 +163,7 @@
   /** The same for the element with this number, or that around it which takes clicks. */
   const guardOf = (number) => {
     const element = find(number);
-    return element ? guard(element.closest("a[href],button,input,select,textarea,summary,[onclick],[role],[tabindex]") ?? element) : null;
+    return element ? guard(element.closest(`${USABLE},[role]`) ?? element) : null;
   };
 
   /** All: texts too. `within`: the number of the element to begin with. `deep`: how many levels. */
@@ -187,7 +189,7 @@
       if (!role) {
         if (!isClickable(node, "")) return [level, false];
         put(level, `clickable ${JSON.stringify(hide(textOf(node), node))} @${note(node)}`);
-        return [level, !node.querySelector("a[href],button,input,select,textarea")];
+        return [level, !node.querySelector(USABLE)];
       }
       const clickable = isClickable(node, role), alert = role === "alert" || role === "status" || attribute(node, "aria-live") === "assertive";
       const named = role === "heading" || alert || (role === "image" && all) || role === "dialog" || role === "frame" || (role === "table" && all);
@@ -214,7 +216,7 @@
         if (isSecret(node)) secret.push(numberOf(node));
       }
       // What is said by the name is not said again.
-      return [next, clickable ? !node.querySelector("a[href],button,input,select,textarea") : role === "heading" || alert];
+      return [next, clickable ? !node.querySelector(USABLE) : role === "heading" || alert];
     };
     const stack = root ? [[root, 0, false]] : []; // depth first, without recursion: a page may be nested deeply
     while (stack.length) {
@@ -260,7 +262,7 @@
     if (!element) return null;
     const role = roleOf(element);
     if (element.disabled || element.readOnly) return { problem: "The field is disabled or read-only." };
-    const takesText = element.tagName === "TEXTAREA" || element.isContentEditable || (element.tagName === "INPUT" && !/button|checkbox|radio|file field/.test(role));
+    const takesText = element.tagName === "TEXTAREA" || element.isContentEditable || (element.tagName === "INPUT" && !/^(button|checkbox|radio|switch|file field)$/.test(role));
     if (!takesText) return { problem: `This is a ${role || "part of the page"}, not a field.` };
     element.scrollIntoView({ block: "center", behavior: "instant" });
     element.focus();
