@@ -577,7 +577,14 @@ async def _open_turns(
         # The live turns, and what is said to people beside them.
         hooks = await open_hooks(scopes, start.parts)
         live = LiveTurns(clock, start.metrics, hooks)
-        delivery = Delivery(store, live, settings.delivery, partial(read_sent, folders), limits=start.limits)
+        delivery = Delivery(
+            store,
+            live,
+            settings.delivery,
+            partial(read_sent, folders),
+            limits=start.limits,
+            find_picture=lambda session_id, tool: workspaces.picture(session_id, tool),  # noqa: PLW0108 - below
+        )
         hosts = HostQuestions(
             store,
             live,

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -300,4 +301,7 @@ async def test_a_password_is_masked_in_the_question(web: Browsing) -> None:
     arguments = unsaid(element=web.element('password field "Password"'), text="open sesame")
     turn, question = await ask(web, "type", arguments)
     assert "open sesame" not in question["text"] and "••••" in question["text"]
+    path = f"/api/approvals/{question['id']}/picture"
+    assert b64decode((await web.api.get(path))["data"]).startswith(b"\x89PNG"), "the page is shown, too"
     await decide(web, turn, question, "deny")
+    await web.api.get(path, 404)

@@ -58,7 +58,7 @@ from talaria.tools.settings import ToolSettings
 from talaria.tools.tool import ToolSource
 from talaria.tools.toolset import Family, ToolSet
 from talaria.turns.agents import Agents
-from talaria.turns.delivery import Delivery
+from talaria.turns.delivery import Delivery, FindPicture, find_no_picture
 from talaria.turns.followed import FollowedTurns
 from talaria.turns.lifecycle import Deletions, SessionLifecycle
 from talaria.turns.live import LiveTurn, LiveTurns
@@ -165,6 +165,7 @@ async def start(
     busy: Busy = Busy.QUEUE,
     turn_seconds: float = 0.0,
     delivery_settings: DeliverySettings | None = None,
+    find_picture: FindPicture = find_no_picture,
     random: Random | None = None,
     budgets: BudgetSettings | None = None,
     prices: Mapping[str, PriceSettings] | None = None,
@@ -251,6 +252,7 @@ async def start(
         delivery_settings or DeliverySettings(),
         lambda key, path: Folder(folder).read(Folder(folder).resolve(path)),
         random,
+        find_picture=find_picture,
     )
     turns = Turns(
         store,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -101,6 +102,10 @@ class QuestionBoard:
     async def _ask(self, event: QuestionAsked) -> str:
         """Send the question, whole, before its buttons."""
         body, buttons, key = self._body(event), question_buttons(event), event.question_id
+        if (picture := await self._view.picture(event.name)) is not None:
+            file = OutgoingFile("page.png", picture)
+            with suppress(DeliveryError):  # the question is complete without it
+                await self._outlet.deliver(OutgoingMessage(self._address, "", f"{key}.picture", file=file))
         for pause in _RETRIES.pauses():
             try:
                 if self._shown_text(event) is None:

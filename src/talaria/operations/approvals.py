@@ -115,4 +115,28 @@ async def decide_approval(gateway: Gateway, call: OperationCall, wanted: Decisio
     return DecidedView(question_id, text, span, turn.id, turn.state)
 
 
-APPROVAL_OPERATIONS: Final = (list_approvals, decide_approval)
+class PictureQuery(msgspec.Struct, frozen=True):
+    id: Annotated[str, argument("Request id.", "ID")]
+
+
+class PictureView(msgspec.Struct, frozen=True):
+    """A picture. `data` is its content in base64."""
+
+    type: str
+    data: bytes
+
+
+@operation("approvals.picture", "GET /api/approvals/{id}/picture", ALL, errors=("not_found",), is_secret=True)
+async def show_picture(gateway: Gateway, call: OperationCall, wanted: PictureQuery) -> PictureView:
+    """Show the page that an open approval request of a browser tool is about, as it is now."""
+    found = await gateway.turns.decisions.find(QuestionId(wanted.id))
+    picture = None
+    if call.sees(found.turn.chat_key) and found.question.decision is None:
+        picture = await gateway.workspaces.picture(found.turn.session_id, found.question.name)
+    if picture is None:
+        hint = "Only open requests of browser tools have one."
+        raise NotFound(f"There is no picture for {wanted.id}.", hint)
+    return PictureView("image/png", picture)
+
+
+APPROVAL_OPERATIONS: Final = (list_approvals, decide_approval, show_picture)

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import aclosing, suppress
 from functools import partial
 from random import Random
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from talaria.commands.command import decision_buttons, host_message
 from talaria.core.backoff import Backoff
@@ -38,7 +38,7 @@ from talaria.core.delivery import (
 from talaria.core.errors import StoreError, ToolError
 from talaria.core.events import Event
 from talaria.core.failpoints import Failpoint, hit
-from talaria.core.ids import ChatKey, QuestionId, TurnId, channel_of
+from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId, channel_of
 from talaria.core.limits import Limits
 from talaria.core.questions import Question
 from talaria.core.tasks import sleep_until_woken, stop
@@ -52,6 +52,14 @@ from talaria.turns.settings import DeliverySettings
 # -- `Outlet`: the sending side of a channel, and `ShownTurn`, a running turn as an outlet sees it --------
 
 
+FindPicture: TypeAlias = Callable[[SessionId, str], Awaitable[bytes | None]]
+"""Returns a PNG of what a call of this tool acts on in a session, or None."""
+
+
+async def find_no_picture(session_id: SessionId, name: str) -> bytes | None:
+    return None
+
+
 class ShownTurn:
     """A running turn, for the channel that shows it.
 
@@ -59,10 +67,13 @@ class ShownTurn:
     before a restart.
     """
 
-    def __init__(self, live: LiveTurn, store: Store, is_ours: Callable[[], bool]) -> None:
+    def __init__(
+        self, live: LiveTurn, store: Store, is_ours: Callable[[], bool], find_picture: FindPicture
+    ) -> None:
         self._live = live
         self._store = store
         self._is_ours = is_ours
+        self._find_picture = find_picture
         self.shown_id = live.turn.shown_id
 
     @property
@@ -96,6 +107,10 @@ class ShownTurn:
         """Return the platform's id of the message that already shows the question, or None."""
         found = await self._store.find_question(question_id)
         return None if found is None else found.question.shown_id
+
+    async def picture(self, name: str) -> bytes | None:
+        """Return a PNG of what the tool of a question acts on, or None."""
+        return await self._find_picture(self.turn.session_id, name)
 
     async def question_shown(self, question_id: QuestionId, platform_id: str) -> None:
         """Store the id of the message that shows the question."""
@@ -175,8 +190,10 @@ class Delivery:
         random: Random | None = None,
         *,
         limits: Limits | None = None,
+        find_picture: FindPicture = find_no_picture,
     ) -> None:
-        """`read_file` reads a file of a chat's folder and raises `ToolError`. `random` is for jitter."""
+        """`read_file` reads a file of a chat's folder and raises `ToolError`. `random` is for jitter.
+        `find_picture` is for questions."""
         self._store = store
         self._live = live
         self._clock = live.clock
@@ -185,6 +202,7 @@ class Delivery:
         self._settings = settings
         self._random = random or Random()  # noqa: S311 - it is for jitter
         self._limits = limits or Limits()
+        self._find_picture = find_picture
         self._outlets: dict[str, Outlet] = {}
         self._sends: dict[tuple[str, str], asyncio.Task[None]] = {}  # by channel and address
         self._waiting: set[int] = set()  # replies that the store has kept waiting
@@ -501,7 +519,7 @@ class Delivery:
     async def _run_show(self, outlet: Outlet, live: LiveTurn) -> None:
         try:
             is_ours = partial(self._has_channel, channel_of(live.turn.chat_key))
-            await outlet.show(ShownTurn(live, self._store, is_ours))
+            await outlet.show(ShownTurn(live, self._store, is_ours, self._find_picture))
         except Exception:
             _log.warning("turn %s is not shown while it runs", live.turn.id, exc_info=True)
 

@@ -147,6 +147,10 @@ class ChatWorkspaces:
         """Return a handle for an agent of this session. Cheap: it touches no disk and starts no process."""
         return ChatWorkspace(self, session_id, chat_key)
 
+    async def picture(self, session_id: SessionId, tool: str) -> bytes | None:
+        """Return a PNG of what a call of this tool acts on, for a person who is asked; or None."""
+        return None if self.browsers is None else await self.browsers.picture(session_id, tool)
+
     async def end(self, session_id: SessionId) -> None:
         """Stop the processes of a session that is over and close its browser, if it has any. The files, the
         working directory and the environment stay, for when the session is resumed. It may be resumed before

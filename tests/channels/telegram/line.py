@@ -23,6 +23,7 @@ from talaria.testing.clock import FakeClock
 from talaria.testing.telegram_platform import PlatformChat, TelegramUser
 from talaria.testing.telegram_server import TelegramServer
 from talaria.tools.toolset import ToolSet
+from talaria.turns.delivery import FindPicture, find_no_picture
 
 ADA = 7  # who is allowed
 
@@ -92,6 +93,7 @@ async def telegram(
     token: str = "",
     load: Load | None = None,
     tools: Callable[[ToolSet], ToolSet] = lambda tools: tools,
+    find_picture: FindPicture = find_no_picture,
     **settings: Any,
 ) -> AsyncIterator[Line]:
     """A life of the channel; another one over the same store and server is a restart."""
@@ -101,7 +103,9 @@ async def telegram(
         token=token or server.token, allowed=(ADA,), api_url=api_url or server.url, **settings
     )
     async with AsyncExitStack() as scopes:
-        rig = await scopes.enter_async_context(start(store, folder, clock=clock, load=load, tools=tools))
+        rig = await scopes.enter_async_context(
+            start(store, folder, clock=clock, load=load, tools=tools, find_picture=find_picture)
+        )
         recorder = Recorder(rig)
         sending = asyncio.create_task(rig.delivery.run(), name="delivery")
         try:

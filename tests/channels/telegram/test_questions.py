@@ -78,6 +78,21 @@ async def test_a_button_decides_and_the_message_tells_the_outcome(
         assert message.text.endswith(outcome) and message.buttons == ()
 
 
+async def test_a_picture_of_what_is_asked_about_comes_before_the_question(
+    tmp_path: Path, server: TelegramServer, danger: Danger
+) -> None:
+    async def find_picture(session_id: str, tool: str) -> bytes | None:
+        return b"\x89PNG of the page" if tool == "danger" else None
+
+    async with line(tmp_path, server, danger, find_picture=find_picture) as here:
+        here.ada.says(calling("make"))
+        [question] = await asked(here)
+        [picture] = [shown for shown in here.chat.messages.values() if shown.file_name]
+        assert picture.file == b"\x89PNG of the page" and picture.id < question.id
+        here.ada.presses(question, "Deny")
+        await until_done(here)
+
+
 async def test_only_the_press_of_the_requester_counts(
     tmp_path: Path, server: TelegramServer, danger: Danger
 ) -> None:

@@ -357,6 +357,19 @@ class SessionBrowsers:
         slot = self._slots.get(session_id)
         return slot.browser.list_tabs() if slot is not None and slot.browser is not None else []
 
+    async def picture(self, session_id: SessionId, tool: str) -> bytes | None:
+        """Return a PNG of the page that a session shows, for a person who is asked about a call of this tool.
+        None if it is another kind of tool, no browser is open, or it is busy."""
+        slot = self._slots.get(session_id)
+        if not tool.startswith("browser_") or slot is None or slot.lock.locked():
+            return None
+        async with slot.lock:
+            tab = slot.browser.tabs.get(slot.browser.active) if slot.browser is not None else None
+            with suppress(DevToolsError, TimeoutError):
+                async with asyncio.timeout(_SAVE_SECONDS):
+                    return await tab.picture() if tab is not None else None
+        return None
+
     async def retire(self, session_id: SessionId, note: str = "") -> bool:
         """Save and close the session's browser. The next call is told `note`. Return whether it was open."""
         slot = self._slots.get(session_id)

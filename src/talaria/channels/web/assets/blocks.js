@@ -293,10 +293,18 @@ export function Question({ question, decided }) {
   };
   return html`<section class="question" aria-label=${title} data-decided=${decided ? "" : undefined}>
     <strong>${title}</strong>
+    ${(question.name ?? question.tool)?.startsWith("browser_") && !decided && html`<${PageShown} id=${question.id} />`}
     ${isAnswer ? html`<p class="asked" dir="auto">${question.text}</p>` : html`<pre class="asked" tabindex="0" aria-label="What is asked">${question.text}</pre>`}
     ${decided ? html`<${Decided} question=${question} decided=${decided} />` : html`<${Choices} question=${question} decide=${decide} isBusy=${isBusy} />`}
     <p class="refusal" role="status" hidden=${!trouble}>${trouble}</p>
   </section>`;
+}
+
+/** The page that a call of a browser tool is about. Nothing is shown if there is no picture any more. */
+function PageShown({ id }) {
+  const [data, setData] = useState("");
+  useEffect(() => { call("GET", `/api/approvals/${encodeURIComponent(id)}/picture`).then((picture) => setData(picture.data), () => {}); }, [id]);
+  return data && html`<img class="page-shown" src=${`data:image/png;base64,${data}`} alt="The page as it is now" />`;
 }
 
 /** What was decided, by whom and when. */
