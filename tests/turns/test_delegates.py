@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -16,10 +17,12 @@ from support.asking_tools import Danger, calling
 from support.gateway import Api, in_process, real_process
 from support.waiting import until
 from talaria.core.clock import SystemClock
-from talaria.core.events import QuestionAsked
+from talaria.core.delegates import delegate_path
+from talaria.core.events import DelegateChanged, QuestionAsked
 from talaria.core.failpoints import Failpoint
 from talaria.core.ids import TurnId, new_owner_id
 from talaria.core.ledger import Begin, Commit, TurnEnd
+from talaria.core.tasks import running
 from talaria.core.turns import TurnState
 from talaria.store.sqlite.store import SqliteStore
 from talaria.testing.gateway_process import GatewayProcess
@@ -243,6 +246,48 @@ async def test_a_kill_neither_loses_a_result_nor_runs_a_helper_twice(
 
 
 # -- what people see ----------------------------------------------------------------------------------------
+
+
+async def test_followers_of_the_parent_see_what_each_delegate_below_it_does(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    prices = {"scripted/*": {"input": 1.0, "output": 1.0}}
+    paid = "[[usage 1000 0 0 0]]"
+    inner = paid + hand_out('[[call read_file {"path": "x"}]][[hang]]') + "[[reply never]]"
+    async with in_process(tmp_path, model, tables={"prices": prices}) as api:
+        turn_id = await api.begin("chat", hand_out(inner, paid + "[[reply quick]]") + "[[reply all]]")
+        live = await api.gateway.turns.find(TurnId(turn_id))
+        seen: dict[tuple[int, ...], DelegateChanged] = {}
+
+        async def watch() -> None:
+            async for _, event in live.follow():
+                if isinstance(event, DelegateChanged):
+                    seen[tuple(index for _, index in delegate_path(event.delegate_id))] = event
+
+        async with running(watch(), name="follower"):
+            await until(lambda: len(seen) == 3 and seen[1, 1].state is TurnState.RUNNING)
+            assert {key: each.state for key, each in seen.items()} == {
+                (1,): TurnState.WAITING,
+                (1, 1): TurnState.RUNNING,
+                (2,): TurnState.DONE,
+            }
+            assert seen[1,].line == "waiting for its delegates"
+            assert (seen[2,].cost_usd, seen[2,].turn_id != "") == ("0.001", True)
+            assert len({each.call_id for each in seen.values()}) == 1
+            late = [event async for event in first_of(live, 3)]
+            assert {each.delegate_id for each in late} == {each.delegate_id for each in seen.values()}
+            await api.say("chat", "/agents stop all")
+            await asyncio.wait((live.settled,))
+        assert seen[1, 1].state is seen[1,].state is TurnState.CANCELLED
+
+
+async def first_of(live: LiveTurn, count: int) -> AsyncIterator[DelegateChanged]:
+    async for _, event in live.follow():
+        if isinstance(event, DelegateChanged):
+            yield event
+            count -= 1
+        if not count:
+            return
 
 
 async def test_agents_lists_the_tree_and_stops_one_delegate(tmp_path: Path, model: ModelServer) -> None:

@@ -11,6 +11,7 @@ import pytest
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Cancelled,
+    DelegateChanged,
     Delta,
     Done,
     Event,
@@ -22,7 +23,7 @@ from talaria.core.events import (
     ToolCallDelta,
     ToolOutput,
 )
-from talaria.core.ids import ChatKey, SessionId, TurnId
+from talaria.core.ids import ChatKey, DelegateId, SessionId, TurnId
 from talaria.core.messages import Text, UserMessage
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
 from talaria.observe.metrics import Metrics
@@ -81,6 +82,27 @@ def test_unread_neighbours_that_say_the_same_become_one(
 )
 def test_a_settled_turn_has_one_last_event(turn: Turn, event: Event) -> None:
     assert final_event(turn) == event
+
+
+def of_delegate(line: str, name: str = "turn_1.2-1") -> DelegateChanged:
+    return DelegateChanged("call_1", DelegateId(name), TurnId("turn_2"), "Look", TurnState.RUNNING, line, 1.0)
+
+
+async def test_of_a_delegate_only_the_last_event_is_kept_for_those_who_come_late() -> None:
+    live = LiveTurn(make_turn(), FakeClock())
+    for line in ("a", "b"):
+        live.emit_below(of_delegate(line))
+        live.emit_below(of_delegate(line, "turn_1.2-2"))
+    early = asyncio.create_task(read(live))
+    await asyncio.sleep(0)
+    live.emit_below(of_delegate("c"))
+    live.emit(Delta("over"))
+    live.start()
+    live.settle(make_turn(state=TurnState.DONE))
+    others = [of_delegate("b", "turn_1.2-2")]
+    ended = [Delta("over"), Done("")]
+    assert [event for _, event in await early] == [of_delegate("b"), *others, of_delegate("c"), *ended]
+    assert [event for _, event in await read(live)] == [*others, of_delegate("c"), *ended]
 
 
 async def read(live: LiveTurn, after: int = 0) -> list[tuple[int, Event]]:

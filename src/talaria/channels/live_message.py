@@ -14,6 +14,7 @@ import msgspec
 from talaria.channels.pieces import tail
 from talaria.channels.questions import ANSWER_COMMAND, QuestionBoard
 from talaria.core.clock import Clock
+from talaria.core.delegates import delegate_path
 from talaria.core.delivery import (
     DeliveryDelayed,
     DeliveryError,
@@ -21,6 +22,7 @@ from talaria.core.delivery import (
     OutgoingMessage,
 )
 from talaria.core.events import (
+    DelegateChanged,
     Delta,
     Event,
     ModelLoading,
@@ -36,6 +38,7 @@ from talaria.core.events import (
     is_failure,
 )
 from talaria.core.failpoints import Failpoint, hit
+from talaria.core.ids import DelegateId
 from talaria.core.messages import ToolOutcome
 from talaria.core.tasks import running
 from talaria.core.text import clean_line
@@ -133,6 +136,7 @@ class LiveText:
         self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._loading = ""
         self._started: float | None = None  # of the running tool
+        self._delegates: dict[DelegateId, str] = {}  # of the running tool
         self._output = OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)  # of the running tool
 
     def take(self, event: Event) -> bool:
@@ -156,6 +160,8 @@ class LiveText:
                 before = self._output.last()
                 self._output.add(text[-_MAX_KEPT:])
                 return self._output.last() != before
+            case DelegateChanged():
+                self._delegates[event.delegate_id] = describe(event)
             case ToolFinished(name=name, outcome=outcome, note=note):
                 self._end_tool()
                 if outcome is ToolOutcome.OK and not is_failure(note):
@@ -197,6 +203,7 @@ class LiveText:
         return not self._is_blank
 
     def _end_tool(self) -> None:
+        self._delegates.clear()
         self._started = None
         self._output = OutputTail(_OUTPUT_ROWS, _MAX_OUTPUT)
 
@@ -209,6 +216,7 @@ class LiveText:
         if lines and self.is_running_tool and self._started is not None:
             lines[-1] += f" … {self._now() - self._started:.0f} s"
         lines += [f"… {clean_line(output, _MAX_OUTPUT)}"] if output else []
+        lines += [self._delegates[key] for key in sorted(self._delegates, key=delegate_path)[:_MAX_LINES]]
         # In backticks, so that markdown leaves the lines alone.
         tools = "\n".join("`" + line.replace("`", "'") + "`" for line in lines)
         while len(tools) > self._max_shown // 2:

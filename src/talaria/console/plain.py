@@ -16,6 +16,7 @@ from talaria.console.gateway_client import GatewayClient, GatewayRefusal, RetryP
 from talaria.core.errors import ErrorInfo, TalariaError
 from talaria.core.events import (
     Cancelled,
+    DelegateChanged,
     Delta,
     Done,
     Event,
@@ -152,6 +153,10 @@ class PlainRenderer:
                 self._write(clean(event.text))
             case ToolStarted() | ToolOutput() | ToolFinished():
                 self._show_call(event)
+            case DelegateChanged() if event.depth == 1 and event.state.is_final:
+                self.notice(f"  {describe(event)}")
+            case DelegateChanged():
+                self._wait_for(describe(event).strip())
             case QuestionAsked():
                 self.notice(describe(event))
                 self._wait_for("waiting for a decision")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
 
+from msgspec.structs import replace
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Markdown
 from rich.segment import Segment
@@ -18,8 +19,10 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from talaria.console.plain import find_unstreamed
+from talaria.core.delegates import delegate_path
 from talaria.core.events import (
     Cancelled,
+    DelegateChanged,
     Delta,
     Done,
     Event,
@@ -40,6 +43,7 @@ from talaria.core.events import (
     describe_call,
     is_failure,
 )
+from talaria.core.ids import DelegateId
 from talaria.core.messages import TokenUsage, ToolOutcome
 from talaria.core.text import clean, clean_line
 from talaria.models.local.weights import is_built_in
@@ -66,12 +70,23 @@ class _RunningCall:
     began: float
     tail: OutputTail = field(default_factory=lambda: OutputTail(_OUTPUT_ROWS, _OUTPUT_WIDTH))
     kept: list[str] = field(default_factory=list)
+    delegates: dict[DelegateId, tuple[float, DelegateChanged]] = field(default_factory=dict)
 
-    def add_output(self, text: str) -> None:
-        self.tail.add(text)
-        self.kept.append(text)
+    def add(self, event: ToolOutput | DelegateChanged, now: float) -> None:
+        """Add output, or show a delegate of the call as one line. All that is told of it is kept."""
+        if isinstance(event, ToolOutput):
+            self.tail.add(event.text)
+            self.kept.append(event.text)
+            return
+        self.delegates[event.delegate_id] = (now - event.seconds, event)
+        if len(self.kept) < _UNFOLDED_ROWS:
+            self.kept.append(f"{describe(event)}\n")
 
-    def rows(self) -> Iterable[Text]:
+    def rows(self, now: float) -> Iterable[Text]:
+        for key in sorted(self.delegates, key=delegate_path):
+            began, event = self.delegates[key]
+            shown = event if event.state.is_final else replace(event, seconds=now - began)
+            yield Text(f"  {describe(shown)}", style="dim", no_wrap=True, overflow="ellipsis")
         lines = self.tail.lines()[-_OUTPUT_ROWS:]
         if (before := self.tail.total - len(lines)) > 0:
             lines.insert(0, f"… {before} lines before")
@@ -189,8 +204,8 @@ class TerminalRenderer:
                 self._streamed, self._status = [], ""
                 text = describe_call(event.name, event.arguments)
                 self._calls[event.call_id] = _RunningCall(text, self._clock())
-            case ToolOutput(call_id=call_id) if call_id in self._calls:
-                self._calls[call_id].add_output(event.text)
+            case ToolOutput() | DelegateChanged() if event.call_id in self._calls:
+                self._calls[event.call_id].add(event, self._clock())
             case ToolFinished():
                 self._finish_call(event)
             case Retrying() | ModelLoading():
@@ -225,7 +240,7 @@ class TerminalRenderer:
         outcome = (describe(event), "dim" if is_good else "red")
         parts = [f"{seconds:.0f} s"] if (seconds := self._clock() - call.began) >= _LONG_SECONDS else []
         if call.kept:
-            lines = call.tail.total
+            lines = call.tail.total or len(call.kept)
             parts.append(f"{lines} {'line' if lines == 1 else 'lines'}")
             if self._folded.add(call.text, "".join(call.kept)):
                 parts[-1] += " (Ctrl-O shows them)"
@@ -272,7 +287,7 @@ class TerminalRenderer:
             seconds = self._clock() - call.began
             passed = f" {seconds:.0f} s" if seconds >= _LONG_SECONDS else ""
             yield Text(f"⚙ {call.text} …{passed}", style="dim", no_wrap=True)
-            yield from call.rows()
+            yield from call.rows(self._clock())
         if self._status:
             self._spinner.update(text=Text(self._status, style="dim"))
             yield self._spinner

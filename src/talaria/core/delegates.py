@@ -89,3 +89,9 @@ class Descent(msgspec.Struct, frozen=True, omit_defaults=True):
 def next_id(holder: TurnId | DelegateId, n: int, index: int) -> DelegateId:
     """Return the id of the delegate `index`, counted from 1, of step `n`. It is the same after a restart."""
     return DelegateId(f"{holder}.{n}-{index}")
+
+
+def delegate_path(delegate_id: DelegateId) -> list[tuple[int, int]]:
+    """Return the numbers of the steps and tasks that lead from the root of its tree to the delegate."""
+    parts = (part.split("-") for part in delegate_id.split(".")[1:])
+    return [(int(n), int(index)) for n, index in parts]

@@ -9,13 +9,16 @@ from typing import get_args
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from talaria.core.delegates import delegate_path
 from talaria.core.errors import ErrorInfo
 from talaria.core.files import SentFile
-from talaria.core.ids import QuestionId
+from talaria.core.ids import DelegateId, QuestionId, TurnId
 from talaria.core.messages import TokenUsage, ToolOutcome
 from talaria.core.questions import Question, QuestionKind, Span
+from talaria.core.spending import from_usd, show_usd
 from talaria.core.text import clean, clean_line
-from talaria.core.units import format_size, format_wait
+from talaria.core.turns import TurnState
+from talaria.core.units import format_age, format_size, format_wait
 
 
 class Queued(msgspec.Struct, frozen=True, tag="queued"):
@@ -77,6 +80,28 @@ class ToolFinished(msgspec.Struct, frozen=True, tag="tool.finished"):
     outcome: ToolOutcome
     preview: str
     note: str = ""
+
+
+class DelegateChanged(msgspec.Struct, frozen=True, tag="delegate"):
+    """A delegate, for which the call `call_id` waits, has started or ended, or does something else. The event
+    replaces earlier ones about the delegate.
+
+    `turn_id` is empty until the delegate has a turn. `state` is the state of that turn, `line` says what it
+    does, and `seconds` is its age. If a delegate has delegates, their ids begin with its own."""
+
+    call_id: str
+    delegate_id: DelegateId
+    turn_id: TurnId
+    title: str
+    state: TurnState
+    line: str
+    seconds: float
+    cost_usd: str = ""
+
+    @property
+    def depth(self) -> int:
+        """How far below the turn the delegate is; 1 for one that the turn itself has handed a task."""
+        return len(delegate_path(self.delegate_id))
 
 
 class QuestionAsked(msgspec.Struct, frozen=True, tag="approval"):
@@ -190,6 +215,7 @@ Event = (
     | ToolStarted
     | ToolOutput
     | ToolFinished
+    | DelegateChanged
     | QuestionAsked
     | QuestionDecided
     | Retrying
@@ -276,6 +302,8 @@ def describe(event: Event) -> str:
             text = f"⚙ {describe_call(name, arguments)}"
         case ToolFinished():
             text = _describe_outcome(event)
+        case DelegateChanged():
+            text = describe_delegate(event)
         case QuestionAsked(text=question, choices=choices):
             numbered = (f"  {number}. {choice}" for number, choice in enumerate(choices, 1))
             text = clean("\n".join([f"? {question}", *numbered]))
@@ -307,6 +335,25 @@ def _describe_outcome(event: ToolFinished) -> str:
     # How a command ended, without what else its note tells, to stand within a line.
     ended = clean_line(event.note).partition(". ")[0].rstrip(".")
     return ended[0].lower() + ended[1:] if ended.startswith(("Exit code", "Ended")) else ended
+
+
+_DELEGATE_STATES = {
+    TurnState.ACCEPTED: "waiting to start",
+    TurnState.RUNNING: "running",
+    TurnState.WAITING: "waiting",
+    TurnState.DONE: "done",
+    TurnState.FAILED: "failed",
+    TurnState.CANCELLED: "stopped",
+}
+
+
+def describe_delegate(event: DelegateChanged) -> str:
+    """Return a delegate as one line: its task, state, age, cost, and what it does."""
+    parts = [_DELEGATE_STATES[event.state], format_age(event.seconds)]
+    if event.cost_usd:
+        parts.append(show_usd(from_usd(float(event.cost_usd))))
+    line = f": {clean_line(event.line, _LONGEST)}" if event.line else ""
+    return f"{'   ' * (event.depth - 1)}{clean_line(event.title, _LONGEST)} — {', '.join(parts)}{line}"
 
 
 def describe_file(file: SentFile, place: str) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from talaria.commands.command import CommandResult, parse_number
-from talaria.core.ids import delegates_within
-from talaria.core.spending import show_usd
-from talaria.core.text import clean_line
-from talaria.core.turns import Turn, TurnState
-from talaria.core.units import format_age
-from talaria.turns.live import LiveTurn, LiveTurns
-from talaria.turns.states import LiveState
+from talaria.core.delegates import delegate_path
+from talaria.core.events import DelegateChanged, describe
+from talaria.core.ids import DelegateId, delegates_within
+from talaria.core.turns import Turn
+from talaria.turns.live import LiveTurns
 
 if TYPE_CHECKING:
     from talaria.core.clock import Clock
@@ -21,14 +19,6 @@ if TYPE_CHECKING:
 _MOST = 50
 _RECENT = 10  # turns among which the last one with delegates is looked for
 _LINE = 100
-_STATES = {
-    TurnState.ACCEPTED: "waiting to start",
-    TurnState.RUNNING: "running",
-    TurnState.WAITING: "waiting",
-    TurnState.DONE: "done",
-    TurnState.FAILED: "failed",
-    TurnState.CANCELLED: "stopped",
-}
 
 
 class DelegateCommands:
@@ -68,21 +58,28 @@ class DelegateCommands:
         for root in await self._store.recent_of_session(turn.session_id, _RECENT):
             within = delegates_within(root.chat_key, root.id)
             if children := await self._store.turns_within(within, _MOST):
-                return root, sorted(children, key=_path)
+                return root, sorted(children, key=lambda each: delegate_path(_delegate_of(each)))
         return None, []
 
     async def _listing(self, root: Turn, children: list[Turn]) -> str:
         lines = [f"Delegates of {root.id}:"]
         for number, child in enumerate(children, 1):
             record = await self._store.turn_record(child.id)
-            spent = record.spent.cost if record is not None else 0
-            end = child.ended_at or self._clock.now()
-            seconds = format_age(max(0.0, end - child.accepted_at))
-            cost = f", {show_usd(spent)}" if spent else ""
+            cost = record.spent.cost_usd if record is not None and record.spent.calls else None
             live = self._live.get(child.id)
-            doing = f": {clean_line(live.doing(), _LINE)}" if live is not None and live.doing() else ""
-            indent = "   " * (len(_path(child)) - 1)
-            lines.append(f"{indent}{number}. {_title(child)} — {_state(child, live)}, {seconds}{cost}{doing}")
+            told = DelegateChanged(
+                "",
+                _delegate_of(child),
+                child.id,
+                _title(child),
+                child.state if live is None else live.turn.state,
+                "" if live is None else live.doing(),
+                max(0.0, (child.ended_at or self._clock.now()) - child.accepted_at),
+                cost or "",
+            )
+            words = describe(told)
+            indent = len(words) - len(words.lstrip())
+            lines.append(f"{words[:indent]}{number}. {words[indent:]}")
         if any(not child.state.is_final for child in children):
             lines.append("`/agents stop NUMBER` stops one, `/stop` all with the message itself.")
         return "\n".join(lines)
@@ -95,19 +92,11 @@ class DelegateCommands:
             await self._followed.stop(child.id, "")
 
 
-def _path(turn: Turn) -> list[tuple[int, int]]:
-    """Return the numbers of the steps and tasks that lead from the root to this turn."""
+def _delegate_of(turn: Turn) -> DelegateId:
     order = turn.inbound.order
     assert order is not None and order.descent is not None
-    parts = [part.split("-") for part in order.descent.delegate.split(".")[1:]]
-    return [(int(n), int(index)) for n, index in parts]
+    return order.descent.delegate
 
 
 def _title(turn: Turn) -> str:
     return turn.inbound.order.job_name if turn.inbound.order is not None else ""
-
-
-def _state(turn: Turn, live: LiveTurn | None) -> str:
-    if live is not None and live.state is LiveState.PARKED:
-        return "waiting for its delegates" if live.delegates else "waiting for a decision"
-    return _STATES[turn.state]

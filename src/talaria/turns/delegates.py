@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from talaria.access.budgets import account_of, tree_caps, tree_of
@@ -20,7 +21,7 @@ from talaria.core.backoff import Backoff
 from talaria.core.clock import Clock
 from talaria.core.delegates import Delegate, DelegateOutcome, Descent
 from talaria.core.errors import LeaseHeld, LimitReached, NotFound, Overloaded, StoreError, TalariaError
-from talaria.core.events import ToolOutput, ToolStarted
+from talaria.core.events import DelegateChanged, ToolStarted
 from talaria.core.failpoints import Failpoint, hit
 from talaria.core.ids import (
     ChatAddress,
@@ -34,6 +35,7 @@ from talaria.core.ids import (
 from talaria.core.messages import Text
 from talaria.core.spending import from_usd
 from talaria.core.tasks import Tasks, sleep_until_woken
+from talaria.core.text import clean_line
 from talaria.core.tools import DELEGATE
 from talaria.core.turns import Inbound, ReplyPlace, RunOrder, Turn, TurnState
 from talaria.store.store import Store
@@ -47,7 +49,9 @@ from talaria.turns.states import LiveState
 from talaria.turns.turns import Turns
 
 _log = logging.getLogger("talaria.turns")
-_LOOK_SECONDS = 30.0  # for outcomes that another member of a cluster has written
+_LOOK_SECONDS = 30.0
+_LINE = 100
+_PULSE_SECONDS = 1.0  # between two events that tell what a delegate does
 _LOOKS = Backoff(0.1, _LOOK_SECONDS)
 _TRY_AGAIN_SECONDS = 0.25
 _HEAD = (
@@ -141,14 +145,14 @@ class Delegates:
                     child = await self._start(parent, delegate)
                     if child is not None:
                         running[delegate.id] = child
-                        self._tell(parent, delegate, "started")
                         child.settled.add_done_callback(lambda _: woken.set())
                     elif not parent.has_decided(delegate.id):
                         break  # it is tried again
                     del waiting[0]
                 await self._collect(parent, running)
-                pause = _TRY_AGAIN_SECONDS if waiting and not running else _LOOK_SECONDS
-                for key in running:
+                pause = _TRY_AGAIN_SECONDS if waiting and not running else _PULSE_SECONDS
+                for key, child in running.items():
+                    await self._tell(parent, parent.delegates[key], child)
                     pause = min(pause, max(0.1, deadline_of(parent.delegates[key]) - self._clock.now()))
                 await sleep_until_woken(self._clock, pause, woken)
         finally:
@@ -165,7 +169,7 @@ class Delegates:
                 row = delegate if child.turn.state.is_final else await self._row(delegate)
                 if child.turn.state.is_final or row.outcome is not None:
                     del running[key]
-                    self._tell(parent, delegate, _how(child.turn))
+                    await self._tell(parent, delegate, child)
                     self._start_task(self._end_session(child.turn.session_id))
                     parent.decide(key)
                 else:  # it continues at another member, or here after its lease was lost
@@ -191,6 +195,7 @@ class Delegates:
             _log.warning("delegate %s could not start: %s", delegate.id, error.user_text)
             outcome = DelegateOutcome(str(TurnState.FAILED), error.info().sentence())
             await self._store.settle_delegate(delegate.id, outcome)
+            self._tell_outcome(parent, delegate, outcome)
             parent.decide(delegate.id)
             return None
         hit(Failpoint.HANDED_OUT)
@@ -263,18 +268,50 @@ class Delegates:
     # -- what followers of the parent see -------------------------------------------------------------------
 
     def _tell_start(self, parent: LiveTurn) -> None:
-        """Tell the calls again to followers of a turn that an earlier process has parked."""
+        """Emit the state of all delegates. If an earlier process parked the turn, emit its calls too."""
         if not parent.begins:
             for call_id in dict.fromkeys(each.call_id for each in parent.delegates.values()):
                 parent.emit(ToolStarted(call_id, DELEGATE, "{}"))
+        for delegate in parent.delegates.values():
+            if delegate.id not in parent.below:
+                outcome = delegate.outcome or DelegateOutcome(str(TurnState.ACCEPTED), "")
+                self._tell_outcome(parent, delegate, outcome)
 
-    def _tell(self, parent: LiveTurn, delegate: Delegate, what: str) -> None:
-        parent.emit(ToolOutput(delegate.call_id, f"{delegate.task.title}: {what}\n"))
+    def _tell_outcome(self, parent: LiveTurn, delegate: Delegate, outcome: DelegateOutcome) -> None:
+        seconds = max(0.0, (delegate.ended_at or self._clock.now()) - delegate.asked_at)
+        call_id, title, state = delegate.call_id, delegate.task.title, TurnState(outcome.state)
+        line = clean_line(outcome.text, _LINE) if state is TurnState.FAILED else ""
+        parent.emit_below(DelegateChanged(call_id, delegate.id, outcome.turn_id, title, state, line, seconds))
 
+    async def _tell(self, parent: LiveTurn, delegate: Delegate, child: LiveTurn) -> None:
+        """Tell followers of the parent what a child does, and those below it, if that has changed."""
+        for below in tuple(child.below.values()):
+            each = msgspec.structs.replace(below, call_id=delegate.call_id)
+            if child.turn.state.is_final and not each.state.is_final:  # stopped with the child
+                each = msgspec.structs.replace(each, state=TurnState.CANCELLED, line="")
+            if parent.below.get(each.delegate_id) != each:
+                parent.emit_below(each)
+        last = parent.below.get(delegate.id)
+        state = child.turn.state
+        line = "" if state.is_final else child.doing()
+        if last is not None and (last.state, last.line) == (state, line):
+            return
+        cost = child.spent.cost_usd if child.spent.calls else await self._cost(child.turn.id)
+        ended_at = child.turn.ended_at or self._clock.now()
+        seconds = max(0.0, ended_at - delegate.asked_at)
+        title = delegate.task.title
+        parent.emit_below(
+            DelegateChanged(
+                delegate.call_id, delegate.id, child.turn.id, title, state, line, seconds, cost or ""
+            )
+        )
 
-def _how(turn: Turn) -> str:
-    words = {TurnState.DONE: "done", TurnState.FAILED: "failed", TurnState.CANCELLED: "stopped"}
-    return words.get(turn.state, "ended")
+    async def _cost(self, turn_id: TurnId) -> str | None:
+        try:
+            record = await self._store.turn_record(turn_id)
+        except StoreError:
+            return None
+        return record.spent.cost_usd if record is not None and record.spent.calls else None
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

@@ -117,7 +117,7 @@ class FollowedTurns:
                         live.emit(Reset())
                     is_void = False
                     live.is_resumed = True
-                    live.emit(event)
+                    live.repeat(event)
             await asyncio.wait((heir.settled,))
         finally:
             live.end(heir.turn)
@@ -262,4 +262,4 @@ class _Place:
             live.is_resumed = True
             live.emit(Reset())
         self._voids = False
-        live.emit(event)
+        live.repeat(event)

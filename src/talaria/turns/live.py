@@ -15,6 +15,7 @@ from talaria.core.delegates import Delegate
 from talaria.core.events import (
     FINAL_EVENTS,
     Cancelled,
+    DelegateChanged,
     Delta,
     Done,
     Event,
@@ -26,12 +27,14 @@ from talaria.core.events import (
     ToolFinished,
     ToolOutput,
     ToolStarted,
+    describe_call,
 )
 from talaria.core.ids import ChatKey, DelegateId, QuestionId, TurnId, channel_of
 from talaria.core.ledger import Began
 from talaria.core.questions import Question, QuestionKind
 from talaria.core.specs import Completion
 from talaria.core.spending import Spent
+from talaria.core.text import clean_line
 from talaria.core.turns import Step, Turn, TurnState
 from talaria.observe.metrics import Metrics
 from talaria.turns.feed import StateFeed, question_asked
@@ -71,6 +74,7 @@ def merge_events(last: Event, event: Event) -> Event | None:
 
 
 _MOST_STREAM = 999_999
+_LINE = 100  # characters
 
 
 class CallOptions(msgspec.Struct, frozen=True):
@@ -98,11 +102,11 @@ class LiveTurn:
     `began` and `asked_at` are set for a turn that was begun when it was accepted; `asked_at` is when its
     lease was asked for. `begins` counts how often this process began the turn, `losses` how often the turn
     lost its lease here. `steers` are the messages that joined it. `questions` and `delegates` are those that
-    a parked turn waits for, by id. `model` is the session's own (provider/name), once it is known.
-    `completion` is the model's last answer, `steps` and `spent` are what led to it; they are set when a model
-    has answered the turn here. `on_park` are called when the turn begins to wait. `is_resumed`: an earlier
-    process began the turn, or this one had to begin it again, so the events may lack what the model said
-    before."""
+    a parked turn waits for, by id. `below` has the last event about each delegate below it. `model` is the
+    session's own (provider/name), once it is known. `completion` is the model's last answer, `steps` and
+    `spent` are what led to it; they are set when a model has answered the turn here. `on_park` are called
+    when the turn begins to wait. `is_resumed`: an earlier process began the turn, or this one had to begin it
+    again, so the events may lack what the model said before."""
 
     _stream = 0
 
@@ -132,6 +136,7 @@ class LiveTurn:
         self.steers: list[LiveTurn] = []
         self.questions: dict[QuestionId, Question] = {}
         self.delegates: dict[DelegateId, Delegate] = {}
+        self.below: dict[DelegateId, DelegateChanged] = {}
         self.settled: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         self.is_recorded = False
         self.on_park: Sequence[Callable[[LiveTurn], None]] = ()
@@ -140,7 +145,7 @@ class LiveTurn:
         self._task: asyncio.Task[object] | None = None
         self._ran_seconds = 0.0  # in earlier runs
         self._running_since = 0.0
-        self._events: list[Event] = []
+        self._events: list[Event | None] = []  # None: replaced by a later one
         self._read_up_to = 0
         self._waiters: dict[asyncio.Future[None], None] = {}  # in the order in which they came
         self._steering: asyncio.Future[None] | None = None
@@ -334,12 +339,30 @@ class LiveTurn:
 
     def emit(self, event: Event) -> None:
         events = self._events
-        if len(events) > self._read_up_to and (merged := merge_events(events[-1], event)) is not None:
+        last = events[-1] if len(events) > self._read_up_to else None
+        if last is not None and (merged := merge_events(last, event)) is not None:
             events[-1] = merged
             return
         events.append(event)
         if self._waiters:
             self._wake()
+
+    def emit_below(self, event: DelegateChanged) -> None:
+        """Emit what a delegate below the turn does now. It takes the place of the last event about the same
+        delegate, so hours of them stay one."""
+        if (old := self.below.get(event.delegate_id)) is not None:
+            number = next(n for n in range(len(self._events) - 1, -1, -1) if self._events[n] is old)
+            self._events[number] = event if number >= self._read_up_to else None
+        self.below[event.delegate_id] = event
+        if old is None or self._events[number] is None:
+            self.emit(event)
+
+    def repeat(self, event: Event) -> None:
+        """Emit an event that was read from the stream of the process that has the turn."""
+        if isinstance(event, DelegateChanged):
+            self.emit_below(event)
+        else:
+            self.emit(event)
 
     def running_call(self) -> int | None:
         """Return the number of the event that began the tool call that runs; None if no call runs."""
@@ -353,12 +376,16 @@ class LiveTurn:
         return None
 
     def doing(self) -> str:
-        """Return what the turn does now, in a line: the tool that runs, or the end of what the model says."""
-        if (number := self.running_call()) is not None:
-            started = self._events[number - 1]
-            return started.name if isinstance(started, ToolStarted) else ""
+        """Return what the turn does now, in a line: what it waits for, the tool that runs, or the end of what
+        the model says."""
+        if self.state is LiveState.PARKED:
+            return "waiting for a decision" if self.open_questions() else "waiting for its delegates"
         last = self._events[-1] if self._events else None
-        return last.text.rstrip().rpartition("\n")[2] if isinstance(last, Delta) else ""
+        if (number := self.running_call()) is not None:
+            last = self._events[number - 1]
+        if isinstance(last, ToolStarted):
+            return describe_call(last.name, last.arguments)
+        return clean_line(last.text.rstrip().rpartition("\n")[2], _LINE) if isinstance(last, Delta) else ""
 
     async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event], None]:
         """Yield the events numbered above `after`, up to the final one. Leaving early costs nothing.
@@ -376,6 +403,8 @@ class LiveTurn:
                 event = self._events[position]
                 position += 1
                 self._read_up_to = max(self._read_up_to, position)
+                if event is None:
+                    continue
                 yield position, event
                 if isinstance(event, FINAL_EVENTS):
                     return

@@ -12,6 +12,7 @@ from talaria.console.terminal import FoldedCalls, TerminalRenderer
 from talaria.core.errors import ErrorInfo
 from talaria.core.events import (
     Cancelled,
+    DelegateChanged,
     Delta,
     Done,
     Event,
@@ -28,9 +29,10 @@ from talaria.core.events import (
     ToolStarted,
     UsageReported,
 )
-from talaria.core.ids import QuestionId
+from talaria.core.ids import DelegateId, QuestionId, TurnId
 from talaria.core.messages import TokenUsage, ToolOutcome
 from talaria.core.questions import QuestionKind
+from talaria.core.turns import TurnState
 
 
 def scrollback(events: Sequence[Event], *, is_markdown: bool = True) -> list[str]:
@@ -129,6 +131,27 @@ def test_a_finished_call_folds_to_one_line_and_can_be_unfolded() -> None:
     ]
     assert folded.unfold() == "⚙ terminal make\n  100 %\n  run 1"
     assert folded.unfold() == "⚙ terminal make\n  100 %\n  run 0"
+
+
+def test_each_delegate_of_a_call_is_a_line_and_all_lines_can_be_unfolded() -> None:
+    started = ToolStarted("c", "delegate", '{"tasks": ["Read a", "Read b"]}')
+
+    def told(name: str, title: str, state: TurnState, line: str = "", cost: str = "") -> Event:
+        return DelegateChanged("c", DelegateId(name), TurnId("turn_2"), title, state, line, 3.0, cost)
+
+    events = [
+        started,
+        told("t.2-2", "Read b", TurnState.RUNNING, "read_file b.txt"),
+        told("t.2-1.3-1", "Deeper", TurnState.DONE),
+        told("t.2-1", "Read a", TurnState.DONE, cost="0.02"),
+    ]
+    lines = [line[4:-4].strip() for line in on_terminal(events).splitlines() if "—" in line]
+    assert lines[-3:] == [
+        "Read a — done, 3 s, $0.02",
+        "Deeper — done, 3 s",
+        "Read b — running, 3 s: read_file b.txt",
+    ]
+    assert "  Read a — done, 3 s, $0.02" in plain(events)
 
 
 def test_without_a_screen_a_call_is_a_line_with_its_exit_code() -> None:

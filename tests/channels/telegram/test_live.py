@@ -14,6 +14,7 @@ from talaria.channels.live_message import LiveText
 from talaria.channels.telegram.outlet import TelegramOutlet
 from talaria.core.delivery import OutgoingMessage
 from talaria.core.events import (
+    DelegateChanged,
     Delta,
     Done,
     Event,
@@ -23,7 +24,7 @@ from talaria.core.events import (
     ToolOutput,
     ToolStarted,
 )
-from talaria.core.ids import ChatAddress, QuestionId, SessionId, TurnId
+from talaria.core.ids import ChatAddress, DelegateId, QuestionId, SessionId, TurnId
 from talaria.core.messages import ToolOutcome
 from talaria.core.questions import QuestionKind
 from talaria.core.turns import Inbound, Sender, Turn, TurnState
@@ -280,3 +281,14 @@ def test_a_tools_output_is_one_line_that_changes_and_a_question_is_mentioned() -
     kind = QuestionKind.APPROVAL
     assert text.take(QuestionAsked(QuestionId("q_1"), kind, "May I?\nReally?", (), "2", "terminal"))
     assert text.body() == "⏸ Waits for a decision.\n\n`⚙ terminal make` ▌"
+
+
+def test_each_delegate_is_one_line_below_its_call() -> None:
+    text = LiveText("brief")
+    text.take(ToolStarted("1", "delegate", '{"task": "Read"}'))
+    for name, line in (("t.2-2", "b.txt"), ("t.2-1", "a.txt"), ("t.2-2", "c.txt")):
+        key, turn = DelegateId(name), TurnId("turn_2")
+        assert text.take(DelegateChanged("1", key, turn, name, TurnState.RUNNING, line, 2.0))
+    assert text.body() == (
+        "`⚙ delegate Read`\n`t.2-1 — running, 2 s: a.txt`\n`t.2-2 — running, 2 s: c.txt` ▌"
+    )

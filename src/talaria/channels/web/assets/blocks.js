@@ -209,7 +209,16 @@ export function ToolCall({ block, conversation }) {
     <summary onClick=${toggle}><b>${plain(name)}</b> <code class="brief">${shorten(given)}</code> <${Outcome} result=${result} began=${isRunning ? run.began : 0} seconds=${callSeconds(block, conversation.results)} /></summary>
     ${isOpen && html`<${Given} given=${given} />`}
     ${isOpen && (result || output) && html`<${Output} text=${plain(shown)} label=${result ? "Result" : "Output"} />`}
-  </details>`;
+  </details>
+  <${Delegates} rows=${run?.delegates ?? block.delegates} isLive=${conversation.live !== null} />`;
+}
+
+let Lines = null; // loaded with the first delegate
+
+function Delegates({ rows, isLive }) {
+  const [, redraw] = useState(0);
+  useEffect(() => { if (rows && !Lines) import("./delegates.js").then((module) => { Lines = module.Delegates; redraw(1); }); }, [!rows]);
+  return rows && Lines && html`<${Lines} rows=${rows} isLive=${isLive} />`;
 }
 
 function Outcome({ result, began, seconds }) {
@@ -220,7 +229,7 @@ function Outcome({ result, began, seconds }) {
 }
 
 /** The whole seconds since a time in ms, counted while it is not 0. */
-function useSeconds(since) {
+export function useSeconds(since) {
   const [now, setNow] = useState(Date.now());
   useEffect(() => {
     if (!since) return undefined;

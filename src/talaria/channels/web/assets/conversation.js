@@ -15,6 +15,7 @@ import { duration, megabytes, parse, wait } from "./texts.js";
 /** @type {Conversation} */
 export const EMPTY = { blocks: [], results: {}, hidden: [], turns: {}, live: null, pointed: null };
 const MOST_OUTPUT = 128 << 10; // characters of a running call; the gateway sends less
+const MOST_LINES = 30; // of what a delegate did
 const NOTE = /(?:^|\n)\[((?:Exit code|Ended) [^\n]{1,400})\]\s*$/; // how a command ended
 
 // -- the log
@@ -161,6 +162,7 @@ export function applyEvent(state, event, now = Date.now()) {
     case "reasoning": return grow(state, "thoughts", event.text, "Thinking");
     case "tool.started": return start(state, event, now);
     case "tool.output": return output(state, event);
+    case "delegate": return delegated(state, event, now);
     case "tool.finished": return finish(state, event, now);
     case "approval": return ask(state, event, now, put);
     case "approval.decided": return decide(state, event, now);
@@ -208,6 +210,20 @@ function output(state, { call_id: id, text }) {
   }
   const blocks = live.blocks.map((block) => (block.id === id && block.kind === "call" ? { ...block, output: (block.output + text).slice(-MOST_OUTPUT) } : block));
   return { ...state, live: { ...live, blocks } };
+}
+
+/** What a delegate of a call does replaces what was known of it; its last lines are kept. */
+function delegated(state, event, now) {
+  const { live } = state;
+  const { call_id: id, delegate_id: key } = event;
+  const add = (call) => {
+    const { lines = [] } = call.delegates?.[key] ?? {};
+    const isNew = event.line && event.line !== lines.at(-1);
+    const row = { ...event, began: now - 1000 * event.seconds, lines: isNew ? [...lines, event.line].slice(-MOST_LINES) : lines };
+    return { ...call, delegates: { ...call.delegates, [key]: row } };
+  };
+  if (live.running?.[id]) return { ...state, live: { ...live, running: { ...live.running, [id]: add(live.running[id]) } } };
+  return { ...state, live: { ...live, blocks: live.blocks.map((block) => (block.id === id && block.kind === "call" ? add(block) : block)) } };
 }
 
 /** Events are streamed again after a reload. The log has the whole result, an event only its beginning. */
