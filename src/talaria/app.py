@@ -718,7 +718,14 @@ async def _open_turns(
         loops = {
             "delegates": (
                 await enter(
-                    open_delegates(turns, store, sender, clock, lambda: start.live.settings.delegates)
+                    open_delegates(
+                        turns,
+                        store,
+                        sender,
+                        clock,
+                        lambda: start.live.settings.delegates,
+                        is_in_charge=sessions.is_in_charge,
+                    )
                 )
             ).run,
             "delivery": delivery.run,

@@ -119,7 +119,7 @@ async def test_a_card_that_a_person_opened_stays_open(visitor: Visitor) -> None:
 
 
 async def test_each_delegate_of_a_call_is_a_line_that_opens_and_can_be_stopped(visitor: Visitor) -> None:
-    tasks = ["[[reply quick]]", "[[call read_file {\"path\": \"x\"}]][[hang]]"]
+    tasks = ["[[reply quick]]", '[[call read_file {"path": "x"}]][[hang]]']
     await visitor.say(f"[[call delegate {json.dumps({'tasks': tasks})}]][[reply All here.]]")
     lines = visitor.page.locator("#live .delegates li")
     await lines.nth(1).locator(".outcome", has_text="running").wait_for()

@@ -13,6 +13,7 @@ from contracts.run_suite import RunSuite
 from contracts.spend_suite import SpendSuite
 from contracts.store_cluster_suite import StoreClusterSuite
 from contracts.store_compaction_suite import StoreCompactionSuite
+from contracts.store_delegates_suite import StoreDelegatesSuite
 from contracts.store_deletion_suite import StoreDeletionSuite
 from contracts.store_delivery_suite import StoreDeliverySuite
 from contracts.store_import_suite import StoreImportSuite
@@ -63,6 +64,10 @@ class TestMemoryContract(
         store = MemoryStore(clock)
         yield store
         await store.close()
+
+
+class TestDelegatesContract(StoreDelegatesSuite):
+    """Turns and the delegates that they wait for, or that work in the background."""
 
 
 class TestJobContract(JobSuite, RunSuite):

@@ -72,7 +72,7 @@ def test_the_built_in_tools_say_rightly_what_they_do() -> None:
 def test_the_built_in_parameters_are_canonical_and_the_contracts() -> None:
     contract = {
         "ask_user": {"question", "choices"},
-        "delegate": {"task", "tasks", "context", "tools", "agent", "model"},
+        "delegate": {"task", "tasks", "context", "tools", "agent", "model", "background"},
         "edit_file": {"path", "old", "new"},
         "jobs": {
             *("action", "job", "text", "when", "after", "name", "timezone", "session", "to", "model"),

@@ -215,6 +215,43 @@ async def _is_done(api: Api, turn_id: str) -> bool:
     return bool((await api.get(f"/api/turns/{turn_id}"))["state"] == "done")
 
 
+# -- messages of people while a parent waits ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("busy", ["queue", "steer", "interrupt"])
+async def test_a_message_to_a_waiting_parent_follows_the_setting_of_the_chat(
+    tmp_path: Path, model: ModelServer, busy: str
+) -> None:
+    danger = Danger()
+    async with in_process(tmp_path, model, parts=danger.parts(), tables={"sessions": {"busy": busy}}) as api:
+        first = await api.begin("chat", hand_out(calling("ls") + "[[reply looked]]") + "[[reply all]]")
+
+        async def requests() -> list[dict[str, Any]]:
+            return list((await api.get("/api/approvals"))["items"])
+
+        (request,) = await until(requests)  # so the delegate waits, and its parent
+
+        async def waits() -> bool:  # `/agents` is answered at once
+            return "waiting for a decision" in (await api.say("chat", "/agents"))["reply"]
+
+        await until(waits)
+        second = await api.begin("chat", "Only the short ones")
+        if busy != "interrupt":
+            await api.say("chat", f"/approve {request['id']}")
+        for turn_id in (first, second):
+            await api.gateway.turns.wait(await api.gateway.turns.find(TurnId(turn_id)))
+        ended = [await api.get(f"/api/turns/{turn_id}") for turn_id in (first, second)]
+    found = [(turn["state"], turn["reply"]) for turn in ended]
+    joined = "You said: Only the short ones"
+    expected = {
+        "queue": [("done", "all"), ("done", joined)],
+        "steer": [("done", joined)] * 2,
+        "interrupt": [("cancelled", None), ("done", joined)],
+    }
+    assert found == expected[busy]
+    assert danger.ran == ([] if busy == "interrupt" else ["ls"])
+
+
 # -- kills --------------------------------------------------------------------------------------------------
 
 

@@ -115,7 +115,7 @@ class TurnContext(msgspec.Struct, frozen=True):
     """The context that a turn gives to its loop. With `tools` None, tool calls belong to the caller and end
     the turn. With `steering` None, no message can join the turn; with `notes` None, no note. `redactor` takes
     the gateway's secrets out of what the model says. Calls of a turn that `gives_way` wait for those of other
-    turns."""
+    turns. `handed_out` starts delegates in the background, once they are committed."""
 
     turn_id: TurnId
     emit: Callable[[Event], None]
@@ -132,3 +132,4 @@ class TurnContext(msgspec.Struct, frozen=True):
     redactor: Redactor = msgspec.field(default_factory=Redactor)
     notes: TurnNotes | None = None
     gives_way: bool = False
+    handed_out: Callable[[Sequence[Delegate]], None] = lambda delegates: None

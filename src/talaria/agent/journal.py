@@ -140,6 +140,7 @@ class Journal(msgspec.Struct, eq=False):
         steers: Sequence[TurnId] = (),
         ask: Sequence[Question] = (),
         delegates: Sequence[Delegate] = (),
+        background: Sequence[Delegate] = (),
         shortened: Sequence[tuple[int, ToolResult]] = (),
     ) -> Revision:
         """Commit one transaction and return the session's revision after it.
@@ -159,6 +160,7 @@ class Journal(msgspec.Struct, eq=False):
             ask=tuple(ask),
             shortened=tuple(shortened),
             delegates=tuple(delegates),
+            background=tuple(background) if background else (),
         )
         if (end is None and not ask and not delegates) or self._before_release is None:
             return await finish(self._carry_out(order))
@@ -221,6 +223,7 @@ class Journal(msgspec.Struct, eq=False):
             self._note_entry(body)
         self.taken.update(order.steers)
         self.asked, self.awaited = order.ask, order.delegates
+        self.delegates += order.background
         if order.end is not None:
             self.end, self.ended_at = order.end, committed.at
             if not self._is_kept:

@@ -20,7 +20,7 @@ from typing import Any
 from talaria.agent.calling import Caller
 from talaria.agent.context import Steer, TurnContext, TurnTools
 from talaria.agent.journal import Journal
-from talaria.core.delegates import Delegate
+from talaria.core.delegates import Delegate, Report
 from talaria.core.errors import EmptyAnswer, LimitReached, SteerWaiting
 from talaria.core.events import (
     PREVIEW_CHARS,
@@ -227,6 +227,7 @@ class Loop:
         results = {n: await self._settle_one(tools, n, call) for n, call in calls if call.name != DELEGATE}
         handed, now = [(n, call) for n, call in calls if call.name == DELEGATE], self._context.clock.now()
         known, awaited, refused = list(self._journal.delegates), [], {}
+        background: list[Delegate] = []
         for n, call in handed:
             own = [each for each in known if each.n == n]
             question = self._journal.questions.get(n)
@@ -238,8 +239,13 @@ class Loop:
                 else:
                     own = list(found)
                     known += own
+                    background += [each for each in own if each.report is Report.OWED]
                     self._context.emit(ToolStarted(call.id, call.name, call.arguments))
-            awaited += [each for each in own if each.is_open(now)]
+            awaited += [each for each in own if each.report is Report.RESULT and each.is_open(now)]
+        if background:
+            await self._journal.commit(background=background)
+            hit(Failpoint.PARKED)
+            self._context.handed_out(background)
         if awaited:
             return awaited
         for n, call in handed:

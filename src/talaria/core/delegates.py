@@ -7,9 +7,20 @@ result nor runs a child twice: what is missing is derived again from the row.
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import msgspec
 
 from talaria.core.ids import ChatKey, DelegateId, SessionId, TurnId, delegates_within
+
+
+class Report(IntEnum):
+    """How the outcome of a delegate reaches its parent: as the result of the call that waits for it (RESULT).
+    The parent of a delegate in the background gets a message instead, which is OWED until it was accepted."""
+
+    RESULT = 0
+    OWED = 1
+    MADE = 2
 
 
 class DelegateTask(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,7 +52,8 @@ class DelegateOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Delegate(msgspec.Struct, frozen=True):
     """A task that step `n` of a turn has handed out. Its parent waits until it has an outcome, or until
-    `expires_at`, which is only reached if the child could not be ended in time."""
+    `expires_at`, which is only reached if the child could not be ended in time. The parent of a delegate in
+    the background does not wait: it gets a `report`."""
 
     id: DelegateId
     turn_id: TurnId
@@ -52,6 +64,7 @@ class Delegate(msgspec.Struct, frozen=True):
     expires_at: float
     outcome: DelegateOutcome | None = None
     ended_at: float | None = None
+    report: Report = Report.RESULT
 
     def is_open(self, now: float) -> bool:
         """Return whether the parent has to wait for it."""

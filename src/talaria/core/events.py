@@ -350,7 +350,7 @@ _DELEGATE_STATES = {
 def describe_delegate(event: DelegateChanged) -> str:
     """Return a delegate as one line: its task, state, age, cost, and what it does."""
     parts = [_DELEGATE_STATES[event.state], format_age(event.seconds)]
-    if event.cost_usd:
+    if event.cost_usd and float(event.cost_usd):
         parts.append(show_usd(from_usd(float(event.cost_usd))))
     line = f": {clean_line(event.line, _LONGEST)}" if event.line else ""
     return f"{'   ' * (event.depth - 1)}{clean_line(event.title, _LONGEST)} — {', '.join(parts)}{line}"

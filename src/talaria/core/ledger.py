@@ -371,7 +371,8 @@ class Commit(msgspec.Struct, frozen=True):
     With `ask` the turn becomes `waiting`: the questions are written, the lease is given back, and the commit
     is durable. Reservations are spent as with `end`. The questions replace those that the turn left undecided
     before. `ask` and `end` exclude each other. `delegates` park the turn in the same way, until each of them
-    has an outcome; one that is there already stays as it is.
+    has an outcome; one that is there already stays as it is. Those in the `background` do not park it; the
+    commit is durable too.
 
     Raises `StaleFence` when the fence is not that of the session's lease, `IllegalMove` for a move that the
     tables of turns and steps do not have or a question about a step that is not `pending`, `NotFound`, and
@@ -392,6 +393,7 @@ class Commit(msgspec.Struct, frozen=True):
     unsent: tuple[tuple[int, int], ...] = ()
     shortened: tuple[tuple[int, ToolResult], ...] = ()
     delegates: tuple[Delegate, ...] = ()
+    background: tuple[Delegate, ...] = ()
 
 
 class Committed(msgspec.Struct, frozen=True):

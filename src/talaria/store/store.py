@@ -150,6 +150,7 @@ class Store(SqlPort):
     decide = writes(asked.decide, is_durable=True)
     show_question = writes(asked.show_question)
     settle_delegate = writes(delegates.settle, is_durable=True)
+    report_delegate = writes(delegates.report, is_durable=True)
     reserve = writes(spending.reserve)
     charge = writes(spending.charge)
     hold = writes(leases.hold)
@@ -171,7 +172,7 @@ class Store(SqlPort):
     async def commit(self, order: Commit) -> Committed:
         """Append entries and move the turn's steps; see `Commit`. Durable when it ends a turn or
         parks it."""
-        is_durable = order.end is not None or bool(order.ask) or bool(order.delegates)
+        is_durable = order.end is not None or bool(order.ask or order.delegates or order.background)
         return await self._executor.write(lambda tx: orders.commit(tx, order), is_durable=is_durable)
 
     async def prune_ephemeral(self, older_than: float) -> int:
@@ -209,6 +210,7 @@ class Store(SqlPort):
     questions = reads(asked.questions)
     find_question = reads(asked.find_question)
     find_delegate = reads(delegates.find)
+    owed_delegates = reads(delegates.owed)
     turns_within = reads(delegates.turns_within)
     unused_sessions = reads(delegates.unused_sessions)
     is_granted = reads(asked.is_granted)

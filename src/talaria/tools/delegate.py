@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from talaria.core.delegates import Delegate, DelegateOutcome, DelegateTask
+from talaria.core.delegates import Delegate, DelegateOutcome, DelegateTask, Report
 from talaria.core.errors import ToolError
 from talaria.core.ids import DelegateId, TurnId
 from talaria.core.text import clean_line, did_you_mean
@@ -44,6 +44,10 @@ _SPEC = ToolSpec(
                 "items": {"type": "string"},
                 "description": "Their only tools; without it, yours.",
             },
+            "background": {
+                "type": "boolean",
+                "description": "Go on at once; each result comes as a message.",
+            },
             "agent": text("A named agent to hand the task to."),
             "model": text("Another model: provider/name or an alias."),
         }
@@ -77,6 +81,11 @@ class DelegateTool(Tool):
                 f"You are a helper at depth {depth}, and deeper ones are not allowed.",
                 "Do the task yourself.",
             )
+        if arguments.get("background") and inbound.order is not None:
+            raise ToolError(
+                "Only an agent that answers a person can hand out tasks in the background.",
+                "Leave `background` out and wait for the results.",
+            )
         if earlier + len(asked) > settings.max_per_turn:
             raise ToolError(
                 f"This turn has handed out {earlier} tasks. With {len(asked)} more it would exceed "
@@ -103,6 +112,9 @@ class DelegateTool(Tool):
         return end if order is None or order.descent is None else min(end, order.descent.until)
 
     async def run(self, arguments: Arguments, context: ToolContext) -> str:
+        if any(each.report is not Report.RESULT for each in context.delegates):
+            numbered = "\n".join(f"[{n}] {each.task.title}" for n, each in enumerate(context.delegates, 1))
+            return f"Handed out in the background. Each result comes as a message.\n{numbered}"
         if any(each.outcome is None or each.outcome.untrusted for each in context.delegates):
             context.distrust()
         return "\n\n".join(_reports(context.delegates))
@@ -136,15 +148,26 @@ def _usable(own: Sequence[str], wished: Sequence[str] | None, *, can_delegate: b
 
 def _reports(delegates: Sequence[Delegate]) -> Iterable[str]:
     """Yield what the model reads of each delegate."""
+    if len(delegates) == 1 and (only := delegates[0]).outcome is not None and is_done(only):
+        yield only.outcome.text
+        return
     for number, each in enumerate(delegates, 1):
         head = f"[{number}] " if len(delegates) > 1 else ""
-        outcome = each.outcome
-        if outcome is None:
-            yield f"{head}timed out, and could not be stopped: its result is unknown."
-        elif outcome.state == TurnState.DONE:
-            yield f"{head}done:\n{outcome.text}" if head else outcome.text
-        else:
-            yield f"{head}{_why_ended(each, outcome)} Files that it has written are in the folder."
+        yield f"{head}{describe_end(each)}"
+
+
+def is_done(delegate: Delegate) -> bool:
+    return delegate.outcome is not None and delegate.outcome.state == TurnState.DONE
+
+
+def describe_end(delegate: Delegate) -> str:
+    """Return what the model reads of a delegate that has ended."""
+    outcome = delegate.outcome
+    if outcome is None:
+        return "timed out, and could not be stopped: its result is unknown."
+    if outcome.state == TurnState.DONE:
+        return f"done:\n{outcome.text}"
+    return f"{_why_ended(delegate, outcome)} Files that it has written are in the folder."
 
 
 def _why_ended(delegate: Delegate, outcome: DelegateOutcome) -> str:

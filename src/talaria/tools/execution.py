@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from talaria.access.egress import MAX_LINKS
 from talaria.commands.command import ExtraCommand
 from talaria.core.clock import Clock, SystemClock
-from talaria.core.delegates import Delegate, next_id
+from talaria.core.delegates import Delegate, Report, next_id
 from talaria.core.errors import ToolError
 from talaria.core.events import Event, ToolOutput
 from talaria.core.files import result_name
@@ -330,6 +330,7 @@ class BoundTools(msgspec.Struct, frozen=True):
                 ),
                 now,
                 tool.ends_at(now, self.inbound),
+                report=Report.OWED if arguments.get("background") else Report.RESULT,
             )
             for index, task in enumerate(ordered, 1)
         ]

@@ -189,6 +189,7 @@ class Agents:
             redactor=self.secrets.redactor,
             notes=TurnNotes(self.notes, live.turn, agent) if steering and self.notes else None,
             gives_way=live.turn.inbound.gives_way,
+            handed_out=live.hand_out,
         )
         keeper = self.compaction.keep(live.turn, agent, journal, live.emit) if spec.prompt else None
         if self.hooks is None:

@@ -105,8 +105,9 @@ class LiveTurn:
     a parked turn waits for, by id. `below` has the last event about each delegate below it. `model` is the
     session's own (provider/name), once it is known. `completion` is the model's last answer, `steps` and
     `spent` are what led to it; they are set when a model has answered the turn here. `on_park` are called
-    when the turn begins to wait. `is_resumed`: an earlier process began the turn, or this one had to begin it
-    again, so the events may lack what the model said before."""
+    when the turn begins to wait, `on_hand_out` with delegates in the background. `is_resumed`: an earlier
+    process began the turn, or this one had to begin it again, so the events may lack what the model said
+    before."""
 
     _stream = 0
 
@@ -140,6 +141,7 @@ class LiveTurn:
         self.settled: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
         self.is_recorded = False
         self.on_park: Sequence[Callable[[LiveTurn], None]] = ()
+        self.on_hand_out: Sequence[Callable[[LiveTurn, Sequence[Delegate]], None]] = ()
         self._clock = clock
         self.state = LiveState.QUEUED
         self._task: asyncio.Task[object] | None = None
@@ -219,6 +221,11 @@ class LiveTurn:
         for tell in self.on_park:
             tell(self)
         self.resume_if_decided()
+
+    def hand_out(self, delegates: Sequence[Delegate]) -> None:
+        """The turn goes on while these delegates work in the background."""
+        for tell in self.on_hand_out:
+            tell(self, delegates)
 
     def decide(self, key: QuestionId | DelegateId) -> None:
         """The question was decided, or the delegate has ended, in the store. A turn that is not parked yet
@@ -451,6 +458,7 @@ class LiveTurns:
         self._relay: Callable[[LiveTurn], None] | None = None
         self.feed = StateFeed(clock.now)
         self.on_park: list[Callable[[LiveTurn], None]] = []
+        self.on_hand_out: list[Callable[[LiveTurn, Sequence[Delegate]], None]] = []
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -483,6 +491,7 @@ class LiveTurns:
     ) -> LiveTurn:
         live = self._turns[turn.id] = LiveTurn(turn, self.clock, options, began, asked_at, feed=self.feed)
         live.on_park = self.on_park
+        live.on_hand_out = self.on_hand_out
         for observer in self._observers:
             observer(live)
         if self.feed.listeners:

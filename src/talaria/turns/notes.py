@@ -159,21 +159,25 @@ class ProcessNotes(msgspec.Struct, eq=False):
             return
 
     async def _submit(self, process: WatchedProcess) -> None:
-        record = process.record
-        session = await self._store.session(record.session_id)
-        recent = await self._store.recent_of_session(record.session_id, _RECENT)
-        if session is None or not recent or self._wake is None:
-            action = Action(Do.NEW_SESSION, "Start a new one")
-            raise NotFound(f"The session {record.session_id} is gone.", f"{action}.", action=action)
-        addresses = (turn.inbound.address for turn in recent if turn.inbound.address)
-        inbound = Inbound(
-            session.chat_key,
-            recent[0].inbound.sender,
-            (Text(f"{WAKING}{describe_process(process, with_command=False)}]"),),
-            note_key(record.id),
-            address=next(addresses, None),
-        )
-        await self._wake(inbound, record.session_id)
+        text = f"{WAKING}{describe_process(process, with_command=False)}]"
+        session_id, key = process.record.session_id, note_key(process.record.id)
+        inbound = await waking(self._store, session_id, text, key)
+        if self._wake is None:
+            raise Draining("The gateway is shutting down.")
+        await self._wake(inbound, session_id)
+
+
+async def waking(store: Store, session_id: SessionId, text: str, key: str) -> Inbound:
+    """Return a message of the gateway that wakes the session; its reply goes where earlier ones went. Raises
+    `NotFound` if the session is gone, and `StoreError`."""
+    session = await store.session(session_id)
+    recent = await store.recent_of_session(session_id, _RECENT)
+    if session is None or not recent:
+        action = Action(Do.NEW_SESSION, "Start a new one")
+        raise NotFound(f"The session {session_id} is gone.", f"{action}.", action=action)
+    addresses = (turn.inbound.address for turn in recent if turn.inbound.address)
+    sender, address = recent[0].inbound.sender, next(addresses, None)
+    return Inbound(session.chat_key, sender, (Text(text),), key, address=address)
 
 
 # -- chats whose files and processes are in places --------------------------------------------------------

@@ -19,7 +19,7 @@ from talaria.agent.warm import WarmAgent
 from talaria.cluster.leases import LeaseKeeper
 from talaria.commands.command import parse_command
 from talaria.core.backoff import Backoff
-from talaria.core.delegates import Delegate
+from talaria.core.delegates import Delegate, Report
 from talaria.core.entries import Exchange, Hidden
 from talaria.core.errors import (
     IllegalMove,
@@ -96,7 +96,7 @@ class Runner:
         self._titles = titles
         self._settings = settings
         self._clock = agents.clock
-        slash = SlashCommands(store, agents, live, settings, decisions)
+        self.slash = slash = SlashCommands(store, agents, live, settings, decisions)
         self._commands = CommandRunner(store, keeper, agents, live, slash, decisions, end_session)
         self._quarantine = Quarantine(store, agents.clock, live)
         self._load = load or Load()
@@ -266,7 +266,9 @@ class Runner:
         record = await self._store.turn_record(live.turn.id)
         questions = record.questions if record is not None else ()
         now = self._clock.now()
-        waits: list[Question | Delegate] = [*questions, *(record.delegates if record is not None else ())]
+        delegates = () if record is None else record.delegates
+        awaited = [each for each in delegates if each.report is Report.RESULT]
+        waits: list[Question | Delegate] = [*questions, *awaited]
         if record is None or not any(each.is_open(now) for each in waits):
             return False
         if not live.begins:  # an earlier process asked
@@ -274,7 +276,7 @@ class Runner:
             for question in questions:
                 if question.is_open(now):
                     live.emit(QuestionAsked.of(question, names[question.n]))
-        live.park(questions, record.delegates)
+        live.park(questions, awaited)
         return live.state is LiveState.PARKED
 
     async def _find_retried(self, turn: Turn) -> Exchange | None:

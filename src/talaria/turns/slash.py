@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from talaria.models.known import Abilities
     from talaria.store.store import Store
     from talaria.turns.agents import Agents
+    from talaria.turns.delegates import Delegates
     from talaria.turns.joined_identities import JoinedIdentities
     from talaria.turns.live import LiveTurns
     from talaria.turns.questions import Decisions
@@ -117,6 +118,7 @@ class SlashCommands(msgspec.Struct, eq=False):
     _live: LiveTurns
     _settings: TurnSettings
     _decisions: Decisions
+    delegates: Delegates | None = None
 
     async def run(self, command: Command, turn: Turn) -> CommandResult:
         """Carry out the command of a turn. An unknown one is answered with a guess."""
@@ -236,14 +238,17 @@ class SlashCommands(msgspec.Struct, eq=False):
 
     async def stop(self, turn: Turn, args: str) -> CommandResult:
         running = self._live.running_in(turn.chat_key)
+        dropped = await self.delegates.drop_of(turn.session_id) if self.delegates is not None else 0
+        tasks = f"{dropped} {'task' if dropped == 1 else 'tasks'} in the background"
         if running is None:
-            return CommandResult("Nothing is running.")
+            return CommandResult(f"Stopped {tasks}." if dropped else "Nothing is running.")
         waiting = self._live.waiting_in(turn.chat_key)
         # A `/stop` that is carried out again after a crash must not hit a message that came after it.
         if running.turn.accepted_at <= turn.accepted_at:
             running.stop()
         rest = f" {waiting} more waiting; the next begins now." if waiting else ""
-        return CommandResult(f"Stopped.{rest}")
+        also = f" Also stopped: {tasks}." if dropped else ""
+        return CommandResult(f"Stopped.{also}{rest}")
 
     async def approve(self, turn: Turn, args: str) -> CommandResult:
         if (wish := parse_approval(args)) is None:
@@ -441,9 +446,8 @@ class SlashCommands(msgspec.Struct, eq=False):
         from talaria.turns.delegate_commands import DelegateCommands  # noqa: PLC0415 - with the first `/agents`
 
         followed = self._decisions.followed
-        return await DelegateCommands(self._store, self._live, self._agents.clock, followed).answer(
-            turn, args
-        )
+        commands = DelegateCommands(self._store, self._live, self._agents.clock, followed, self.delegates)
+        return await commands.answer(turn, args)
 
     async def link(self, turn: Turn, args: str) -> CommandResult:
         identities, key = self._agents.identities, turn.chat_key
@@ -703,8 +707,8 @@ _ROWS = (
     ),
     CommandSpec(
         "agents",
-        "[stop NUMBER|stop all]",
-        "list the delegates that work on a message, or stop them",
+        "[stop NUMBER|stop all|tell NUMBER TEXT]",
+        "list the delegates that work on a message, stop them, or tell one more",
         SlashCommands.agents,
         is_control=True,
     ),

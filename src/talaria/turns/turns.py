@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from talaria.cluster.leases import LeaseKeeper
 from talaria.cluster.membership import LoneGateway, Membership
@@ -34,6 +35,9 @@ from talaria.turns.settings import TurnSettings
 from talaria.turns.states import LiveState
 from talaria.turns.titles import Titles
 from talaria.turns.turns_here import TurnsHere
+
+if TYPE_CHECKING:
+    from talaria.turns.delegates import Delegates
 
 _log = logging.getLogger("talaria.turns")
 _WATCH_SECONDS = 5.0
@@ -182,6 +186,10 @@ class Turns:
     @property
     def requests(self) -> RecentRequests:
         return self._intake.requests
+
+    def use_delegates(self, delegates: Delegates) -> None:
+        """Let slash commands act on the delegates of chats."""
+        self._runner.slash.delegates = delegates
 
     async def submit(
         self,

@@ -204,7 +204,7 @@ def member_of_turn(db: Connection, now: float, turn_id: TurnId) -> Member | None
 FIND_WAITING = f"""
 SELECT {prefixed("t", TURN_COLUMNS)}, t.stop_asked_at,
 (SELECT count(*) FROM questions q WHERE q.turn_id = t.id AND q.decided_at IS NOT NULL)
-+ (SELECT count(*) FROM delegates d WHERE d.turn_id = t.id AND d.ended_at IS NOT NULL)
++ (SELECT count(*) FROM delegates d WHERE d.turn_id = t.id AND d.report = 0 AND d.ended_at IS NOT NULL)
 FROM turns t JOIN sessions s ON s.id = t.session_id WHERE t.member = ? AND {FOR_MEMBER} ORDER BY t.position
 """
 # Unsettled turns of members that are dead or leave, with what decides whether they move. A chat that another

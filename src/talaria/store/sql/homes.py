@@ -16,6 +16,7 @@ from talaria.core.ledger import Accept
 from talaria.core.messages import File
 from talaria.core.text import clean_line
 from talaria.store.sql import locks, rules
+from talaria.store.sql.delegates import CAN_BE_JOINED
 from talaria.store.sql.executor import Transaction
 from talaria.store.sql.rows import FOR_MEMBER
 
@@ -52,9 +53,9 @@ WHERE t.member = ? AND t.chat_key = ? AND {FOR_MEMBER}
 AND NOT ((t.state = 'running' OR t.merged_into IS NOT NULL)
          AND EXISTS (SELECT 1 FROM sessions s WHERE s.id = t.session_id AND s.lease_expires > ?))
 """
-FIND_RUNNING = """
+FIND_RUNNING = f"""
 SELECT t.id FROM turns t
-WHERE t.session_id = ? AND t.member = ? AND t.state = 'running' AND t.merged_into IS NULL AND t.command = ''
+WHERE t.session_id = ? AND t.member = ? AND {CAN_BE_JOINED} AND t.merged_into IS NULL AND t.command = ''
 """
 IS_QUEUED = """
 SELECT 1 FROM turns t

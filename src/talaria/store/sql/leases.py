@@ -157,7 +157,8 @@ AND CASE s.waiting_turn
     ELSE s.waiting_turn IN (t.id, t.merged_into) AND NOT EXISTS
     (SELECT 1 FROM questions q WHERE q.turn_id = s.waiting_turn AND coalesce(q.decided_at, q.expires_at) >= ?)
     AND NOT EXISTS
-    (SELECT 1 FROM delegates d WHERE d.turn_id = s.waiting_turn AND coalesce(d.ended_at, d.expires_at) >= ?)
+    (SELECT 1 FROM delegates d WHERE d.turn_id = s.waiting_turn AND d.report = 0
+        AND coalesce(d.ended_at, d.expires_at) >= ?)
     END
 ORDER BY t.position
 """

@@ -107,9 +107,10 @@ _NEW_TURN = (
 _NEW_VALUES = "?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?"
 INSERT_TURN = f"INSERT INTO turns ({_NEW_TURN}) VALUES ({_NEW_VALUES})"
 INSERT_TURN_WITH_KEY = f"INSERT INTO turns ({_NEW_TURN}, key) VALUES ({_NEW_VALUES}, ?)"
-FIND_HOST = (
-    "SELECT 1 FROM turns WHERE id = ? AND session_id = ? AND state = 'running' AND merged_into IS NULL"
-)
+FIND_HOST = f"""
+SELECT 1 FROM turns t
+WHERE t.id = ? AND t.session_id = ? AND {delegates.CAN_BE_JOINED} AND t.merged_into IS NULL
+"""
 SET_HOST = "UPDATE turns SET merged_into = ? WHERE id = ?"
 
 
@@ -429,6 +430,8 @@ def _commit_turn(
     if order.ask or order.delegates:
         questions.park(tx, order, _find_turn(tx, turn_id)[0], position)
         delegates.hand_out(tx, turn_id, order.delegates)
+    if order.background:
+        delegates.hand_out(tx, turn_id, order.background)
     if order.end is not None:
         _end_turn(tx, position, order.end)
         if has_steers:

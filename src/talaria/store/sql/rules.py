@@ -61,7 +61,8 @@ def number(
 
 def check_commit_shape(order: Commit) -> None:
     steps = order.steps or order.shortened or order.usage or order.unsent
-    of_a_turn = steps or order.steers or order.ask or order.delegates or order.end is not None
+    handed = order.delegates or order.background
+    of_a_turn = steps or order.steers or order.ask or handed or order.end is not None
     if order.turn_id is None and of_a_turn:
         raise StoreError(
             "Steps, usage, questions, replies and an end belong to a turn, and this commit names none."
