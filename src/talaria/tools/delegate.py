@@ -76,11 +76,8 @@ class DelegateTool(Tool):
             raise ToolError("There is no task.", "Give `task`, or `tasks` with at least one.")
         if max(map(len, asked)) > MAX_TASK:
             raise ToolError(f"A task has more than {MAX_TASK:,} characters.", "Write the rest into a file.")
-        if depth >= settings.max_depth:
-            raise ToolError(
-                f"You are a helper at depth {depth}, and deeper ones are not allowed.",
-                "Do the task yourself.",
-            )
+        if depth >= settings.max_depth and (error := no_delegates(inbound)) is not None:
+            raise error
         if arguments.get("background") and inbound.order is not None:
             raise ToolError(
                 "Only an agent that answers a person can hand out tasks in the background.",
@@ -118,6 +115,15 @@ class DelegateTool(Tool):
         if any(each.outcome is None or each.outcome.untrusted for each in context.delegates):
             context.distrust()
         return "\n\n".join(_reports(context.delegates))
+
+
+def no_delegates(inbound: Inbound) -> ToolError | None:
+    """Return why a helper at the last level has no helpers; None for a turn that is no helper."""
+    if not (depth := depth_of(inbound)):
+        return None
+    return ToolError(
+        f"You are a helper at depth {depth}, and cannot hand out tasks.", "Do the task yourself."
+    )
 
 
 def depth_of(inbound: Inbound) -> int:

@@ -32,7 +32,7 @@ from talaria.core.turns import Inbound, Turn
 from talaria.core.units import format_size
 from talaria.observe.metrics import Metrics, ServerReading
 from talaria.tools.approvals import CallGate
-from talaria.tools.delegate import DelegateTool, holder_of
+from talaria.tools.delegate import DelegateTool, holder_of, no_delegates
 from talaria.tools.function import SHORT_ARGUMENTS, Arguments, parse_arguments
 from talaria.tools.settings import ToolSettings
 from talaria.tools.tool import AskModel, CallScope, SessionTrust, Tool, ToolContext, ToolSource, no_model
@@ -312,7 +312,7 @@ class BoundTools(msgspec.Struct, frozen=True):
         tool = self.tools.get(call.name)
         try:
             if not isinstance(tool, DelegateTool):
-                raise self._unknown(call.name)
+                raise no_delegates(self.inbound) or self._unknown(call.name)
             arguments = parse_arguments(tool, call.arguments)
             ordered = tool.plan(arguments, self.inbound, self.tools, earlier)
         except ToolError as error:

@@ -162,6 +162,7 @@ class Turns:
         await self._titles.close()
         if left:
             _log.warning("what did not finish in time is resumed by the next start: %d", left)
+        if left or any(live.began is not None for live in self.live):  # begun, and not in its lane yet
             try:  # give the leases back, so that the next process can go on at once and counts no crash
                 await self._store.yield_turns(self._keeper.owner)
             except StoreError as error:
