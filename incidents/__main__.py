@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import pytest
 
 from incidents.nodes import ROOT, exists
-from incidents.table import DOCUMENT, Row, read_platform_failures, read_rows
+from incidents.table import DOCUMENT, Row, read_reported, read_rows
 
 _WIDTH = 76
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         print("./dev incidents takes no arguments; ./dev pytest runs single tests.", file=sys.stderr)
         return 2
     text = DOCUMENT.read_text()
-    rows = [*read_rows(text), *read_platform_failures(text)]
+    rows = [*read_rows(text), *read_reported(text)]
     os.chdir(ROOT)
     outcomes, said = run_tests(sorted({test for row in rows for test in row.tests if exists(test)}))
     passed = 0

@@ -10,6 +10,7 @@ from incidents.nodes import ROOT, node_ids
 
 DOCUMENT = ROOT / "docs" / "incidents.md"
 ROWS = 52
+REPORTED = ("Chat platforms", "Delegates")
 HERE = ("same", "by type", "other")
 
 
@@ -37,10 +38,12 @@ def read_rows(text: str) -> Iterator[Row]:
             yield Row(section, int(number), symptom, here, reason, node_ids(rest))
 
 
-def read_platform_failures(text: str) -> Iterator[Row]:
-    """Yield the failures that users of other gateways report of chat platforms, numbered after the rows."""
-    section = "Chat platforms"
-    lines = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0].splitlines()
-    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    for number, (symptom, *tests) in enumerate(cells[1:], ROWS + 1):
-        yield Row(section, number, symptom, "platform", "", node_ids(" ".join(tests)))
+def read_reported(text: str) -> Iterator[Row]:
+    """Yield the failures that users of other gateways report, numbered after the rows."""
+    number = ROWS
+    for section in REPORTED:
+        lines = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0].splitlines()
+        cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+        for symptom, *tests in cells[1:]:
+            number += 1
+            yield Row(section, number, symptom, "reported", "", node_ids(" ".join(tests)))

@@ -8,10 +8,12 @@ from collections import Counter
 import pytest
 
 from incidents.nodes import exists
-from incidents.table import DOCUMENT, HERE, ROWS, Row, read_platform_failures, read_rows
+from incidents.table import DOCUMENT, HERE, ROWS, Row, read_reported, read_rows
 
 TABLE = list(read_rows(DOCUMENT.read_text()))
-OF_PLATFORMS = list(read_platform_failures(DOCUMENT.read_text()))
+REPORTED = list(read_reported(DOCUMENT.read_text()))
+OF_PLATFORMS = [row for row in REPORTED if row.section == "Chat platforms"]
+OF_DELEGATES = [row for row in REPORTED if row.section == "Delegates"]
 
 
 def test_every_row_is_there_once_and_in_order() -> None:
@@ -38,6 +40,13 @@ def test_every_platform_failure_names_its_report_and_a_test() -> None:
         assert all(exists(test) and test.startswith(folder) for test in row.tests), row.tests
 
 
+def test_every_failure_of_delegation_names_its_report_and_a_test() -> None:
+    assert len(OF_DELEGATES) == 7
+    for row in OF_DELEGATES:
+        assert re.search(r"\((he|oc|opencode)#\d+[,)]", row.symptom), row.symptom
+        assert row.tests and all(exists(test) for test in row.tests), row.tests
+
+
 def test_a_missing_test_a_missing_reason_and_a_missing_row_would_be_seen() -> None:
     assert not exists("tests/pool/test_pool.py::test_nobody_wrote_this")
     assert not exists("tests/pool/no_such_file.py::test_plan")
@@ -46,5 +55,5 @@ def test_a_missing_test_a_missing_reason_and_a_missing_row_would_be_seen() -> No
     (row,) = read_rows("# T\n\n## S\n\n### 7. It broke\n\n*Same.*\n")
     assert row == Row("S", 7, "It broke", "same", "", ())
     table = "| failure | test |\n|---|---|\n| IRC: lost | no test |\n"
-    (row,) = read_platform_failures(f"# T\n\n## Chat platforms\n\n{table}\n## S\n| a | b |\n")
-    assert row == Row("Chat platforms", ROWS + 1, "IRC: lost", "platform", "", ())
+    (row,) = read_reported(f"# T\n\n## Chat platforms\n\n{table}\n## S\n| a | b |\n")
+    assert row == Row("Chat platforms", ROWS + 1, "IRC: lost", "reported", "", ())

@@ -92,7 +92,7 @@ class DelegateWorld:
     async def live(self, *, is_last: bool) -> None:
         """One gateway: until the tree is at rest, or until it stops at a random moment."""
         async with self._gateway() as rig:
-            message = inbound(self._message, key="message")
+            message = msgspec.structs.replace(inbound(self._message, key="message"), address="one")
             await rig.turns.submit(message)
             if not is_last:
                 await asyncio.sleep(self._random.choice((0, 0.02, 0.3, 1, 5)))
@@ -147,6 +147,7 @@ class DelegateWorld:
         assert all(times == 1 for times in ran.values()), "a delegate was run twice"
         states, told = Counter[str](), list[str]()
         for record in records.values():
+            self._check_replies(record, root)
             rows = record.delegates
             assert len(rows) <= self._settings.max_per_turn
             assert all(len(delegate_path(row.id)) <= self._settings.max_depth for row in rows)
@@ -168,6 +169,13 @@ class DelegateWorld:
         if row.outcome.state == TurnState.DONE and is_due:
             times = sum(text.count(row.outcome.text) for text in texts)
             assert times == 1, f"the result of {row.id} reached its parent {times} times"
+
+    def _check_replies(self, record: TurnRecord, root: Turn) -> None:
+        """A delegate speaks to its parent only."""
+        if record.turn.id != root.id:
+            assert record.replies == (), "a delegate posted into the chat"
+        elif record.turn.state is not TurnState.CANCELLED:
+            assert record.replies, "the parent did not reply"
 
     async def _check_money(self, root: Turn) -> None:
         spending = await self.ledger.spending(SpendingQuery(root.session_id, "", 0.0))

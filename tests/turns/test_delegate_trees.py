@@ -20,5 +20,10 @@ def test_each_result_reaches_its_parent_once_and_no_tree_exceeds_its_budget(seed
     assert ended_by.keys() == LIMITS.keys(), "recursion ends by each limit, and the model reads why"
 
 
+def test_a_delegate_posts_nothing_into_the_chat_and_its_parent_replies() -> None:
+    states, _ = explore_all(range(100, 105))
+    assert states["done"], "each tree is checked for posts of its delegates"
+
+
 def test_a_tree_comes_again() -> None:
     assert explore(3) == explore(3)

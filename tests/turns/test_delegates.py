@@ -168,6 +168,21 @@ async def test_a_helper_is_stopped_at_its_deadline_and_its_last_words_are_kept(
     assert report.startswith("timed out.\nIts last words were:\nHal")
 
 
+async def test_a_helper_that_finishes_in_time_is_done_and_one_that_wrote_files_and_hangs_says_so(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    write = '[[call write_file {"path": "found.txt", "content": "all of it"}]]'
+    tables = {"delegates": {"timeout": timedelta(seconds=1)}}
+    async with in_process(tmp_path, model, tables=tables) as api:
+        marks = hand_out(write + "[[hang]]", "[[delay 0.5]][[reply in time]]") + "[[reply ok]]"
+        turn = await api.say("chat", marks + '[[call read_file {"path": "found.txt"}]][[reply read]]')
+        report, read = await results_of(api, turn["session_id"])
+    late, done = report.split("\n\n")
+    assert late == "[1] timed out. Files that it has written are in the folder."
+    assert done == "[2] done:\nin time"
+    assert "all of it" in read
+
+
 # -- stopping -----------------------------------------------------------------------------------------------
 
 
