@@ -12,6 +12,7 @@ from bench.accepts import group_commit_gain, http_accept_cpu
 from bench.agents import warm_agent_costs
 from bench.commands import MODEL_SECONDS, command_costs, output_costs
 from bench.context import COMPACTED_LENGTH, measure_context
+from bench.delegates import delegate_cpu, parked_parent_bytes
 from bench.idle_channels import measure_idle_channels
 from bench.jobs import MODEL_SECONDS as RUN_SECONDS
 from bench.jobs import measure_crowd, measure_stored
@@ -34,6 +35,7 @@ PARTS = (
     "agents",
     "context",
     "commands",
+    "delegates",
     "tools",
     "jobs",
     "recall",
@@ -71,6 +73,7 @@ class Suite:
             self._measure_agents,
             self._measure_context,
             self._measure_commands,
+            self._measure_delegates,
             self._measure_tools,
             self._measure_jobs,
             self._measure_recall,
@@ -240,6 +243,13 @@ class Suite:
                 1.1,
             ),
         ]
+
+    async def _measure_delegates(self) -> None:
+        self._say("delegates")
+        cpu = await delegate_cpu(self._rounds, self._times(100))
+        self._add_cpu("delegate, beside its own turn", cpu, Wanted.AT_MOST, 3)
+        held = await parked_parent_bytes(self._times(20))
+        self.rows.append(Row("parent that waits for eight delegates", held / 1000, "kB", Wanted.AT_MOST, 50))
 
     async def _measure_tools(self) -> None:
         self._say(f"turns with {FOREIGN_TOOLS} tools of servers")

@@ -18,6 +18,7 @@ from support.rig import Rig, inbound, start
 from support.scripted_model import ScriptedModel
 from support.sim import SimClock, run
 from talaria.access.settings import BudgetSettings
+from talaria.core.clock import Clock, SystemClock
 from talaria.core.delegates import Delegate, Report, delegate_path
 from talaria.core.ids import TurnId, all_delegates, delegates_within
 from talaria.core.ledger import TurnRecord
@@ -26,7 +27,9 @@ from talaria.core.redaction import SecretRegistry
 from talaria.core.spending import SpendingQuery
 from talaria.core.turns import RunOrder, Turn, TurnState
 from talaria.models.known import PriceSettings
+from talaria.pool.policy import PoolLimits
 from talaria.store.in_memory import MemoryStore
+from talaria.store.store import Store
 from talaria.tools.delegate import DelegateTool
 from talaria.tools.settings import DelegateSettings
 from talaria.tools.toolset import ToolSet
@@ -51,6 +54,40 @@ class Explored(msgspec.Struct, frozen=True):
     states: dict[str, int]
     lives: int
     ended_by: tuple[str, ...]
+
+
+@asynccontextmanager
+async def open_gateway(
+    store: Store, folder: Path, limits: DelegateSettings, clock: Clock | None = None, cap: float = 0.0
+) -> AsyncIterator[Rig]:
+    """Open a gateway whose only tool is `delegate`. A session may cost `cap` dollars."""
+    clock = clock or SystemClock()
+
+    def tools(builtin: ToolSet) -> ToolSet:
+        return ToolSet((DelegateTool(lambda: limits),))
+
+    async with start(
+        store,
+        folder,
+        clock=clock,
+        model=ScriptedModel(clock, latency=0.01),
+        limits=PoolLimits(10_000, 3600, 1 << 30),
+        tools=tools,
+        budgets=BudgetSettings(per_session_usd=cap, assumed_output=100),
+        prices=PRICES,
+    ) as rig:
+        settings, secrets = TurnSettings("main", 20, 0.0), SecretRegistry()
+        folders = ChatFolders(folder)
+        sender = ChatSender(store, settings, lambda chat: None, folders, secrets, clock, rig.live)
+        async with open_delegates(
+            rig.turns, store, sender, clock, lambda: limits, is_in_charge=lambda: True
+        ) as delegates:
+            loop = asyncio.create_task(delegates.run(), name="delegates")
+            try:
+                yield rig
+            finally:
+                loop.cancel()
+                await asyncio.wait((loop,))
 
 
 class DelegateWorld:
@@ -91,7 +128,7 @@ class DelegateWorld:
 
     async def live(self, *, is_last: bool) -> None:
         """One gateway: until the tree is at rest, or until it stops at a random moment."""
-        async with self._gateway() as rig:
+        async with open_gateway(self.ledger, FOLDER, self._settings, self._clock, self.cap) as rig:
             message = msgspec.structs.replace(inbound(self._message, key="message"), address="one")
             await rig.turns.submit(message)
             if not is_last:
@@ -102,38 +139,6 @@ class DelegateWorld:
 
     async def _open_sessions(self) -> bool:
         return bool(await self.ledger.unused_sessions(all_delegates("main")))
-
-    @asynccontextmanager
-    async def _gateway(self) -> AsyncIterator[Rig]:
-        delegate = DelegateTool(lambda: self._settings)
-
-        def tools(builtin: ToolSet) -> ToolSet:
-            return ToolSet((delegate,))
-
-        model = ScriptedModel(self._clock, latency=0.01)
-        budgets = BudgetSettings(per_session_usd=self.cap, assumed_output=100)
-        async with start(
-            self.ledger, FOLDER, clock=self._clock, model=model, tools=tools, budgets=budgets, prices=PRICES
-        ) as rig:
-            settings = TurnSettings("main", 20, 0.0)
-            secrets = SecretRegistry()
-            sender = ChatSender(
-                self.ledger, settings, lambda chat: None, ChatFolders(FOLDER), secrets, self._clock, rig.live
-            )
-            async with open_delegates(
-                rig.turns,
-                self.ledger,
-                sender,
-                self._clock,
-                lambda: self._settings,
-                is_in_charge=lambda: True,
-            ) as delegates:
-                loop = asyncio.create_task(delegates.run(), name="delegates")
-                try:
-                    yield rig
-                finally:
-                    loop.cancel()
-                    await asyncio.wait((loop,))
 
     # -- what must hold -------------------------------------------------------------------------------------
 
