@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -102,3 +103,12 @@ async def test_the_question_of_a_background_process_is_a_card_without_a_turn(vis
     await card.wait_for(state="detached")
     assert sent == ['{"decision":"approve","for":"session"}']
     await visitor.page.unroute_all()
+
+
+async def test_a_delegate_s_call_is_denied_in_the_chat_of_its_root(careful: Visitor) -> None:
+    await careful.say(f"[[call delegate {json.dumps({'task': WRITE})}]][[reply It was refused.]]")
+    card = careful.page.locator("section.question")
+    await card.wait_for()
+    await careful.page.locator("#chats").get_by_text("Needs you").first.wait_for()
+    await card.get_by_role("button", name="Deny").click()
+    await careful.sees("It was refused.", "#log .agent")

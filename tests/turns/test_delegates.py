@@ -376,7 +376,10 @@ async def test_the_cost_of_delegates_adds_up_at_the_root(tmp_path: Path, model: 
     async with in_process(tmp_path, model, tables={"prices": prices}) as api:
         turn = await api.say("chat", marks)
         page = await api.get(f"/api/sessions/{turn['session_id']}/entries?turns=1")
-    assert page["turns"][0]["cost_usd"] == "0.004"
+        (root,) = page["turns"]
+        shown = await api.get(f"/api/turns/{root['id']}")
+    assert root["cost_usd"] == shown["usage"]["cost_usd"] == "0.004"
+    assert "Cost $0.004 with its delegates." in [line["text"] for line in shown["story"]]
 
 
 async def test_a_tree_spends_no_more_than_the_cap_of_its_session(tmp_path: Path, model: ModelServer) -> None:

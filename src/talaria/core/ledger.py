@@ -464,8 +464,8 @@ class EntryPage(msgspec.Struct, frozen=True):
 
 
 class TurnRecord(msgspec.Struct, frozen=True):
-    """A turn with its steps, what was sent of its reply, what its model calls used, its questions, and the
-    delegates that it has handed tasks to."""
+    """A turn with its steps, what was sent of its reply, what its model calls used, its questions, the
+    delegates that it has handed tasks to, and what all of these used."""
 
     turn: Turn
     steps: tuple[Step, ...]
@@ -473,6 +473,12 @@ class TurnRecord(msgspec.Struct, frozen=True):
     spent: Spent = Spent()
     questions: tuple[Question, ...] = ()
     delegates: tuple[Delegate, ...] = ()
+    spent_below: Spent = Spent()
+
+    @property
+    def spent_by_tree(self) -> Spent:
+        """What the turn and all delegates below it used."""
+        return self.spent + self.spent_below
 
 
 class AskedQuestion(msgspec.Struct, frozen=True):

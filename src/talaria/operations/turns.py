@@ -115,7 +115,7 @@ class TurnView(msgspec.Struct, frozen=True):
 
     @classmethod
     def recorded(cls, record: TurnRecord) -> Self:
-        return cls.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent)
+        return cls.of(record.turn, tuple(map(StepView.of, record.steps)), record.spent_by_tree)
 
 
 class TurnLine(msgspec.Struct, frozen=True):

@@ -41,6 +41,7 @@ def explain_history(history: TurnHistory) -> tuple[HistoryLine, ...]:
         *_steps(history.record, {used.n: used for used in history.usage}),
         *(line for used in history.usage for line in _estimate(used)),
         *_cost(history.usage, turn.ended_at),
+        *_cost_of_tree(history.record),
         *_end(turn),
         *(line for row in history.record.replies for line in _delivery(row)),
     )
@@ -184,6 +185,12 @@ def _cost(usage: tuple[StepUsage, ...], at: float | None) -> Iterator[HistoryLin
         yield HistoryLine(at, "cost", f"Cost {show_usd(total)} without that. {text}" if total else text)
     elif total:
         yield HistoryLine(at, "cost", f"Cost {show_usd(total)} in all.")
+
+
+def _cost_of_tree(record: TurnRecord) -> Iterator[HistoryLine]:
+    if record.spent_below.cost:
+        cost = show_usd(record.spent_by_tree.cost)
+        yield HistoryLine(record.turn.ended_at, "cost", f"Cost {cost} with its delegates.")
 
 
 def _estimate(usage: StepUsage) -> Iterator[HistoryLine]:

@@ -27,6 +27,7 @@ from talaria.core.ledger import (
 from talaria.core.messages import TokenUsage, UserMessage
 from talaria.core.sessions import Mark, Session
 from talaria.core.specs import PinnedSpec, Prefix
+from talaria.core.spending import Spent
 from talaria.core.tools import DELEGATE
 from talaria.core.turns import Turn, TurnState
 from talaria.core.views import view_of
@@ -265,14 +266,23 @@ def turn_record(db: Connection, turn_id: TurnId) -> TurnRecord | None:
     steps = tuple(map(step_from, db.execute(STEPS, (turn_id,))))
     replies = tuple(map(outbox_from, db.execute(REPLIES, (turn_id,))))
     has_delegates = any(step.name == DELEGATE for step in steps)
+    turn = turn_from(row)
     return TurnRecord(
-        turn_from(row),
+        turn,
         steps,
         replies,
         spent_by_turn(db, turn_id),
         questions(db, turn_id),
         delegates.of_turn(db, turn_id) if has_delegates else (),
+        _spent_below(db, turn) if has_delegates else Spent(),
     )
+
+
+def _spent_below(db: Connection, turn: Turn) -> Spent:
+    """Return what the delegates below a turn have used."""
+    order = turn.inbound.order
+    holder = turn.id if order is None or order.descent is None else order.descent.delegate
+    return spent_with_delegates(db, TurnId(""), delegates_within(turn.chat_key, holder))
 
 
 def summary(db: Connection, session_id: SessionId) -> ChatSummary | None:

@@ -9,7 +9,7 @@ import { channelOf } from "./store.js";
 import { duration } from "./texts.js";
 
 const TICK_MS = 30_000;
-const OPEN_STATES = { accepted: "Waits for its turn", running: "Running", waiting: "Waits for a decision" };
+const OPEN_STATES = { accepted: "Waits for its turn", running: "Running", waiting: "Waiting" };
 const UNSENT_STATES = { pending: "Not delivered yet", sending: "Being delivered", failed: "Delivery failed" };
 
 export function Inbox() {

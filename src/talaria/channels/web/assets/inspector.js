@@ -89,7 +89,7 @@ function Tools({ turn, conversation }) {
     ${!calls.length && html`<p><a href=${`#chat=${turn.session_id}`}>Open the chat</a> to see what they were given and returned.</p>`}`;
 }
 
-const STATES = { accepted: "waits", running: "running", waiting: "waits for you", done: "done", failed: "failed", cancelled: "stopped" };
+const STATES = { accepted: "waits", running: "running", waiting: "waiting", done: "done", failed: "failed", cancelled: "stopped" };
 
 function Line({ line, begin }) {
   const after = line.at === null ? "" : line.at - begin < 0.0005 ? "0 s" : `+${duration(line.at - begin)}`;
@@ -112,6 +112,9 @@ function spans(turn) {
       last = Math.max(last, step.ended_at);
     }
   }
+  const handed = turn.story.filter((line) => line.kind === "delegated");
+  const back = turn.story.filter((line) => line.kind === "delegate" && line.at);
+  if (handed.length && back.length) found.push({ kind: "tool", name: "Delegates", from: handed[0].at, to: back.at(-1).at });
   const asked = turn.story.filter((line) => line.kind === "asked");
   const decided = turn.story.filter((line) => line.kind === "decided");
   asked.forEach((line, index) => {

@@ -117,11 +117,16 @@ export function channelOf(key) {
   return key.split(":")[2] ?? "";
 }
 
+/** The chat for which a delegate works that asks something. */
+function askedFor(key = "") {
+  const [, , channel, kind, , chat] = key.split(":");
+  return channel === "jobs" && kind === "delegate" ? decodeURIComponent(chat ?? "") : null;
+}
+
 /** What a session's row shows: it "needs" a person, is "running", its last turn "failed", or none of these. */
 export function markOf(store, session, isUnread) {
-  if (store.questions.some(({ session_id: id }) => id === session.id)) return "needs";
+  if (store.questions.some(({ session_id: id, chat_key: key }) => id === session.id || askedFor(key) === session.chat_key)) return "needs";
   const turns = Object.values(store.turns).filter(({ session_id: id }) => id === session.id);
-  if (turns.some(({ state }) => state === "waiting")) return "needs";
   if (turns.length) return "running";
   return isUnread && store.last[session.id]?.state === "failed" ? "failed" : "";
 }
