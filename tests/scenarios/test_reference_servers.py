@@ -21,25 +21,26 @@ from support.proved_sandbox import proved
 from talaria.testing.gateway_process import GatewayProcess
 
 PACKAGES = "mcp-node", "mcp-python"
+MORE = "mcp-more-node", "mcp-more"
 DEADLINE = 60
 
 if sys.platform != "linux":
     pytest.skip("sandboxes are for Linux", allow_module_level=True)
 
 
-def node_server(name: str, *arguments: str) -> list[str]:
-    node = installation.node(PACKAGES[0])
+def node_server(name: str, *arguments: str, place: str = PACKAGES[0]) -> list[str]:
+    node = installation.node(place)
     if node is None:
         pytest.skip("the MCP servers of npm are not installed (./dev clients --install mcp)")
-    script = installation.folder() / PACKAGES[0] / "node_modules/@modelcontextprotocol" / f"server-{name}"
+    script = installation.folder() / place / "node_modules/@modelcontextprotocol" / f"server-{name}"
     return [node, str(script / "dist" / "index.js"), *arguments]
 
 
-def python_server(name: str) -> list[str]:
-    python = installation.python_of(PACKAGES[1])
+def python_server(name: str, *arguments: str, place: str = PACKAGES[1]) -> list[str]:
+    python = installation.python_of(place)
     if python is None:
         pytest.skip("the MCP servers of PyPI are not installed (./dev clients --install mcp)")
-    return [str(python), "-m", f"mcp_server_{name}"]
+    return [str(python), "-c", f"import mcp_server_{name} as server; server.main()", *arguments]
 
 
 @pytest.fixture
@@ -57,8 +58,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(name: str, command: list[str], **more: object) -> str:
-    place = str(installation.folder() / PACKAGES[0])
-    readable = [place] if command[1].startswith(place) else []
+    places = [str(installation.folder() / each) for each in (PACKAGES[0], MORE[0])]
+    readable = [place for place in places if command[1].startswith(f"{place}/")]
     fields = {"command": command, "approvals": "never", "readable": readable, **more}
     lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
     return "\n".join((f"[mcp.servers.{name}]", *lines, ""))
@@ -104,6 +105,31 @@ async def test_the_reference_servers_work_through_chats(project: Path) -> None:
         assert all(each["tools"] for each in servers.values())
         await check_node(gateway, project)
         await check_python(gateway, project)
+
+
+async def test_more_servers_work_through_chats(tmp_path: Path) -> None:
+    """The one that fetches pages has no network here. It says so, and the turn ends well."""
+    await proved()
+    config = "".join(
+        (
+            settings("thinking", node_server("sequential-thinking", place=MORE[0])),
+            settings("sqlite", python_server("sqlite", "--db-path", "/proc/self/cwd/a.db", place=MORE[1])),
+            settings("sums", python_server("calculator", place=MORE[1])),
+            settings("fetch", python_server("fetch", place="mcp-fetch")),
+        )
+    )
+    async with running_gateway(config=config) as (gateway, _):
+        servers = await ready(gateway, {"thinking", "sqlite", "sums", "fetch"})
+        assert all(each["tools"] for each in servers.values())
+        thought = {"thought": "tomatoes", "nextThoughtNeeded": False, "thoughtNumber": 1, "totalThoughts": 1}
+        told = await call(gateway, "mcp_thinking_sequentialthinking", **thought)
+        assert "thoughtHistoryLength" in told
+        await call(gateway, "mcp_sqlite_create_table", query="CREATE TABLE plants (name TEXT)")
+        await call(gateway, "mcp_sqlite_write_query", query="INSERT INTO plants VALUES ('tomato')")
+        assert "tomato" in await call(gateway, "mcp_sqlite_read_query", query="SELECT * FROM plants")
+        assert "42" in await call(gateway, "mcp_sums_calculate", expression="6 * 7")
+        turn = await gateway.say("fetch", '[[call mcp_fetch_fetch {"url": "http://example.org/"}]]')
+        assert turn["state"] == "done"
 
 
 async def check_node(gateway: GatewayProcess, project: Path) -> None:

@@ -111,8 +111,6 @@ class ScriptedServer:
             case "resources/list":
                 found = [{"uri": "note://one", "name": "one"}] if self._options.resources else []
                 self._send_result(message["id"], {"resources": found})
-            case "resources/templates/list":
-                self._send_result(message["id"], {"resourceTemplates": []})
             case "resources/read":
                 text = {"uri": message["params"]["uri"], "text": "the note \x1b[31mone\x1b[0m"}
                 self._send_result(message["id"], {"contents": [text]})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -129,6 +129,10 @@ def pin_tool(tool: types.Tool) -> PinnedTool:
     )
 
 
+class _UnknownMethod(ToolError):
+    """The server does not know a method."""
+
+
 class ServerConnection:
     """A session with a server. All calls of all agents share it."""
 
@@ -165,8 +169,9 @@ class ServerConnection:
         if has is not None and has.resources is not None:
             async for page in self._pages(self.session.list_resources, MAX_ITEMS):
                 resources += page.resources
-            async for each in self._pages(self.session.list_resource_templates, MAX_ITEMS):
-                templates += each.resource_templates
+            with suppress(_UnknownMethod):  # older servers list resources without templates
+                async for each in self._pages(self.session.list_resource_templates, MAX_ITEMS):
+                    templates += each.resource_templates
         if has is not None and has.prompts is not None:
             async for found in self._pages(self.session.list_prompts, MAX_ITEMS):
                 prompts += found.prompts
@@ -233,7 +238,8 @@ class ServerConnection:
         except MCPError as error:
             if error.error.message == "Session terminated":
                 self.ending.end("It has forgotten the session.")
-            raise ToolError(self._failure(error.error)) from error
+            kind = _UnknownMethod if error.error.code == types.METHOD_NOT_FOUND else ToolError
+            raise kind(self._failure(error.error)) from error
         except ValidationError as error:
             where = ".".join(map(str, error.errors(include_input=False)[0]["loc"]))
             text = (
