@@ -17,6 +17,7 @@ _PACKAGES = {
     "libgomp.so.1": "libgomp1",
     "nginx": "nginx-light",
     "caddy": "caddy",
+    "prometheus": "prometheus",
 }
 _OTHER_NAMES = {"chromium": ("chromium-browser", "google-chrome")}
 
