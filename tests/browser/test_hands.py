@@ -14,6 +14,7 @@ async def focused(visitor: Visitor) -> str:
 
 async def test_on_a_narrow_screen_the_list_is_a_drawer(visit: Visit) -> None:
     visitor = await visit(viewport=NARROW)
+    assert "Ctrl" not in await visitor.page.locator("#empty").inner_text()
     await visitor.say("a chat with " + "averylongword" * 12)
     await visitor.sees("You said: a chat with")
     assert await visitor.page.evaluate("document.scrollingElement.scrollWidth") == 390
