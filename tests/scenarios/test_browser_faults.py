@@ -296,6 +296,18 @@ async def test_whatever_sends_a_password_is_asked_about(
     await decide(web, turn, question, "deny")
 
 
+async def test_secret_fields_are_dots_in_pictures(web: Browsing) -> None:
+    """The same page with another card number gives the same picture."""
+    web.site.pages["/card"] = "<label>Card number <input id=c></label><label>Name <input id=n></label>"
+    await web.open("/card")
+    tab, pictures = web.browser.tab, []
+    for script in ("c.value = '4111'", "c.value = '5222'", "n.value = 'Ada'"):
+        await web.call("evaluate", script=script)
+        pictures.append(await tab.picture())
+    assert pictures[0] == pictures[1] != pictures[2]
+    assert await web.call("evaluate", script="c.style.webkitTextSecurity") == '""'
+
+
 async def test_a_password_is_masked_in_the_question(web: Browsing) -> None:
     await web.open("/login")
     arguments = unsaid(element=web.element('password field "Password"'), text="open sesame")

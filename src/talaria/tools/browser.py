@@ -47,20 +47,20 @@ _Act: TypeAlias = "Callable[[Browser, Arguments, ToolContext], Awaitable[Content
 
 
 class SecretFields(NamedTuple):
-    """The elements of a page whose use may send secrets, each with the host and the fields around it, and
-    the fields that have them."""
+    """The elements of a page whose use may send secrets, each with the host, the fields around it and what it
+    is, and the fields that have them."""
 
     url: str
-    elements: Mapping[str, tuple[str, str]]
+    elements: Mapping[str, tuple[str, str, str]]
     fields: frozenset[int] = frozenset()
 
     def about(self, element: str) -> str:
         """Return what a person is told before the element is used; empty if nobody has to be asked."""
         if (found := self.elements.get(_number(element))) is None:
             return ""
-        host, fields = map(visible_text, found)
+        host, fields, what = map(visible_text, found)
         page = "" if host == self.host else f" (the page is of {self.host})"
-        return f"This may send a password, a payment or a file to {host}{page}:\n{fields}"
+        return f"The {what} may send a password, a payment or a file to {host}{page}:\n{fields}"
 
     @property
     def host(self) -> str:

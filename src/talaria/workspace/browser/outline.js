@@ -139,7 +139,7 @@
   const isFilled = (each) => (each.type === "file" ? each.files.length > 0 : isSecret(each) && each.value !== "");
   const inputsOf = (nodes) => [...nodes].filter((each) => each.tagName === "INPUT" && !/^(hidden|submit|button|reset|image)$/.test(each.type));
   /** What using an element may send: its form with a secret or a file, or the page, if such fields are filled in. Null if it only
-      opens another page. Returns the host and the fields. */
+      opens another page. Returns the host, the fields, and what the element is. */
   const guard = (element, filled = new Map()) => {
     const isField = /^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName) && !/^(submit|button|image)$/.test(element.type);
     const link = element.tagName === "A" ? element : null;
@@ -158,7 +158,7 @@
     let host = "";
     try { host = new URL(action, element.ownerDocument.baseURI).host; } catch { /* not an address: a script sends it */ }
     const text = fields.slice(0, 12).map((each) => `${nameOf(each, "")}: ${valueOf(each, roleOf(each)) || "(empty)"}`).join("; ");
-    return [host || location.host, text];
+    return [host || location.host, text, `${roleOf(element) || "element"} ${JSON.stringify(nameOf(element, roleOf(element)))}`];
   };
   /** The same for the element with this number, or that around it which takes clicks. */
   const guardOf = (number) => {
@@ -356,11 +356,27 @@
     timer = setTimeout(quiet, 120);
   });
 
+  const masked = new Map(); // fields, with the styles that they had
+  /** Shows dots in secret fields while a picture is taken. Returns whether there are any. */
+  const mask = (isOn) => {
+    for (const [field, style] of masked) field.style.webkitTextSecurity = style;
+    masked.clear();
+    const stack = isOn ? [body()] : [];
+    for (let visited = 0; stack.length && visited < MAX_NODES; visited += 1) {
+      const node = stack.pop();
+      if (node?.nodeType === Node.ELEMENT_NODE) stack.push(...childrenOf(node));
+      if (node?.tagName !== "INPUT" || !isSecret(node)) continue;
+      masked.set(node, node.style.webkitTextSecurity);
+      node.style.webkitTextSecurity = "disc";
+    }
+    return masked.size > 0;
+  };
+
   /** What is lost when the tab is closed. */
   const state = (most) => {
     const stored = (storage) => { try { const all = JSON.stringify({ ...storage }); return all.length > most ? null : JSON.parse(all); } catch { return null; } };
     return { url: location.href, x: scrollX, y: scrollY, session: stored(sessionStorage), local: stored(localStorage) };
   };
 
-  globalThis.talaria = { outline, guard: guardOf, locate, prepare, select, scroll, search, wait, state, element: find, number: numberOf };
+  globalThis.talaria = { outline, guard: guardOf, mask, locate, prepare, select, scroll, search, wait, state, element: find, number: numberOf };
 })();

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -40,12 +40,12 @@ def _outline_script() -> str:
 
 class Outline(msgspec.Struct):
     """A page as text. `guarded` are elements whose use may send a password, a payment or a file, each with
-    the host and the fields. `secret` are the fields whose values are not shown."""
+    the host, the fields, and what it is. `secret` are the fields whose values are not shown."""
 
     title: str
     lines: list[str]
     links: list[str]
-    guarded: dict[str, tuple[str, str]]
+    guarded: dict[str, tuple[str, str, str]]
     secret: list[int]
     cut: bool
 
@@ -101,7 +101,7 @@ class Tab:
         self.is_loading = False
         self.dialog: Dialog | None = None
         self.url = "about:blank"
-        self.guarded: dict[str, tuple[str, str]] = {}
+        self.guarded: dict[str, tuple[str, str, str]] = {}
         self.secret: frozenset[int] = frozenset()
         self.shown: frozenset[str] = frozenset()  # the lines that the model has seen last
         self._changed = asyncio.Event()
@@ -170,15 +170,13 @@ class Tab:
         self.secret = frozenset(outline.secret) if not within else self.secret.union(outline.secret)
         return outline
 
-    async def guard(self, element: str) -> tuple[str, str] | None:
-        """Return the host and the fields of what a use of the element may send; None if it is no secret."""
+    async def guard(self, element: str) -> None:
+        """Note in `guarded` what a use of the element may send now, if it is a secret."""
         number = self.number(element)
         found = await self._ask("guard", number)
-        guard = None if found is None else (str(found[0]), str(found[1]))
         self.guarded.pop(str(number), None)
-        if guard is not None:
-            self.guarded[str(number)] = guard
-        return guard
+        if found is not None:
+            self.guarded[str(number)] = msgspec.convert(found, tuple[str, str, str])
 
     async def find(self, words: str) -> list[str]:
         found = await self._ask("search", words)
@@ -209,10 +207,22 @@ class Tab:
                     "scale": 1,
                 },
             }
-        return _bytes(await self.call("Page.captureScreenshot", {"format": "png", **more}))
+        async with self._masked():
+            return _bytes(await self.call("Page.captureScreenshot", {"format": "png", **more}))
 
     async def pdf(self) -> bytes:
-        return _bytes(await self.call("Page.printToPDF", {"printBackground": True}, seconds=60.0))
+        async with self._masked():
+            return _bytes(await self.call("Page.printToPDF", {"printBackground": True}, seconds=60.0))
+
+    @asynccontextmanager
+    async def _masked(self) -> AsyncIterator[None]:
+        """Show dots in secret fields meanwhile."""
+        is_masked = self.dialog is None and await self._ask("mask", True)
+        try:
+            yield
+        finally:
+            if is_masked:
+                await self._ask("mask", False)
 
     # -- acting -------------------------------------------------------------------------------------------
 
