@@ -102,13 +102,16 @@ def ask(
     text: str, *more: str, key: str = TOKEN, model: str = "main", headers: dict[str, str] | None = None
 ) -> str:
     """Return what the command prints."""
+    command = words(text, model, *more, key=key, headers=headers)
+    if NAME == "opencode":  # it would put backslashes before quotes
+        command.remove(text)
     said = subprocess.run(
-        words(text, model, *more, key=key, headers=headers),
+        command,
         cwd=FOLDER,
         env=environ(key, model, headers),
         capture_output=True,
         text=True,
-        stdin=subprocess.DEVNULL,
+        input=text if NAME == "opencode" else "",
         check=False,
     )
     return said.stdout + said.stderr
@@ -237,9 +240,13 @@ def cancel() -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     ) as process:
         until_asked()
-        process.send_signal(signal.SIGTERM if NAME == "qwen" else signal.SIGINT)
+        if NAME in ("qwen", "opencode"):  # a process beside it has the connection
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.send_signal(signal.SIGINT)
         until_cancelled(before)
         process.terminate()
 
