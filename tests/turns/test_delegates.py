@@ -419,6 +419,20 @@ async def test_a_helper_whose_parent_was_ended_before_a_kill_is_stopped_after_it
         await until(is_at_rest, pause=0.05)
 
 
+async def test_a_kill_while_a_tree_is_stopped_leaves_no_parent_that_continues(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async with real_process(tmp_path, model, failpoints=f"{Failpoint.ENDED}=1") as gateway:
+        turn_id = await gateway.begin("chat", hand_out("[[hang]]") + "[[reply was not stopped]]")
+        await until(lambda: asked(model, "[[hang]]"))
+        with suppress(aiohttp.ClientError):
+            await gateway.call("POST", f"/api/turns/{turn_id}/cancel")
+        await gateway.wait(20)
+        assert not gateway.is_running, "the failpoint was not reached"
+        await gateway.start()
+        assert (await gateway.ended_turn(turn_id))["state"] == "cancelled"
+
+
 async def test_waiting_for_a_helper_is_not_limited_by_the_time_of_a_call(
     tmp_path: Path, model: ModelServer
 ) -> None:

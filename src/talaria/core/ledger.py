@@ -477,7 +477,7 @@ class TurnRecord(msgspec.Struct, frozen=True):
 
     @property
     def spent_by_tree(self) -> Spent:
-        """What the turn and all delegates below it used."""
+        """Return the usage of the turn and of all delegates below it."""
         return self.spent + self.spent_below
 
 

@@ -55,7 +55,7 @@ from talaria.turns.live import LiveTurn
 from talaria.turns.notes import waking
 from talaria.turns.run_questions import RunQuestions
 from talaria.turns.sending import ChatSender
-from talaria.turns.states import LiveState
+from talaria.turns.states import ENDING, LiveState
 from talaria.turns.turns import Turns
 
 _log = logging.getLogger("talaria.turns")
@@ -314,6 +314,9 @@ class Delegates:
             watch.cancel()
             del self._running[parent]
             self._background = {call: each for call, each in self._background.items() if each is not parent}
+            if parent.state in ENDING:
+                # Its end first: a kill in between must not leave a parent that goes on with stopped children.
+                await asyncio.wait((parent.settled,))
             if parent.state not in (LiveState.PARKED, LiveState.LET_GO):
                 await self._cancel(running.values())
 

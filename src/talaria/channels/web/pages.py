@@ -27,7 +27,7 @@ MEDIA_TYPES: Final = {
 _CODE: Final = (".js", ".css")
 # The page loads these when they are needed; the first one belongs to a page of its own.
 _LATER: Final = (
-    "calls.js", "colours.js", "completion.js", "dialogs.js", "exporting.js", "files.js", "inbox.js",
+    "calls.js", "colours.js", "completion.js", "delegates.js", "dialogs.js", "exporting.js", "files.js", "inbox.js",
     "inspector.js", "jobs.js", "math.js", "memory.js", "palette.js", "picker.js", "search.js", "sent.js",
     "temml.js",
 )  # fmt: skip
