@@ -27,9 +27,9 @@ MEDIA_TYPES: Final = {
 _CODE: Final = (".js", ".css")
 # The page loads these when they are needed; the first one belongs to a page of its own.
 _LATER: Final = (
-    "calls.js", "colours.js", "completion.js", "delegates.js", "dialogs.js", "exporting.js", "files.js", "inbox.js",
-    "inspector.js", "jobs.js", "math.js", "memory.js", "palette.js", "picker.js", "search.js", "sent.js",
-    "temml.js",
+    "calls.js", "colours.js", "completion.js", "delegates.js", "dialogs.js", "exporting.js", "files.js",
+    "inbox.js", "inspector.js", "jobs.js", "math.js", "memory.js", "palette.js", "picker.js", "search.js",
+    "sent.js", "temml.js",
 )  # fmt: skip
 # Comments and indentation. Lines keep their numbers. A comment behind code has no quotes, so none is a text.
 _UNREAD: Final = re.compile(
