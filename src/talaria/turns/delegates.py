@@ -198,7 +198,7 @@ class Delegates:
     async def drop_of(self, session_id: SessionId) -> int:
         """Stop all delegates that work in the background of a session, and return how many. Raises
         `StoreError`."""
-        found = []
+        found: list[Delegate] = []
         for row in await self._store.owed_delegates():
             record = await self._store.turn_record(row.turn_id)
             if record is not None and record.turn.session_id == session_id:
@@ -312,7 +312,8 @@ class Delegates:
                 await sleep_until_woken(self._clock, pause, woken)
         finally:
             watch.cancel()
-            del self._running[parent]
+            if self._running.get(parent) is running:  # else it is parked again
+                del self._running[parent]
             self._background = {call: each for call, each in self._background.items() if each is not parent}
             if parent.state in ENDING:
                 # Its end first: a kill in between must not leave a parent that goes on with stopped children.
