@@ -40,7 +40,6 @@ async def test_a_form_is_filled_in_approved_with_its_picture_and_the_receipt_sen
             asked = await card.locator("pre").text_content()
             assert "Card number: ••••" in asked and "4111" not in asked and 'button "Pay 12 €"' in asked
             await card.locator("img.page-shown").wait_for()
-            await page.screenshot(path="/tmp/browser-trial-1.png")
             await card.get_by_role("button", name="Approve once").click()
             await visitor.settled()
             assert [order["name"] for order in site.orders] == ["Ada Lovelace"]
@@ -49,4 +48,3 @@ async def test_a_form_is_filled_in_approved_with_its_picture_and_the_receipt_sen
             await visitor.say(f"and send me the receipt as PDF {calling('send_file', path='receipt.pdf')}")
             await visitor.settled()
             await page.locator("figure.sent, .sent", has_text="receipt.pdf").first.wait_for()
-            await page.screenshot(path="/tmp/browser-trial-2.png")
