@@ -22,6 +22,7 @@ from clients.table import CLIENTS, FEATURES, Client, Report, check, markdown
 from support.gateway import TOKEN, in_process
 from talaria.testing.model_server import ModelServer
 
+SLOW = ("frameworks", "crews", "dspy", "more-coders")
 SHORT = ("plain", "streamed tool loop")
 pytestmark = pytest.mark.timeout(600)  # importing a client takes a minute on a machine with other work
 
@@ -41,7 +42,13 @@ async def test_every_feature_of_openai_python(tmp_path: Path) -> None:
     assert [feature for feature, cell in report.cells.items() if cell == "–"] == ["hand-off"]
 
 
-@pytest.mark.parametrize("client", CLIENTS[1:], ids=lambda client: client.name)
+@pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(client, id=client.name, marks=pytest.mark.long if client.environment in SLOW else ())
+        for client in CLIENTS[1:]
+    ],
+)
 async def test_the_short_form_of_every_client_that_is_installed(tmp_path: Path, client: Client) -> None:
     if (command := client.command()) is None:
         why = installation.missing(client.environment)
