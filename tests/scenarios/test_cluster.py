@@ -13,12 +13,15 @@ import pytest
 from support.gateways import Gateways, cluster
 from support.oauth_server import oauth_server
 from support.postgres_server import PostgresServer, postgres, postgres_database  # noqa: F401 - fixtures
+from support.waiting import until
 from talaria.core.access import OAuthTokens
 from talaria.core.clock import SystemClock
 from talaria.operations.access import GrantBody
 from talaria.store.in_memory import MemoryStore
 from talaria.testing.gateway_process import GatewayProcess
 from tools.mcp.test_oauth import guarded, log_in
+from turns.test_background_delegates import reports_of
+from turns.test_delegates import hand_out
 
 
 async def hang(world: Gateways, gateway: GatewayProcess, chat: str) -> str:
@@ -136,6 +139,25 @@ async def check_pause(world: Gateways) -> None:
     turn_id = await here.begin("pause", "2")
     assert await reply_of(here, turn_id) == "You said: 2"
     await world.until_ready(here)
+
+
+@pytest.mark.long
+async def test_a_delegate_in_the_background_reports_once_when_its_gateway_is_killed(
+    postgres_database: str,  # noqa: F811
+) -> None:
+    async with cluster(postgres_database, {}, {}, lease="4s") as world:
+        dead, alive = world.each
+        marks = hand_out("[[first 1 hang]][[reply found 42]]", background=True) + "[[reply started]]"
+        assert await reply_of(dead, await dead.begin("chat", marks)) == "started"
+        await world.model.until(lambda: world.model.answering == 1)
+        await dead.kill()
+        (session,) = (await alive.call("GET", "/api/sessions"))["items"]
+
+        async def has_reported() -> bool:
+            return world.ask("SELECT report FROM delegates") == [(2,)]
+
+        await until(has_reported, pause=0.1)
+        assert ["found 42" in each for each in await reports_of(alive, session["id"])] == [True]
 
 
 @pytest.mark.long
