@@ -291,7 +291,7 @@ def test_a_hint_tells_callers_what_they_can_do(hint: str, action: Action, told: 
         (ErrorInfo("context_too_long", "It broke."), "context_length_exceeded", None),
         (ErrorInfo("over_budget", "It broke.", status=429), "insufficient_quota", None),
         (ErrorInfo("unauthorized", "It broke."), "invalid_api_key", None),
-        (ErrorInfo("bad_request", "It broke.", param="n"), None, "n"),
+        (ErrorInfo("bad_request", "It broke.", param="n"), "invalid_value", "n"),
     ],
 )
 def test_the_code_is_the_error_s_own_or_the_one_that_clients_look_for(

@@ -47,6 +47,7 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("GET", "/api/search"): ALL,
     ("GET", "/api/events"): ALL,
     ("GET", "/api/approvals"): ALL,
+    ("GET", "/api/approvals/{id}/picture"): ALL,
     ("GET", "/api/inbox"): ALL,
     ("POST", "/api/approvals/{id}"): {CHAT, OPERATE},
     ("GET", "/api/memory"): ALL,

@@ -222,6 +222,8 @@ class OpenAiError(msgspec.Struct, frozen=True):
         if code is None and info.status == _RATE_LIMITED:
             code = "rate_limit_exceeded"
         param = None if info.param is UNSET else info.param
+        if code is None and param:
+            code = "invalid_value"
         message = f"{info.message} {hint}"
         if code == "context_length_exceeded":
             message += _TOO_LONG
