@@ -34,6 +34,12 @@ async def test_a_form_is_filled_in_approved_with_its_picture_and_the_receipt_sen
             ):
                 await visitor.say(text)
                 await visitor.settled()
+            await visitor.say("/browser")
+            await visitor.sees("/browser close")
+            picture = page.get_by_role("img", name="Preview of browser.png")
+            await picture.wait_for()
+            await page.reload()
+            await picture.wait_for()
             await visitor.say(calling("browser_click", element="@1.3"))
             card = page.locator("section.question")
             await card.wait_for()

@@ -410,6 +410,10 @@ async def test_an_unused_browser_is_closed_and_opened_as_it_was(web: Browsing) -
     before = await web.call("tabs")
     told = await web.api.say(web.session, "/browser")
     assert before in told["reply"]
+    (picture,) = told["files"]
+    assert picture["name"] == "browser.png"
+    async with web.api.client.get(f"{web.api.url}/api/files/{picture['id']}") as response:
+        assert (await response.read()).startswith(b"\x89PNG")
     assert "opens again as it was" in (await web.api.say(web.session, "/browser close"))["reply"]
     assert "No browser is open." in (await web.api.say(web.session, "/browser"))["reply"]
     assert await web.call("tabs") == before
@@ -417,6 +421,17 @@ async def test_an_unused_browser_is_closed_and_opened_as_it_was(web: Browsing) -
     script = "[document.cookie.includes('kept=1'), sessionStorage.a, localStorage.c, scrollY > 100]"
     assert await web.call("evaluate", script=script) == '[true, "b", "d", true]'
     await web.call("tabs", close=2)
+
+
+async def test_a_page_that_changes_without_a_call_is_saved(web: Browsing) -> None:
+    await web.open("/form")
+    later = "setTimeout(() => { localStorage.late = 'kept'; document.cookie = 'late=1' }, 300)"
+    await web.call("evaluate", script=later)
+    web.browsers.save_again_seconds = 0.5
+    state = web.browser.folder / "state.json"
+    while b"late" not in (kept := state.read_bytes()) or b"kept" not in kept:
+        await asyncio.sleep(0.1)
+    web.browsers.save_again_seconds = 60.0
 
 
 async def test_a_browser_that_ends_is_opened_again_and_the_model_is_told(web: Browsing) -> None:

@@ -18,6 +18,7 @@ _PACKAGES = {
     "nginx": "nginx-light",
     "caddy": "caddy",
     "prometheus": "prometheus",
+    "Xvfb": "xvfb",
 }
 _OTHER_NAMES = {"chromium": ("chromium-browser", "google-chrome")}
 

@@ -10,6 +10,7 @@ import msgspec
 
 from talaria.core.delivery import Button
 from talaria.core.entries import EntryBody
+from talaria.core.files import SentFile
 from talaria.core.ids import ChatKey, QuestionId, SessionId, TurnId
 from talaria.core.ledger import AskedQuestion
 from talaria.core.questions import APPROVE, Question, QuestionKind, Span
@@ -45,7 +46,7 @@ class CommandResult(msgspec.Struct, frozen=True):
 
     `buttons` are shown below the reply on channels that have buttons. `entries` are appended to the session's
     log, under its lease, with the `specs` that they name. The sessions `ends` are ended before the reply is
-    sent.
+    sent. `files` go out with it.
     """
 
     reply: str
@@ -53,6 +54,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     buttons: tuple[Button, ...] = ()
     specs: tuple[PinnedSpec, ...] = ()
     ends: tuple[SessionId, ...] = ()
+    files: tuple[SentFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

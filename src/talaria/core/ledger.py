@@ -435,8 +435,8 @@ class SessionPage(msgspec.Struct, frozen=True):
 
 class TurnSum(msgspec.Struct, frozen=True):
     """Times, tokens and cost of a turn, as people see them below its answer, and its questions with their
-    decisions. `cost_usd` is an exact decimal, or null if the price of a call is unknown. `said` and
-    `reply` are those of a command, which no entry has."""
+    decisions. `cost_usd` is an exact decimal, or null if the price of a call is unknown. `said`,
+    `reply` and `files` are those of a command, which no entry has."""
 
     id: TurnId
     state: TurnState
@@ -451,6 +451,7 @@ class TurnSum(msgspec.Struct, frozen=True):
     command: str = ""
     said: str = ""
     reply: str = ""
+    files: tuple[SentFile, ...] = ()
 
 
 class EntryPage(msgspec.Struct, frozen=True):

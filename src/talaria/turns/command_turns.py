@@ -75,7 +75,8 @@ class CommandRunner(msgspec.Struct, eq=False):
         except Exception:
             _log.exception("the command of turn %s failed", turn.id)
             return CommandResult(""), TurnEnd.failed(INTERNAL)
-        return result, TurnEnd(TurnState.DONE, reply=result.reply, buttons=result.buttons)
+        end = TurnEnd(TurnState.DONE, reply=result.reply, buttons=result.buttons, files=result.files)
+        return result, end
 
     async def _carry_out(self, turn: Turn) -> CommandResult:
         if turn.command == ANSWER and parse_command(turn.inbound.text) is None:

@@ -7,6 +7,7 @@ one, so it imports the services of its handlers for their types only.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
@@ -67,6 +68,8 @@ from talaria.core.sessions import Session
 from talaria.core.text import clean_line, cut, nearest
 from talaria.core.turns import Turn
 from talaria.turns.states import LiveState
+from talaria.workspace.folder import Folder
+from talaria.workspace.uploads import keep_content
 
 if TYPE_CHECKING:
     from talaria.models.known import Abilities
@@ -198,9 +201,17 @@ class SlashCommands(msgspec.Struct, eq=False):
             if args.strip() == "close":
                 closed = await workspace.browser.retire()
                 return CommandResult("Closed. It opens again as it was." if closed else "No browser is open.")
-            tabs = workspace.browser.tabs()
-        if tabs:
-            return CommandResult("\n".join(["Open in the browser:", *tabs, "`/browser close` closes it."]))
+            if tabs := workspace.browser.tabs():
+                text = "\n".join(["Open in the browser:", *tabs, "`/browser close` closes it."])
+                picture = await workspace.browser.picture()
+                if picture is None:
+                    return CommandResult(text)
+                await workspace.claim()
+                folder = Folder(workspace.folder)
+                sent, _ = await asyncio.to_thread(
+                    keep_content, folder, "browser.png", picture, (turn.id, "browser")
+                )
+                return CommandResult(text, files=(sent,))
         hint = "The agent opens one with its browser tools, if `tools.enabled` has `browser`."
         return CommandResult(f"No browser is open. {hint}")
 
@@ -659,7 +670,10 @@ _ROWS = (
     ),
     CommandSpec("diff", "[PATH]", "show what the last turn did to files", SlashCommands.diff),
     CommandSpec(
-        "browser", "[close]", "show the tabs of the session's browser; close: close it", SlashCommands.browser
+        "browser",
+        "[close]",
+        "show the tabs of the session's browser, and its page; close: close it",
+        SlashCommands.browser,
     ),
     CommandSpec(
         "trust",

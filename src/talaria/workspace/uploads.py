@@ -470,17 +470,23 @@ def keep_copy(
     """
     data = folder.read(path, MAX_SENT_BYTES)
     check(data)
+    return keep_content(folder, path.name, data, call, kept)
+
+
+def keep_content(
+    folder: Folder, name: str, data: bytes, call: tuple[TurnId, str], kept: int = KEPT_COPIES
+) -> tuple[SentFile, str]:
+    """Do the same for a content that is no file of the chat."""
     digest = files.content_digest(data)
     file_id = files.sent_file_id(*call, digest)
-    name = plain_name(path.name)
-    sent = SentFile(file_id, name, find_media_type(path.name, "", data), len(data))
+    sent = SentFile(file_id, plain_name(name), find_media_type(name, "", data), len(data))
     folder.write(folder.resolve(sent.copy_path), data, MAX_SENT_BYTES)
     # Ids begin with the time of their turn, and end with the digest.
     copies = [item.name for item in folder.scan(SENT, limit=10 * kept)]
     new = sent.copy_path.split("/")[-2]
     replaced = [name for name in copies if name != new and name.startswith(new.removesuffix(digest))]
-    for name in (*replaced, *copies[: max(len(copies) - kept, 0)]):
-        _remove(folder, SENT / name)
+    for old in (*replaced, *copies[: max(len(copies) - kept, 0)]):
+        _remove(folder, SENT / old)
     return sent, digest
 
 

@@ -149,7 +149,9 @@ class ChatWorkspaces:
 
     async def picture(self, session_id: SessionId, tool: str) -> bytes | None:
         """Return a PNG of what a call of this tool acts on, for a person who is asked; or None."""
-        return None if self.browsers is None else await self.browsers.picture(session_id, tool)
+        if self.browsers is None or not tool.startswith("browser_"):
+            return None
+        return await self.browsers.picture(session_id)
 
     async def end(self, session_id: SessionId) -> None:
         """Stop the processes of a session that is over and close its browser, if it has any. The files, the

@@ -202,6 +202,7 @@ def _turn_sum(db: Connection, turn: Turn) -> TurnSum:
         questions=questions(db, turn.id),
         said=turn.inbound.text if is_command else "",
         reply=(turn.reply or "") if is_command else "",
+        files=turn.files if is_command else (),
     )
 
 

@@ -43,6 +43,7 @@ MAX_DOWNLOAD: Final = 100 << 20  # of all that is downloaded in one call, too
 MOST_DOWNLOADS: Final = 20
 _LOOK_SECONDS: Final = 2.0
 _RESTORE_SECONDS: Final = 20.0
+_SAVE_AGAIN_SECONDS: Final = 60.0  # pages change without a call, too
 _START_SECONDS: Final = 30.0
 _SAVE_SECONDS: Final = 5.0
 _LIMITS: Final = ProcessLimits(
@@ -238,6 +239,7 @@ class _Slot:
     is_starting: bool = False
     scope: AsyncExitStack | None = None
     used_at: float = 0.0
+    saved_at: float = 0.0
     note: str = ""
 
 
@@ -262,6 +264,10 @@ class SessionBrowser:
         """Return a line for each tab; none if the browser is closed."""
         return [] if self._browsers is None else self._browsers.tabs_of(self._places.session_id)
 
+    async def picture(self) -> bytes | None:
+        """Return a PNG of the tab that is shown; None if the browser is closed or busy."""
+        return None if self._browsers is None else await self._browsers.picture(self._places.session_id)
+
     def refusal(self, host: str) -> str:
         """Return why the network refused a host since the last call. Pages and the browser itself ask for
         others, which nobody has to know."""
@@ -280,7 +286,7 @@ class SessionBrowsers:
 
     A session's browser has a sandbox and a network of its own. Its state is in the session's folder: the
     browser's profile, and what a profile does not keep (tabs, and cookies and storage of their sessions),
-    which is saved after each call.
+    which is saved after each call, and every minute.
     """
 
     def __init__(
@@ -302,6 +308,7 @@ class SessionBrowsers:
             home, partial(_reach, network), threads=threads, count=count, folder=f"{FOLDER}-network"
         )
         self.restore_seconds = _RESTORE_SECONDS
+        self.save_again_seconds = _SAVE_AGAIN_SECONDS
         self._slots: dict[SessionId, _Slot] = {}
         self._watching: asyncio.Task[None] | None = None
 
@@ -339,7 +346,7 @@ class SessionBrowsers:
                 hint = "Look at the page with browser_read, and try again or in another way."
                 raise ToolError(f"The browser could not do this: {error}.", hint) from error
             finally:
-                slot.used_at = asyncio.get_running_loop().time()
+                slot.used_at = slot.saved_at = asyncio.get_running_loop().time()
             await self._save(places.session_id, browser)
 
     @asynccontextmanager
@@ -357,11 +364,11 @@ class SessionBrowsers:
         slot = self._slots.get(session_id)
         return slot.browser.list_tabs() if slot is not None and slot.browser is not None else []
 
-    async def picture(self, session_id: SessionId, tool: str) -> bytes | None:
-        """Return a PNG of the page that a session shows, for a person who is asked about a call of this tool.
-        None if it is another kind of tool, no browser is open, or it is busy."""
+    async def picture(self, session_id: SessionId) -> bytes | None:
+        """Return a PNG of the page that a session shows, with dots in secret fields. None if no browser is
+        open, or it is busy."""
         slot = self._slots.get(session_id)
-        if not tool.startswith("browser_") or slot is None or slot.lock.locked():
+        if slot is None or slot.lock.locked():
             return None
         async with slot.lock:
             tab = slot.browser.tabs.get(slot.browser.active) if slot.browser is not None else None
@@ -570,6 +577,10 @@ class SessionBrowsers:
                 elif not slot.lock.locked() and now - slot.used_at >= settings.idle_close.total_seconds():
                     _log.info("the browser of %s is closed after %s", key, format_age(now - slot.used_at))
                     await self.retire(key)
+                elif not slot.lock.locked() and now - slot.saved_at >= self.save_again_seconds:
+                    async with slot.lock:
+                        slot.saved_at = now
+                        await self._save(key, browser)
             for key in [each for each, slot in self._slots.items() if _is_over(slot)]:
                 del self._slots[key]
 

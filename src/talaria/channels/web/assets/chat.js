@@ -279,7 +279,7 @@ export class Chat {
     if (event.type === "failed") transcript.remark(item.turn, ...asked, trouble(event.error));
     else if (event.type === "cancelled") transcript.remark(item.turn, ...asked, quiet("Stopped."));
     else if (isSteer(item)) { /* the log has it in the turn that has read it */ }
-    else if (!isLogged && item.text?.startsWith("/")) transcript.remark(item.turn, ...commandBlocks(partsOf(item), item.text, event.reply));
+    else if (!isLogged && item.text?.startsWith("/")) transcript.remark(item.turn, ...commandBlocks(partsOf(item), item.text, event.reply), ...(event.files ?? []).map((file) => ({ kind: "file", file })));
     else if (words !== undefined && event.reply.startsWith(words)) {
       const note = event.reply.slice(words.length).trim(); // for example: another model answered
       if (note) transcript.remark(item.turn, quiet(note));

@@ -36,8 +36,12 @@ export function addPage(state, { entries, files = [], turns = [] }, isOlder = fa
   const all = isOlder ? [...fresh, ...state.blocks] : [...state.blocks, ...fresh];
   let blocks = all.filter(shown);
   for (const turn of turns) blocks = withQuestions(blocks, turn);
+  for (const turn of turns) {
+    if (!turn.command || turn.state !== "done") continue;
+    blocks = withCommand(blocks, turn);
+    for (const file of turn.files ?? []) blocks = withFile(blocks, { ...file, turn_id: turn.id });
+  }
   for (const file of files) blocks = withFile(blocks, file);
-  for (const turn of turns) if (turn.command && turn.state === "done") blocks = withCommand(blocks, turn);
   return { ...state, blocks, results, hidden, turns: known };
 }
 
