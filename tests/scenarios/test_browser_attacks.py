@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -21,6 +23,22 @@ WAYS = [
     *("fetch", "xhr", "image", "script", "style", "frame", "form", "beacon", "socket", "stream", "prefetch"),
     *("worker", "service", "popup", "location", "refresh", "webrtc", "transport", "audio", "download"),
 ]
+
+
+REBOUND = "rebound.example.org"  # a public name; its owner has changed its address
+
+
+@pytest.fixture
+def rebound(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let a public name lead to this machine. Returns the names that were looked up."""
+    real, asked = socket.getaddrinfo, list[str]()
+
+    def look_up(host: Any, *more: Any, **options: Any) -> Any:
+        asked.append(str(host))
+        return real("127.0.0.1" if host == REBOUND else host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return asked
 
 
 class Internal:
@@ -58,12 +76,14 @@ async def browsing(home: Path, **browser: int) -> AsyncIterator[Browsing]:
 
 def addresses(port: int) -> list[str]:
     """Return ways to write the address of the internal server."""
-    hosts = ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]")
+    hosts = ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", REBOUND)
     return [f"http://{host}:{port}/secret" for host in hosts]
 
 
 @pytest.mark.parametrize("ways", [WAYS[:4], pytest.param(WAYS, marks=pytest.mark.long)], ids=["few", "all"])
-async def test_no_attack_of_a_page_reaches_an_internal_address(tmp_path: Path, ways: list[str]) -> None:
+async def test_no_attack_of_a_page_reaches_an_internal_address(
+    tmp_path: Path, rebound: list[str], ways: list[str]
+) -> None:
     async with Internal().run() as internal, browsing(tmp_path) as web:
         for way in ways:
             for url in addresses(internal.port):
@@ -74,6 +94,7 @@ async def test_no_attack_of_a_page_reaches_an_internal_address(tmp_path: Path, w
         for _ in range(9):
             await web.call("tabs", close=2)
     assert internal.reached == []
+    assert REBOUND in rebound, "its address was checked when it was used"
 
 
 async def test_a_page_that_redirects_inside_is_refused(tmp_path: Path) -> None:
