@@ -11,6 +11,7 @@ from talaria.core.events import (
     FINAL_EVENTS,
     Cancelled,
     Compacted,
+    DelegateChanged,
     Delta,
     Done,
     Event,
@@ -31,13 +32,14 @@ from talaria.core.events import (
     ToolStarted,
     UsageReported,
 )
-from talaria.core.ids import QuestionId
+from talaria.core.ids import DelegateId, QuestionId, TurnId
 from talaria.core.messages import TokenUsage, ToolOutcome
 from talaria.core.questions import QuestionKind, Span
+from talaria.core.turns import TurnState
 
 CONTRACT = {
     *("queued", "model.loading", "reasoning", "delta", "tool.started", "tool.output", "tool.finished"),
-    *("tool.delta", "reasoning.ended", "approval.decided", "compacted"),  # additions
+    *("tool.delta", "reasoning.ended", "approval.decided", "compacted", "delegate"),  # additions
     *("approval", "retry", "fallback", "usage", "reset", "done", "failed", "cancelled"),
 }
 
@@ -49,6 +51,9 @@ EVENTS: list[Event] = [
     ToolCallDelta(0, "c", "read_file", "{"),
     ToolStarted("c", "read_file", "{}"),
     ToolOutput("c", "line"),
+    DelegateChanged(
+        "c", DelegateId("turn_a.1-1"), TurnId("turn_b"), "Read", TurnState.RUNNING, "a line", 1.5, "0.1"
+    ),
     QuestionAsked(QuestionId("q"), QuestionKind.APPROVAL, "May it run?", (), "c", "act"),
     QuestionDecided(QuestionId("q"), "approve", Span.ONCE, "person"),
     ToolFinished("c", "read_file", ToolOutcome.OK, "…"),

@@ -38,18 +38,18 @@ _SPEC = ToolSpec(
                 "maxItems": MAX_TASKS,
                 "description": "Several tasks.",
             },
-            "context": text("What all helpers have to know."),
+            "context": text("What all need to know."),
             "tools": {
                 "type": "array",
                 "items": {"type": "string"},
-                "description": "Their only tools; without it, yours.",
+                "description": "Their only tools; default: yours.",
             },
             "background": {
                 "type": "boolean",
-                "description": "Go on at once; each result comes as a message.",
+                "description": "Continue at once; results come as messages.",
             },
-            "agent": text("A named agent to hand the task to."),
-            "model": text("Another model: provider/name or an alias."),
+            "agent": text("A named agent."),
+            "model": text("Model: provider/name or alias."),
         }
     ),
     idempotent=True,
