@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
 from browser.visitor import Visitor
 
 SCROLLING = """() => [...document.querySelectorAll("*")]
@@ -46,7 +50,15 @@ UNTIL = """async ([least, most]) => {
 }"""
 
 
-async def test_the_end_stays_in_sight_unless_the_reader_scrolls_away_from_it(visitor: Visitor) -> None:
+@pytest_asyncio.fixture(loop_scope="session")
+async def grown(visitor: Visitor) -> AsyncIterator[Visitor]:
+    """The page is shared: what was put into its log is taken out again."""
+    yield visitor
+    await visitor.page.evaluate("document.querySelectorAll('#log > pre').forEach((tall) => tall.remove())")
+
+
+async def test_the_end_stays_in_sight_unless_the_reader_scrolls_away_from_it(grown: Visitor) -> None:
+    visitor = grown
     await visitor.say("hello")
     await visitor.sees("You said: hello")
     await visitor.settled()
