@@ -22,16 +22,11 @@ from talaria.cli.model_checks import _is_fetching, _reason
 from talaria.cli.serve import _moving
 from talaria.cli.service import Service, _name, _quoted, _to_start, run_command, wait_for
 from talaria.cli.sessions import _head, _table, entry_lines
-from talaria.cli.setup_plan import (
-    Candidate,
-    detected_candidate,
-    find_candidates,
-    find_foreign_keys,
-    list_models,
-)
+from talaria.cli.setup_plan import find_candidates, find_foreign_keys
 from talaria.cli.text import when
 from talaria.config.home import DEFAULT_HOME, Home
 from talaria.config.issues import Issue
+from talaria.config.model_choice import Candidate, detected_candidate, list_models
 from talaria.core.entries import Entry, EntryBody, Hidden, ReasoningSet, TitleSet
 from talaria.core.errors import ConfigError
 from talaria.core.ids import ChatKey, SessionId

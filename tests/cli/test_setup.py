@@ -14,7 +14,8 @@ from cli.conftest import Serve, Talaria, started
 from cli.terminal import Terminal
 from support.model_programs import MODEL, ollama, serving
 from support.programs import needs
-from talaria.cli.setup_plan import Candidate, find_foreign_keys, is_like_address, read_address
+from talaria.cli.setup_plan import find_foreign_keys
+from talaria.config.model_choice import Candidate, is_like_address, read_address
 from talaria.models.local.weights import DEFAULT_MODEL
 
 KEY = "sk-right-0123456789"

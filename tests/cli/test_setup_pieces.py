@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from talaria.cli.setup import Trouble, UnknownModel, _corrected, _given, _trouble
 from talaria.cli.setup_plan import (
     KNOWN,
-    Candidate,
     _ask_provider,
     _number_up_to,
     ask_address,
@@ -23,6 +22,7 @@ from talaria.cli.setup_plan import (
     complete,
     taken_address,
 )
+from talaria.config.model_choice import Candidate
 from talaria.config.settings import Settings
 from talaria.core.errors import ModelRefused, ModelUnavailable, NoModel
 from talaria.models.settings import LOCAL, ProviderSettings

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from talaria.cli.setup_plan import try_model
 from talaria.config.home import Home
 from talaria.config.issues import dotted
+from talaria.config.model_choice import try_model
 from talaria.config.settings import Settings
 from talaria.core.clock import SystemClock
 from talaria.core.errors import ModelRefused, TalariaError

@@ -16,7 +16,6 @@ from talaria.cli.options import Invocation, run_loop, verb
 from talaria.cli.setup_plan import (
     DAILY_CAP,
     KNOWN,
-    Candidate,
     ask_address,
     ask_cap,
     ask_choice,
@@ -24,17 +23,20 @@ from talaria.cli.setup_plan import (
     ask_model,
     complete,
     find_candidates,
-    is_like_address,
-    list_models,
     named_by_address,
-    read_address,
     taken_address,
-    try_model,
-    write,
 )
 from talaria.cli.text import hidden_input
 from talaria.config.issues import BadConfig
 from talaria.config.load import load
+from talaria.config.model_choice import (
+    Candidate,
+    is_like_address,
+    list_models,
+    read_address,
+    try_model,
+    write,
+)
 from talaria.config.settings import Settings
 from talaria.console.plain import await_with_status
 from talaria.core.errors import ModelError, ModelRefused, ModelUnavailable, NoModel, TalariaError
@@ -345,7 +347,7 @@ def _tell_cap(settings: Settings, price: Price | None, change: str) -> None:
 
 def _write(invocation: Invocation, candidate: Candidate, model: str, cap: float | None) -> None:
     home = invocation.home()
-    lines = write(home, candidate, model, os.environ, cap)
+    lines = write(home, candidate, model, os.environ, PARTS, cap=cap)
     click.echo(f"\nWritten to {home.config}:" if lines else f"\n{home.config} stays as it was.")
     for line in lines:
         click.echo(f"  {line}")
