@@ -11,6 +11,7 @@ from talaria.operations.browser import BROWSER_OPERATIONS
 from talaria.operations.inbox import INBOX_OPERATIONS
 from talaria.operations.jobs import JOB_OPERATIONS
 from talaria.operations.memory import MEMORY_OPERATIONS
+from talaria.operations.model_choice import CHOICE_OPERATIONS
 from talaria.operations.operation import Operation
 from talaria.operations.sessions import SESSION_OPERATIONS
 from talaria.operations.status import GATEWAY_OPERATIONS
@@ -27,6 +28,7 @@ OPERATIONS: Final[Operations] = (
     *BROWSER_OPERATIONS,
     *ACCESS_OPERATIONS,
     *GATEWAY_OPERATIONS,
+    *CHOICE_OPERATIONS,
 )
 
 

@@ -90,6 +90,8 @@ TABLE: dict[tuple[str, str], set[Role] | None] = {
     ("GET", "/api/status"): {READ, OPERATE},
     ("GET", "/metrics"): {READ, OPERATE},
     ("POST", "/api/models/{name}/fetch"): {OPERATE},
+    ("GET", "/api/models/offers"): {OPERATE},
+    ("POST", "/api/models/choose"): {OPERATE},
     ("POST", "/api/backup"): {OPERATE},
     ("POST", "/api/logout"): ALL,  # the last that asks for a credential: it ends the login
     ("POST", "/api/login"): None,

@@ -29,7 +29,7 @@ _CODE: Final = (".js", ".css")
 _LATER: Final = (
     "calls.js", "colours.js", "completion.js", "delegates.js", "dialogs.js", "exporting.js", "files.js",
     "inbox.js", "inspector.js", "jobs.js", "math.js", "memory.js", "palette.js", "picker.js", "search.js",
-    "sent.js", "temml.js",
+    "sent.js", "setup.js", "temml.js",
 )  # fmt: skip
 # Comments and indentation. Lines keep their numbers. A comment behind code has no quotes, so none is a text.
 _UNREAD: Final = re.compile(

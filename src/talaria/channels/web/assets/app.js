@@ -376,6 +376,7 @@ function drawStatus(here) {
   drawModel(status, here.model);
   const problem = here.model ? "" : modelProblem(status);
   $("no-model").hidden = !problem;
+  $("setup-open").hidden = !problem && !status.model.default.startsWith("local/");
   show($("no-model"), spoken(problem));
   const down = downChannels(status);
   $("down").hidden = !down;
@@ -497,6 +498,10 @@ $("model").onclick = async () => {
   const { pickModel } = await import("./picker.js");
   pickModel(here.model ?? status.model.default, here.effort, (command) => { if (chat === here) send(command, []); });
 };
+
+// The gateway reads its configuration again within seconds.
+const lookAgain = () => { for (const ms of [1000, 3000, 6000, 12_000]) setTimeout(() => refresh(false).catch(fail), ms); };
+$("setup-open").onclick = () => import("./setup.js").then(({ setUp }) => setUp(lookAgain), fail);
 
 $("export").onclick = () => {
   const { session } = chat;
