@@ -30,6 +30,22 @@ async def test_only_the_conversation_scrolls_while_messages_wait(visitor: Visito
     await visitor.sees("You said: queued 2")
 
 
+async def test_long_details_scroll_by_themselves(visitor: Visitor) -> None:
+    """They are higher than the window; the message field stays where it is."""
+    write = '[[call write_file {"path": "a.txt", "content": "a"}]]'
+    await visitor.say(write * 4 + "[[reply written]]")
+    await visitor.sees("written", "#log .agent")
+    await visitor.settled()
+    before = await visitor.page.locator("#text").bounding_box()
+    await visitor.page.get_by_role("button", name="Details").last.click()
+    await visitor.page.locator("#inspector .story li").nth(8).wait_for()
+    assert "inspector" in await visitor.page.evaluate(SCROLLING)
+    assert await visitor.page.evaluate("document.scrollingElement.scrollHeight <= innerHeight")
+    after = await visitor.page.locator("#text").bounding_box()
+    assert before is not None and after is not None and before["y"] == after["y"]
+    await visitor.page.locator("#inspector").get_by_role("button", name="Close").click()
+
+
 GROW = """async () => {
   const [scroll, log] = [document.getElementById("scroll"), document.getElementById("log")];
   const tall = document.createElement("pre");
