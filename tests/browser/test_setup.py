@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from browser.test_axe import AXE, Checked
 from browser.visitor import Visit
 from support.forks import fork_gateway
 from talaria.testing.gateway_process import GatewayProcess
@@ -43,6 +44,10 @@ async def test_a_model_is_set_up_on_the_page_and_answers(visit: Visit, tmp_path:
         await dialog.get_by_label("Key", exact=True).fill("sk-of-the-test-1234")
         await dialog.get_by_role("button", name="Show models").click()
         await dialog.get_by_label("Model", exact=True).wait_for()
+        if AXE is not None:
+            checked = Checked(visitor)
+            await checked.look("setting up a model", colours=True)
+            assert checked.faults == {}
         await dialog.get_by_role("button", name="Try it and use it").click()
         await dialog.get_by_text("answered in").wait_for()
         await dialog.get_by_role("button", name="Close").click()
