@@ -92,6 +92,19 @@ async def test_stop_ends_what_works_in_the_background_without_a_report(
         assert (await api.say("chat", "/stop"))["reply"] == "Nothing is running."
 
 
+async def test_a_stop_that_is_carried_out_again_ends_nothing_that_came_after_it(
+    tmp_path: Path, model: ModelServer
+) -> None:
+    async with in_process(tmp_path, model) as api:
+        await api.say("chat", "hello")
+        record = await api.gateway.store.turn_record(TurnId((await api.say("chat", "/stop"))["id"]))
+        assert record is not None
+        turn = await api.say("chat", aside("[[delay 0.3]][[reply found 42]]") + "[[reply started]]")
+        again = await api.gateway.turns._runner.slash.stop(record.turn, "")
+        assert again.reply == "Nothing is running."
+        await until(lambda: reports_of(api, turn["session_id"]))
+
+
 async def test_one_that_is_stopped_by_number_reports_what_it_has_said(
     tmp_path: Path, model: ModelServer
 ) -> None:

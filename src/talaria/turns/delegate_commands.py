@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _MOST = 50
 _RECENT = 10  # turns among which the last one with delegates is looked for
-_LINE = 100
 
 
 class DelegateCommands:

@@ -195,13 +195,15 @@ class Delegates:
                 parent.decide(key)  # it has not begun
             self._start_task(self._cancel([child for key, child in running.items() if key in dropped]))
 
-    async def drop_of(self, session_id: SessionId) -> int:
-        """Stop all delegates that work in the background of a session, and return how many. Raises
-        `StoreError`."""
+    async def drop_of(self, session_id: SessionId, until: float) -> int:
+        """Stop the delegates in the background of a session whose messages were accepted until then, and
+        return how many. Raises `StoreError`."""
         found: list[Delegate] = []
         for row in await self._store.owed_delegates():
             record = await self._store.turn_record(row.turn_id)
-            if record is not None and record.turn.session_id == session_id:
+            if record is None or record.turn.session_id != session_id:
+                continue
+            if record.turn.accepted_at <= until:
                 found.append(row)
         await self.drop(found)
         return sum(each.outcome is None for each in found)

@@ -248,15 +248,15 @@ class SlashCommands(msgspec.Struct, eq=False):
     # -- turns ----------------------------------------------------------------------------------------------
 
     async def stop(self, turn: Turn, args: str) -> CommandResult:
-        running = self._live.running_in(turn.chat_key)
-        dropped = await self.delegates.drop_of(turn.session_id) if self.delegates is not None else 0
+        # A `/stop` that is carried out again after a crash must not hit a message that came after it.
+        running, until = self._live.running_in(turn.chat_key), turn.accepted_at
+        waiting = self._live.waiting_in(turn.chat_key)
+        if running is not None and running.turn.accepted_at <= until:
+            running.stop()  # first: it could hand out more
+        dropped = 0 if self.delegates is None else await self.delegates.drop_of(turn.session_id, until)
         tasks = f"{dropped} {'task' if dropped == 1 else 'tasks'} in the background"
         if running is None:
             return CommandResult(f"Stopped {tasks}." if dropped else "Nothing is running.")
-        waiting = self._live.waiting_in(turn.chat_key)
-        # A `/stop` that is carried out again after a crash must not hit a message that came after it.
-        if running.turn.accepted_at <= turn.accepted_at:
-            running.stop()
         rest = f" {waiting} more waiting; the next begins now." if waiting else ""
         also = f" Also stopped: {tasks}." if dropped else ""
         return CommandResult(f"Stopped.{also}{rest}")
