@@ -33,6 +33,14 @@ async def test_a_model_is_set_up_on_the_page_and_answers(visit: Visit, tmp_path:
         await provider.fill("opnai")
         await dialog.get_by_role("button", name="Show models").click()
         await dialog.get_by_role("alert").get_by_text("Did you mean openai").wait_for()
+        await provider.fill("openai")
+        await dialog.get_by_role("button", name="Show models").click()
+        await dialog.get_by_role("alert").get_by_text("needs a key").wait_for()
+        await dialog.get_by_label("Key", exact=True).fill("sk-of-openai")
+        await provider.fill("local")
+        assert await dialog.get_by_label("Key", exact=True).input_value() == "", "a key is for one provider"
+        await dialog.get_by_role("button", name="Show models").click()
+        await dialog.get_by_role("alert").get_by_text("There is no provider named").wait_for()
         await provider.fill("https://elsewhere.acme.example/v1")  # which may not get the key of acme
         await dialog.get_by_role("button", name="Show models").click()
         await dialog.get_by_role("alert").get_by_text("with another address").wait_for()

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from time import sleep
 
 import pytest
 
@@ -68,7 +69,7 @@ async def test_the_cookies_of_a_window_are_read_when_the_person_has_logged_in(di
 @needs("chromium")
 def test_a_window_that_was_closed_says_what_to_do(display: None) -> None:
     with pytest.raises(Refused, match="was closed before") as refused:
-        window_cookies("/bin/true", "about:blank", lambda: None)
+        window_cookies("/bin/true", "about:blank", lambda: sleep(0.3))
     assert "press Enter here" in refused.value.hint
 
 

@@ -87,6 +87,8 @@ def window_cookies(program: str, url: str, wait: Callable[[], None]) -> str:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(10)
             except BrokenPipeError:
+                with suppress(BrokenPipeError):  # what was not written would be written again
+                    process.stdin.close()
                 raise _CLOSED from None
             finally:
                 with suppress(ProcessLookupError):

@@ -65,7 +65,8 @@ def name_for(address: str) -> str:
     if host in ("localhost", "::1") or host.startswith("127."):
         return f"local{port or '-server'}"
     whole = re.sub(r"[^a-z0-9]+", "-", host).strip("-") + port
-    short = whole if is_near_host(host) or host[-1:].isdigit() else host.split(".")[-2]
+    is_number = ":" in host or host[-1:].isdigit()
+    short = whole if is_number or "." not in host or is_near_host(host) else host.split(".")[-2]
     return whole if short in PRESETS else short
 
 

@@ -18,7 +18,7 @@ from talaria.config.model_choice import (
     try_model,
     write,
 )
-from talaria.core.errors import BadRequest, ModelError
+from talaria.core.errors import BadRequest, ConfigError, ModelError, NoModel
 from talaria.core.redaction import Secret
 from talaria.core.text import did_you_mean
 from talaria.gateway import Gateway
@@ -28,7 +28,7 @@ from talaria.models.known import Prices
 from talaria.models.settings import PRESETS, SCRIPTED
 from talaria.operations.operation import OPERATE, Nothing, OperationCall, operation
 
-_TRY_SECONDS: Final = 30.0
+_TRY_SECONDS: Final = 20.0  # the page waits for 30
 _KNOWN: Final = tuple(name for name in PRESETS if name != SCRIPTED)
 
 
@@ -83,8 +83,8 @@ class ChosenModel(msgspec.Struct, frozen=True):
 async def choose_model(gateway: Gateway, call: OperationCall, wanted: ChoiceBody) -> ChosenModel:
     """Try a model with one small call, and write it to config.toml. New chats use it within seconds."""
     candidate = _candidate(gateway, wanted)
-    if wanted.key:
-        gateway.hide(Secret("the key of a provider", wanted.key))
+    if key := wanted.key.strip():
+        gateway.hide(Secret("the key of a provider", key))
     call.about = f"{candidate.provider}/{wanted.model}"
     try:
         async with asyncio.timeout(_TRY_SECONDS):
@@ -97,10 +97,13 @@ async def choose_model(gateway: Gateway, call: OperationCall, wanted: ChoiceBody
     except TimeoutError:
         text = f"{candidate.provider} did not answer within {_TRY_SECONDS:g} seconds."
         raise BadRequest(text, "Check its server and the network, and try again.") from None
-    except ModelError as error:
+    except (ModelError, NoModel) as error:  # a status of 500 or more would be tried again, and cost again
         raise BadRequest(error.user_text, "Check the address, the key and the model's name.") from error
     home, name = gateway.home, wanted.model
-    written = await asyncio.to_thread(write, home, candidate, name, gateway.environ, gateway.parts)
+    try:
+        written = await asyncio.to_thread(write, home, candidate, name, gateway.environ, gateway.parts)
+    except ConfigError as error:
+        raise BadRequest(f"{text} It was not written: {error.user_text}", error.hint) from error
     return ChosenModel(text=text, written=tuple(written))
 
 
@@ -111,17 +114,19 @@ def _candidate(gateway: Gateway, wanted: ChoiceBody) -> Candidate:
             raise BadRequest(f"{provider!r} is not an address.", "Write it as https://host/v1.")
         candidate = Candidate.at(address)
         known = settings.providers.get(candidate.provider)
-        if known is not None and candidate.base_url not in ("", known.address.whole):
-            # Its key would be sent to the new address.
+        if known is not None:
+            candidate = Candidate.given(candidate.provider, None, None, settings)
+            usual = PRESETS.get(candidate.provider, known).address.whole
+        if known is not None and address != (known.address.whole or usual):  # it would get the other's key
             text = f"config.toml has a provider {candidate.provider!r} with another address."
             raise BadRequest(text, "Change it there, or name the provider instead of the address.")
     else:
         candidate = Candidate.given(provider, None, None, settings)
-    if candidate.is_named_only:
+    if candidate.is_named_only or candidate.is_built_in or candidate.provider == SCRIPTED:
         hint = did_you_mean(provider, _KNOWN, f"Known are: {', '.join(_KNOWN)}. Or give an address.")
         raise BadRequest(f"There is no provider named {provider!r}.", hint)
-    if wanted.key:
-        candidate = msgspec.structs.replace(candidate, key=wanted.key.strip(), key_env="", is_kept=True)
+    if key := wanted.key.strip():
+        candidate = msgspec.structs.replace(candidate, key=key, key_env="", is_kept=True)
     return candidate
 
 

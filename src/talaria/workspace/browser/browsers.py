@@ -374,7 +374,7 @@ class SessionBrowsers:
             tab = slot.browser.tabs.get(slot.browser.active) if slot.browser is not None else None
             with suppress(DevToolsError, TimeoutError):
                 async with asyncio.timeout(_SAVE_SECONDS):
-                    return await tab.picture() if tab is not None else None
+                    return await tab.picture() if tab is not None and tab.dialog is None else None
         return None
 
     async def retire(self, session_id: SessionId, note: str = "") -> bool:

@@ -1,9 +1,11 @@
 /* Setting up a model: a provider and its key, one call that tries a model, and the configuration that keeps it. */
 
-import { call } from "./api.js";
+import { attempt, call } from "./api.js";
 import { Problem } from "./blocks.js";
 import { $ } from "./elements.js";
 import { html, render, useEffect, useState } from "./preact.js";
+
+const TRY_MS = 40_000;
 
 /** Opens the dialog. `done()` is called when a model has answered and is written to the configuration. */
 export function setUp(done) {
@@ -20,11 +22,11 @@ function Setup({ done }) {
   const [model, setModel] = useState("");
   const [said, say] = useState({});
   useEffect(() => { call("GET", "/api/models/offers").then(setOffers, (error) => say({ error })); }, []);
-  const choose = (name) => { setProvider(name); setModels(null); say({}); };
+  const choose = (name) => { setProvider(name); setKey(""); setModels(null); say({}); }; // a key belongs to one provider
   const ask = async (body, take) => {
     say({ busy: true });
     try {
-      take(await call("POST", "/api/models/choose", { body: JSON.stringify(body) }));
+      take(await attempt("POST", "/api/models/choose", { body: JSON.stringify(body), ms: TRY_MS })); // once: a try costs money
     } catch (error) {
       say({ error });
     }
@@ -39,9 +41,9 @@ function Setup({ done }) {
   };
   if (said.text) return html`<p role="status">${said.text} New chats use it.</p>`;
   const found = offers?.found ?? [];
-  return html`${found.length > 0 && html`<ul class="choices">${found.map((each) => html`<li><button type="button" class="plain" aria-current=${provider === (each.base_url || each.provider) ? "true" : undefined}
+  return html`${found.length > 0 && html`<ul class="choices" inert=${said.busy}>${found.map((each) => html`<li><button type="button" class="plain" aria-current=${provider === (each.base_url || each.provider) ? "true" : undefined}
       onClick=${() => choose(each.base_url || each.provider)}>${each.provider} <small>${each.where}</small></button></li>`)}</ul>`}
-    <form onSubmit=${list}>
+    <form onSubmit=${list} inert=${said.busy}>
       <label for="setup-provider">Provider, or the address of a server</label>
       <input id="setup-provider" list="setup-known" autocomplete="off" spellcheck="false" required value=${provider} onInput=${({ target }) => choose(target.value)} />
       <datalist id="setup-known">${(offers?.known ?? []).map((name) => html`<option value=${name}></option>`)}</datalist>
@@ -50,7 +52,7 @@ function Setup({ done }) {
       <p class="quiet">Leave it empty if the server needs none, or if the gateway has the key in its environment.</p>
       ${!models && html`<div class="row"><button class="primary" disabled=${said.busy || !provider.trim()}>${said.busy ? "Asking …" : "Show models"}</button></div>`}
     </form>
-    ${models && html`<form onSubmit=${use}>
+    ${models && html`<form onSubmit=${use} inert=${said.busy}>
       <label for="setup-model">Model</label>
       ${models.length ? html`<select id="setup-model" value=${model} onChange=${({ target }) => setModel(target.value)}>${models.map((name) => html`<option>${name}</option>`)}</select>`
         : html`<input id="setup-model" autocomplete="off" spellcheck="false" required value=${model} onInput=${({ target }) => setModel(target.value)} />`}
